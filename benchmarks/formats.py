@@ -144,7 +144,7 @@ def read(kinds: dict[str, Kept], name: str, path: str, size: int, rounds: int) -
         opened.append(time.perf_counter() - began)
     rates, wall = [], []
     window = fl.Window(bytes=max(1, sum(info.bytes for info in corpus.chunks()) // 8))
-    shuffle = True if corpus.random_access else window
+    shuffle = True if (corpus.capability(fl.RandomAccess) is not None) else window
     with fl.MinibatchSource(corpus, shuffle=shuffle, seed=1, partition=(0, 1)) as source:
         for _ in range(rounds + 1):
             left, cpu, began = source.num_sequences, time.process_time(), time.perf_counter()
@@ -153,7 +153,7 @@ def read(kinds: dict[str, Kept], name: str, path: str, size: int, rounds: int) -
             rates.append(source.num_sequences / (time.process_time() - cpu))
             wall.append(source.num_sequences / (time.perf_counter() - began))
     found = {"start": start, "first": opened[0], "again": opened[1], "rates": rates[1:] or rates, "wall": wall}
-    return found | {"whole": corpus.random_access}
+    return found | {"whole": (corpus.capability(fl.RandomAccess) is not None)}
 
 
 # ---- writers ------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         samples += source.next_minibatch(256).num_samples
-    if not corpus.random_access:
+    if not (corpus.capability(fl.RandomAccess) is not None):
         # What the window's stored bytes become when they are decoded, by the average of a chunk.
         infos = corpus.chunks()
         decoded = corpus.read(0).nbytes / infos[0].bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,12 @@ from benchmarks.harness import Answer, Stage, Target, spread
 CHUNK = 10**6
 
 
-class Synthetic(fl.Deserializer):
+class Synthetic(fl.Deserializer, fl.RandomAccess):
     """``n`` sequences of one sample; every chunk is a view of the same array."""
 
     def __init__(self, n: int, random_access: bool, chunk: int = CHUNK) -> None:
         self.schema = fl.Schema({"x": fl.Stream((), "float32")})
-        self.random_access = random_access
+        self._random_access = random_access
         self.name = f"synthetic {n}"
         self._n, self._chunk = n, min(chunk, n)
         self._rows = np.zeros(self._chunk, np.float32)
@@ -36,6 +36,10 @@ class Synthetic(fl.Deserializer):
             fl.ChunkInfo(size, size, size * 4)
             for size in (min(self._chunk, n - start) for start in range(0, n, self._chunk))
         ]
+
+    def capability(self, kind: Any) -> Any:
+        """Without random access if the caller wants none."""
+        return None if kind is fl.RandomAccess and not self._random_access else super().capability(kind)
 
     def chunks(self) -> list[fl.ChunkInfo]:
         """All alike but the last."""

@@ -77,6 +77,9 @@ from feedline.feed.plan import PlannedMinibatch as PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo as ChunkInfo
 from feedline.feed.protocol import Deserializer as Deserializer
 from feedline.feed.protocol import Feed as Feed
+from feedline.feed.protocol import Keyed as Keyed
+from feedline.feed.protocol import RandomAccess as RandomAccess
+from feedline.feed.protocol import Sliceable as Sliceable
 from feedline.feed.source import MinibatchSource as MinibatchSource
 from feedline.feed.timeline import Window as Window
 from feedline.feed.transforms import Map as Map

@@ -177,7 +177,7 @@ def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
         assert message in " ".join(done.stderr.split()), given
 
 
-def test_a_run_with_lanes():
+def test_a_run_with_arcs():
     """A state names their number; the fingerprint says whether it is the right one."""
     corpus = fl.ArrayDeserializer(x=np.arange(300), chunk_sequences=7)
     with fl.MinibatchSource(corpus, seed=4, order=fl.Arcs(8), shuffle=fl.Window(chunks=16)) as source:

@@ -263,13 +263,14 @@ def test_plan_of_a_mixture_says_what_came_before(tmp_path):
     assert "75.0000%" in shown
 
 
-@pytest.mark.parametrize("lanes", [None, 4])
-def test_plan_says_what_is_delivered(ctf, lanes):
+@pytest.mark.parametrize("arcs", [None, 4])
+def test_plan_says_what_is_delivered(ctf, arcs):
     corpus = fl.CTFDeserializer(ctf, word=fl.Stream(9, sparse=True), chunk_size=1024)
-    options = {"seed": 5, "shuffle": fl.Window(bytes=4096), "partition": (1, 2), "lanes": lanes}
+    options = {"seed": 5, "shuffle": fl.Window(bytes=4096), "partition": (1, 2)}
+    options |= {} if arcs is None else {"order": fl.Arcs(arcs)}
     expected = delivered(corpus, 12, **options)
     common = ("--seed", 5, "--size", 64, "--window", "bytes=4k", "--chunk-size", "1k", "--partition", "1/2")
-    common += () if lanes is None else ("--lanes", lanes)
+    common += () if arcs is None else ("--arcs", arcs)
     assert planned(ctf, "--at", 7, "--steps", 5, *common) == expected[7:12]
     shown = document("plan", ctf, "--at", f"samples:{expected[9][2]}", *common)["steps"]
     assert [shown[0]["ids"], shown[0]["step"]] == [expected[9][0], 0]

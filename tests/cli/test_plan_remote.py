@@ -68,14 +68,14 @@ def test_a_run_fetches_what_was_said_also_when_it_is_opened(bucket, feedline, tm
 def test_says_which_partition_fetches_less_and_what_steps_wait(feedline):
     link = ("--bandwidth", "8MB/s", "--latency", "5ms", "--step", "1ms")
     text = feedline(*PLAN, "--nodes", 4, *link)
-    assert "lanes=64 fetches less: by position takes" in text
+    assert "arcs=64 fetches less: by position takes" in text
     assert "of 1 ms wait " in text
     assert "or more hide" not in text
     assert "/s would hide the last" in text or "the last is hidden" in text
     assert "first batch     after " in text
-    found = json.loads(feedline(*PLAN, "--nodes", 4, "--lanes", 8, *link, "--json"))["fetching"]
-    assert found["asked"]["lanes"] == 8
-    assert found["other"]["lanes"] is None
+    found = json.loads(feedline(*PLAN, "--nodes", 4, "--arcs", 8, *link, "--json"))["fetching"]
+    assert found["asked"]["arcs"] == 8
+    assert found["other"]["arcs"] is None
     assert sum(one["bytes"] for one in found["asked"]["cluster"]) < sum(
         one["bytes"] for one in found["other"]["cluster"]
     )
@@ -112,7 +112,7 @@ def test_wrong_options(feedline):
     assert "expected --bandwidth with --step 1s, got none" in feedline(*PLAN, "--step", "1s", code=2)
     assert "expected a path for --chunk-size 1M, got an address" in feedline(*PLAN, "--chunk-size", "1M", code=2)
     assert "expected cache_bytes of at least 67108864" in feedline("plan", "s3://b/train", "--cache", "1M", code=1)
-    text = feedline(*PLAN, "--nodes", 9, "--lanes", 8, code=1)
+    text = feedline(*PLAN, "--nodes", 9, "--arcs", 8, code=1)
     assert "expected at most 8 ranks" in text
 
 
@@ -144,5 +144,5 @@ def test_other_commands_take_addresses(bucket, feedline, tmp_path):
 
 
 def test_hints_about_the_cache_name_options():
-    hint = "raise cache_bytes= to 90451764, or pass shuffle=fl.Window(...)"
+    hint = "raise the cache_bytes of fl.Remote to 90451764, or pass shuffle=fl.Window(...)"
     assert typed(hint) == "raise --cache to 87M, or pass --window, such as --window 256M"

@@ -9,14 +9,17 @@ import feedline as fl
 from feedline.feed.reading import opening
 
 
-class Sized(fl.Deserializer):
+class Sized(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
     """A corpus that declares its size; it is never read."""
 
     schema = fl.Schema({"x": fl.Stream(4)})
 
     def __init__(self, gigabytes, random_access=True, in_memory=False, sliceable=True):
-        self.random_access, self.in_memory, self.sliceable = random_access, in_memory, sliceable
+        self._can, self.in_memory = {fl.RandomAccess: random_access, fl.Sliceable: sliceable}, in_memory
         self._gigabytes = gigabytes
+
+    def capability(self, kind):
+        return super().capability(kind) if self._can.get(kind, True) else None
 
     def chunks(self):
         return [fl.ChunkInfo(1 << 20, 1 << 20, 1 << 30)] * self._gigabytes

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline as fl
+from feedline.feed.protocol import can
 from feedline.feed.reading import waiting
 from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
@@ -87,7 +88,7 @@ def test_a_feed_takes_what_it_needs_now(data, shuffle):
     """Two sweeps over data many times the window: neither the page cache nor the process ever holds more of it."""
     reopen, paths = data
     corpus = reopen()
-    if shuffle == "whole" and not corpus.random_access:
+    if shuffle == "whole" and not can(corpus, fl.RandomAccess):
         pytest.skip("decoded a chunk at a time")
     evict(paths)
     cache = own = private = 0
@@ -119,7 +120,7 @@ def test_what_was_in_memory_stays_there(data, shuffle):
     """Half of each file was somebody's: a feed over all of it neither drops it nor brings in the other half."""
     reopen, paths = data
     corpus = reopen()
-    if shuffle == "whole" and not corpus.random_access:
+    if shuffle == "whole" and not can(corpus, fl.RandomAccess):
         pytest.skip("decoded a chunk at a time")
     evict(paths)
     for path in paths:
@@ -143,7 +144,7 @@ def test_what_fits_well_is_read_once_from_a_slow_disk(data, monkeypatch, shuffle
     """The second sweep finds it in the page cache, unless the user has said how much memory to take."""
     reopen, paths = data
     corpus = reopen()
-    if shuffle == "whole" and not corpus.random_access:
+    if shuffle == "whole" and not can(corpus, fl.RandomAccess):
         pytest.skip("decoded a chunk at a time")
     evict(paths)
     size, before = sum(map(os.path.getsize, paths)), held(paths)  # what another feed still maps stays

@@ -14,7 +14,7 @@ from feedline.feed.timeline import blocks
 from tests.oracles.packing import Step
 
 
-class CountedCorpus(fl.Deserializer):
+class CountedCorpus(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
     """Ragged sequences in three streams: dense rows that name their sequence and step, sparse one-hot rows, and texts.
 
     Sequences ``bad`` are marked unreadable; those ``hidden`` are bad, too, but only their entries show it: indices, or
@@ -26,7 +26,7 @@ class CountedCorpus(fl.Deserializer):
         self.schema = fl.Schema(
             {"x": fl.Stream(shape=2), "y": fl.Stream(shape=7, sparse=True), "t": fl.Stream(dtype="str")}
         )
-        self.random_access, self.sliceable = random_access, sliceable
+        self._can = {fl.RandomAccess: random_access, fl.Sliceable: sliceable}
         self._lengths = np.asarray(lengths, np.int64)
         self._starts = np.concatenate([[0], np.cumsum(chunk_sizes)]).astype(int)
         self._bad, self._hidden = frozenset(bad), frozenset(hidden)
@@ -60,9 +60,10 @@ class CountedCorpus(fl.Deserializer):
             self.reads.append(chunk)
         return self._made(int(self._starts[chunk]), int(self._starts[chunk + 1]))
 
+    def capability(self, kind):
+        return super().capability(kind) if self._can.get(kind, True) else None
+
     def read_slice(self, chunk, start, stop):
-        if not self.sliceable:
-            return super().read_slice(chunk, start, stop)
         a, b = (int(self._starts[chunk]) + i for i in (start, stop))
         with self._lock:
             self.reads.append((chunk, start, stop))

@@ -10,7 +10,7 @@ import typer
 
 from feedline.cli.usage import UsageError
 from feedline.data import Stream
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, RandomAccess, can
 from feedline.feed.timeline import ORDERS, Window
 
 CorpusPath = Annotated[
@@ -174,7 +174,7 @@ def parse_window(text: str | None, corpus: Deserializer) -> bool | str | Window:
     if text == "none":
         return False
     if text == "all":
-        return "whole" if corpus.random_access else Window(chunks=max(1, len(corpus.chunks())))
+        return "whole" if can(corpus, RandomAccess) else Window(chunks=max(1, len(corpus.chunks())))
     unit, _, count = text.partition("=") if "=" in text or not text[:1].isdigit() else ("bytes", "=", text)
     if unit not in ("bytes", "samples", "chunks") or not count:
         raise UsageError(f"expected --window bytes=N, samples=N, chunks=N, all or none, got {text!r}")

@@ -37,7 +37,7 @@ from feedline.cli.memory import memory
 from feedline.cli.usage import UsageError
 from feedline.data import Minibatch
 from feedline.feed.files.disk import evict, resident, survey
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, RandomAccess, can
 from feedline.feed.remote.stores import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
@@ -221,7 +221,7 @@ def _measure(
         log.rest()
     stats = source.stats()
     # A mapped corpus is "read" (mapped, checked) in the caller, any other in threads that the caller may wait for.
-    reading = stats.read_seconds if opened.corpus.random_access else 0.0
+    reading = stats.read_seconds if can(opened.corpus, RandomAccess) else 0.0
     parts = {
         "waiting": stats.wait_seconds,
         "mapping": reading,

@@ -8,7 +8,7 @@ from typing import Any
 from feedline.cli.console import print_table, show_bytes, show_count, stdout
 from feedline.feed.files.disk import survey
 from feedline.feed.formats.elsewhere import RemoteCorpus
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, RandomAccess, Sliceable, can
 from feedline.feed.reading.opening import DEFAULT_WINDOW
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 from feedline.feed.timeline import BlockOrder, ChunkTable
@@ -37,9 +37,9 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
     samples = table.total_samples / max(1, stored)
     sequential = None if measured.sequential is None else measured.sequential * samples
     whole = None
-    if measured.random is not None and corpus.random_access:
+    if measured.random is not None and can(corpus, RandomAccess):
         whole = measured.random * table.total_samples / table.total_sequences
-    pieces = len(BlockOrder(table, 0, True, DEFAULT_WINDOW).table) if corpus.sliceable else len(table)
+    pieces = len(BlockOrder(table, 0, True, DEFAULT_WINDOW).table) if can(corpus, Sliceable) else len(table)
     windows = max(1.0, stored / DEFAULT_WINDOW.bytes) if DEFAULT_WINDOW.bytes else 1.0
     mixed = 1 + DEFAULT_MINIBATCH_SIZE * (windows - 1) / pieces  # of pieces drawn without replacement
     return {

@@ -31,7 +31,7 @@ from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, looked_at, pic
 from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.feed.formats.images import ImageFolderDeserializer
-from feedline.feed.protocol import Deserializer, finish_of
+from feedline.feed.protocol import Deserializer, RandomAccess, can, finish_of
 from feedline.feed.transforms import DrawKeys
 
 _BLOCK_SEQUENCES = 1 << 20  # sequences whose lengths are looked up at a time
@@ -96,7 +96,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
     return {
         "path": corpus.name,
         "format": opened.format,
-        "random_access": corpus.random_access,
+        "random_access": can(corpus, RandomAccess),
         "streams": [
             {
                 "name": name,

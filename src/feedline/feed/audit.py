@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError, StateError, shown
 from feedline.feed.arguments import Arcs
-from feedline.feed.protocol import Deserializer, checked_seed, sources_of
+from feedline.feed.protocol import Deserializer, RandomAccess, can, checked_seed, sources_of
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import ORDERS, Window
 
@@ -108,7 +108,7 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
         seed, how, order = checked_seed(int(state["seed"], 16)), state["shuffle"], state["order"]
         shuffle: Any = bool(how)
         if how == "all":
-            shuffle = "whole" if corpus.random_access else True
+            shuffle = "whole" if can(corpus, RandomAccess) else True
         elif isinstance(how, Mapping):
             shuffle = Window(**how)
         arcs = None if state.get("arcs") is None else Arcs(state["arcs"])

@@ -25,7 +25,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.protocol import Deserializer, is_sized
+from feedline.feed.protocol import Deserializer, RandomAccess, can, chunk_extents, is_sized
 from feedline.feed.reading.blocks import BlockCorpus
 from feedline.feed.reading.keeping import Keeping, Mask, Range, runs
 from feedline.feed.reading.next_uses import NextUses
@@ -327,7 +327,7 @@ class _PlannedRun:
             raise ValueError("expected a place before the end of the source, got its end")
         blocks = self._timeline.blocks
         self._read_from: Deserializer = corpus if blocks is None else BlockCorpus(corpus, blocks)
-        if self._timeline.sweep_length is None or (corpus.random_access and not in_parts(corpus)):
+        if self._timeline.sweep_length is None or (can(corpus, RandomAccess) and not in_parts(corpus)):
             raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
         self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
         self._max_sweeps = max_sweeps
@@ -342,7 +342,7 @@ class _PlannedRun:
     def _ranges_of(self, chunk: int) -> list[Range]:
         found = self._ranges.get(chunk)
         if found is None:
-            extents = self._read_from.extents(chunk)
+            extents = chunk_extents(self._read_from, chunk)
             if any(not isinstance(object_at(extent.path), CachedObject) for extent in extents) or not extents:
                 raise ValueError(
                     f"expected a corpus that knows which bytes of objects its chunks are, got {self._corpus.name}"

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk
-from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Extent, MappedFile, Piece, Verifiable, verified
+from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Verifiable, verified
 
 
 class Forwarding(Deserializer, Verifiable):
     """Asks ``corpus`` for everything. States are those of the corpus itself.
+
+    A subclass that changes what ``read`` returns is of each kind whose methods read, too, or lacks it.
 
     Args:
         corpus: the corpus; it must know its sizes before reading.
@@ -23,9 +25,6 @@ class Forwarding(Deserializer, Verifiable):
     def __init__(self, corpus: Deserializer) -> None:
         self._corpus = corpus
         self.schema, self.name = corpus.schema, corpus.name
-        self.random_access, self.in_memory = corpus.random_access, corpus.in_memory
-        self.sliceable, self.fetchable = corpus.sliceable, corpus.fetchable
-        self.looks_at_all = corpus.looks_at_all
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the corpus's chunks."""
@@ -35,30 +34,6 @@ class Forwarding(Deserializer, Verifiable):
         """Return the corpus's chunk."""
         return self._corpus.read(chunk)
 
-    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Return the corpus's slice of a chunk."""
-        return self._corpus.read_slice(chunk, start, stop)
-
-    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
-        """Return the corpus's view of a chunk."""
-        return self._corpus.view(chunk, start, stop)
-
-    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """Return the corpus's files."""
-        return self._corpus.files(chunks)
-
-    def hold_bounds(self) -> None:
-        """Have the corpus hold its bounds."""
-        self._corpus.hold_bounds()
-
-    def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return the corpus's extents."""
-        return self._corpus.extents(chunk)
-
-    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """Return the corpus's chunk, whose extents were fetched."""
-        return self._corpus.read_fetched(chunk, pieces)
-
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the corpus's sequences."""
         return self._corpus.select(ordinals)
@@ -66,10 +41,6 @@ class Forwarding(Deserializer, Verifiable):
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the corpus's lengths."""
         return self._corpus.lengths(ordinals)
-
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the corpus's keys."""
-        return self._corpus.keys(ordinals)
 
     def paths(self) -> Sequence[str]:
         """Return the corpus's paths."""
@@ -81,7 +52,7 @@ class Forwarding(Deserializer, Verifiable):
 
     def capability(self, kind: type[Capability]) -> Capability | None:
         """Return what the corpus can do: by this corpus where it changes that, else by the corpus itself."""
-        inner = self._corpus.capability(kind)
+        inner = None if kind in self._lacks else self._corpus.capability(kind)
         return inner if inner is None or not isinstance(self, kind) else self
 
     def verified(self) -> Self:

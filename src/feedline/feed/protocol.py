@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,43 @@ Piece = memoryview | Unread
 """The bytes of an extent, or why they are missing."""
 
 
-class Deserializer(abc.ABC):
+# By attributes of a class, the capability without which nobody asks for them; the first three were flags.
+_CAPABILITY_OF: dict[str, str] = {
+    "random_access": "RandomAccess",
+    "sliceable": "Sliceable",
+    "fetchable": "Mapped",
+    "view": "RandomAccess",
+    "read_slice": "Sliceable",
+    "files": "Mapped",
+    "extents": "Fetchable",
+    "read_fetched": "Fetchable",
+    "keys": "Keyed",
+}
+
+
+class Capable:
+    """What says by its classes, such as `Sliceable`, what it can do on top of what every corpus can."""
+
+    _lacks: Collection[type] = ()  # capabilities of the class that this object does not have
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, kind in _CAPABILITY_OF.items():
+            if name in cls.__dict__ and all(base.__name__ != kind for base in cls.__mro__):
+                bases = ", ".join([*(base.__name__ for base in cls.__bases__), kind])
+                raise TypeError(
+                    f"expected {cls.__name__} to be {kind}, as it has `{name}`: write class {cls.__name__}({bases})"
+                )
+
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """Return this corpus as one that can do more than every corpus can, such as `Sliceable`; None: it cannot.
+
+        This default returns the corpus if it is of that kind. Override it where that depends on the object.
+        """
+        return self if isinstance(self, kind) and kind not in self._lacks else None
+
+
+class Deserializer(Capable, abc.ABC):
     """A corpus: sequences in a fixed order, cut into chunks.
 
     The *ordinal* of a sequence is its index in the corpus: the sequences of chunk 0, then of chunk 1, and so on.
@@ -99,24 +135,10 @@ class Deserializer(abc.ABC):
 
     Attributes:
         schema: the streams delivered.
-        random_access: whether ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped
-            file. Small corpora of this kind are shuffled as a whole by default; others in windows.
-        in_memory: whether all of it is in memory, so that it is shuffled as a whole whatever its size.
-        sliceable: whether ``read_slice`` reads no more than it returns, so that windows may be made of small
-            blocks.
-        fetchable: whether chunks are views of the mapped files that ``files`` returns, so that data that is not in
-            memory can be fetched ahead.
-        looks_at_all: whether reading any part of a chunk looks at all of it, although it returns views; where parts of
-            its files may be missing, ``extents`` are then those of whole chunks.
         name: name in errors and in `feedline inspect`; a path if there is one.
     """
 
     schema: Schema
-    random_access: bool = False
-    in_memory: bool = False
-    sliceable: bool = False
-    fetchable: bool = False
-    looks_at_all: bool = False
     name: str = "data"
 
     @abc.abstractmethod
@@ -132,47 +154,6 @@ class Deserializer(abc.ABC):
                 to `Chunk.errors`.
         """
 
-    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Return the sequences ``start:stop`` of chunk number ``chunk``; raises what ``read`` does.
-
-        This default reads the whole chunk: override it and set ``sliceable`` if less will do.
-        """
-        return self.read(chunk).slice(start, stop)
-
-    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
-        """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and the
-        index of each in it, int64 (n,); None: it holds just these.
-
-        Called instead of ``read`` if ``random_access``. Override it where ``read`` has to copy what a view contains.
-        """
-        return (self.read(chunk) if stop is None else self.read_slice(chunk, start, stop)), None
-
-    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """Return the mapped files that ``chunks`` are views of; only called if ``fetchable``.
-
-        The chunks will be read soon, so this may start prefetching what `read` itself touches, but should not wait for
-        it.
-        """
-        return ()
-
-    def hold_bounds(self) -> None:  # noqa: B027  # optional: files of equal rows have none
-        """Have what says where the sequences of all chunks lie in memory, or in reach, so that views of chunks touch
-        nothing else; only called if ``fetchable``, and files have parts that are missing."""
-
-    def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return the parts of files that ``read`` reads for a chunk, so that they can be fetched ahead.
-
-        Reads nothing that may have to be fetched: what makes room for a fetch asks for these, too.
-
-        Returns:
-            None of them by default, in which case ``read_fetched`` is never called.
-        """
-        return ()
-
-    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """Read like ``read`` a chunk whose ``extents`` were fetched; ``pieces`` are their bytes."""
-        raise NotImplementedError
-
     @abc.abstractmethod
     def digest(self) -> str:
         """Return hex digits that identify the content: its sizes and excerpts, never paths or modification times."""
@@ -184,11 +165,6 @@ class Deserializer(abc.ABC):
             int64 (n,), or None if every sequence of the corpus has exactly one sample.
         """
         return None
-
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return keys of the sequences ``ordinals``, uint64 (n,), by which corpora are joined; the ordinals by
-        default."""
-        return ordinals.astype(np.uint64)
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the sequences ``ordinals``, in that order, as one chunk; for joins and previews.
@@ -202,21 +178,92 @@ class Deserializer(abc.ABC):
         """Return paths of the files that hold the sequences, to measure the cost of reading; empty if not in files."""
         return ()
 
-    def capability(self, kind: type[Capability]) -> Capability | None:
-        """Return this corpus as one that can do more than every corpus can, such as `Ordered`; None: it cannot.
-
-        This default returns the corpus if it is of that kind. Override it where that depends on the object.
-        """
-        return self if isinstance(self, kind) else None
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
 
-    def close(self) -> None:  # noqa: B027  # optional: most formats hold nothing open
+    def close(self) -> None:  # optional: most formats hold nothing open
         """Close files and maps; reading afterwards is an error."""
 
 
 # ---- what some corpora can do on top; ask `Deserializer.capability` ---------------------------------------
+
+
+class RandomAccess:
+    """A corpus whose ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped file.
+
+    Small corpora of this kind are shuffled as a whole by default; others in windows.
+
+    Attributes:
+        in_memory: whether all of it is in memory, so that it is shuffled as a whole whatever its size.
+        looks_at_all: whether reading any part of a chunk looks at all of it, although it returns views; where parts of
+            its files may be missing, ``extents`` are then those of whole chunks.
+    """
+
+    in_memory: bool = False
+    looks_at_all: bool = False
+
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+        """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and the
+        index of each in it, int64 (n,); None: it holds just these.
+
+        Called instead of ``read``. Override it where ``read`` has to copy what a view contains.
+        """
+        corpus = cast("Deserializer", self)
+        return (corpus.read(chunk) if stop is None else read_slice(corpus, chunk, start, stop)), None
+
+
+class Sliceable:
+    """A corpus that reads no more of a chunk than it returns, so that windows may be made of small blocks."""
+
+    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
+        """Return the sequences ``start:stop`` of chunk number ``chunk``; raises what ``read`` does."""
+        raise NotImplementedError
+
+
+class Mapped:
+    """A corpus whose chunks are views of mapped files.
+
+    Attributes:
+        in_runs: whether views hold the sequences of their chunks and no others, so that data that is not in memory is
+            fetched ahead.
+    """
+
+    in_runs: bool = True
+
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
+        """Return the mapped files that ``chunks`` are views of.
+
+        The chunks will be read soon, so this may start prefetching what `read` itself touches, but should not wait for
+        it.
+        """
+        raise NotImplementedError
+
+    def hold_bounds(self) -> None:
+        """Have what says where the sequences of all chunks lie in memory, or in reach, so that views of chunks touch
+        nothing else; called if files have parts that are missing. Files of equal rows need nothing."""
+
+
+class Fetchable:
+    """A corpus that can say which parts of files ``read`` reads for a chunk, so that they are fetched ahead."""
+
+    def extents(self, chunk: int) -> Sequence[Extent]:
+        """Return the parts of files that ``read`` reads for a chunk; none: `read_fetched` is not called for it.
+
+        Reads nothing that may have to be fetched: what makes room for a fetch asks for these, too.
+        """
+        raise NotImplementedError
+
+    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
+        """Read like ``read`` a chunk whose ``extents`` were fetched; ``pieces`` are their bytes."""
+        raise NotImplementedError
+
+
+class Keyed:
+    """A corpus whose sequences have keys, by which corpora are joined; those of others are their ordinals."""
+
+    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return keys of the sequences ``ordinals``, uint64 (n,)."""
+        raise NotImplementedError
 
 
 class Unsized:
@@ -298,6 +345,54 @@ class Verifiable:
         Closing another corpus that this returns leaves this one open.
         """
         raise NotImplementedError
+
+
+def can(corpus: Deserializer, *kinds: type) -> bool:
+    """Return whether a corpus has all of some capabilities."""
+    return all(corpus.capability(kind) is not None for kind in kinds)
+
+
+def read_slice(corpus: Deserializer, chunk: int, start: int, stop: int) -> Chunk:
+    """Return the sequences ``start:stop`` of a chunk; reads the whole chunk if the corpus is not `Sliceable`."""
+    sliceable = corpus.capability(Sliceable)
+    return corpus.read(chunk).slice(start, stop) if sliceable is None else sliceable.read_slice(chunk, start, stop)
+
+
+def files_of(corpus: Deserializer, chunks: Sequence[int]) -> Sequence[MappedFile]:
+    """Return the mapped files that chunks are views of; none if the corpus is not `Mapped`."""
+    mapped = corpus.capability(Mapped)
+    return () if mapped is None else mapped.files(chunks)
+
+
+def fetches_ahead(corpus: Deserializer) -> bool:
+    """Return whether data of mapped files that is not in memory is fetched ahead."""
+    mapped = corpus.capability(Mapped)
+    return mapped is not None and mapped.in_runs
+
+
+def chunk_extents(corpus: Deserializer, chunk: int) -> Sequence[Extent]:
+    """Return the parts of files that are to be fetched for a chunk; none if the corpus is not `Fetchable`."""
+    fetchable = corpus.capability(Fetchable)
+    return () if fetchable is None else fetchable.extents(chunk)
+
+
+def keys_of(corpus: Deserializer, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return keys of the sequences ``ordinals``, uint64 (n,), by which corpora are joined."""
+    keyed = corpus.capability(Keyed)
+    return ordinals.astype(np.uint64) if keyed is None else keyed.keys(ordinals)
+
+
+def required(corpus: Deserializer, kind: type[Capability]) -> Capability:
+    """Return a corpus as one of a kind that it is known to be."""
+    capable = corpus.capability(kind)
+    assert capable is not None, f"expected {kind.__name__}, got {corpus}"
+    return capable
+
+
+def looks_at_all(corpus: Deserializer) -> bool:
+    """Return whether reading any part of a chunk looks at all of it, although it returns views."""
+    views = corpus.capability(RandomAccess)
+    return views is not None and views.looks_at_all
 
 
 def is_sized(corpus: Deserializer) -> bool:

@@ -4,11 +4,12 @@ import threading
 
 import numpy as np
 
+import feedline as fl
 from feedline import Chunk, ChunkInfo, DataError, Deserializer, Schema, Stream, Value
 from feedline.feed.protocol import select_by_chunk
 
 
-class KeyedCorpus(Deserializer):
+class KeyedCorpus(Deserializer, fl.Keyed):
     def __init__(self, name, keys, lengths=None, chunk=3, sparse=False, bad=(), defines_size=False):
         self.name = name
         stream = Stream(shape=97, sparse=True) if sparse else Stream(shape=2, dtype="float64")

@@ -15,6 +15,7 @@ import feedline as fl
 from feedline.data import Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.protocol import Mapped, can
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
 # Arrow counts no null in it, as all indices are there.
@@ -207,7 +208,7 @@ def test_what_lies_in_files_is_known(tmp_path):
     with open(tmp_path / "raw", "rb") as file:
         other = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), float)[::-1][::-1][3:3003]
     corpus = ArrayDeserializer(x=x, tail=x[::-1][::-1][:, :], far=far, other=other, memory=np.zeros(3000))
-    assert corpus.fetchable
+    assert can(corpus, Mapped)
     files = corpus.files([0])
     assert [os.path.basename(file.path) for file in files] == ["x.npy", "raw", "raw"]
     about = os.stat(tmp_path / "raw")
@@ -217,13 +218,13 @@ def test_what_lies_in_files_is_known(tmp_path):
     assert [other.ctypes.data - file.address for file in files[2:]] == [24]
     assert files[1].size == min(about.st_size, -(-(81920 + far.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE)
     again = pickle.loads(pickle.dumps(corpus))
-    assert not again.fetchable
+    assert not can(again, Mapped)
     assert again.files([0]) == []
-    assert not ArrayDeserializer(x=np.zeros(30)[3:]).fetchable
-    assert not ArrayDeserializer(x=np.memmap(tmp_path / "raw", float, "c")).fetchable
-    assert not ArrayDeserializer(x=x[::2]).fetchable
+    assert not can(ArrayDeserializer(x=np.zeros(30)[3:]), Mapped)
+    assert not can(ArrayDeserializer(x=np.memmap(tmp_path / "raw", float, "c")), Mapped)
+    assert not can(ArrayDeserializer(x=x[::2]), Mapped)
     os.remove(tmp_path / "x.npy")
-    assert not ArrayDeserializer(x=x).fetchable
+    assert not can(ArrayDeserializer(x=x), Mapped)
 
 
 @pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(samples=500)])

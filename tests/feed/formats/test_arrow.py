@@ -21,6 +21,7 @@ from feedline import _native
 from feedline.feed.formats.arrow import arrow as module
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import dictionary
+from feedline.feed.protocol import can
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
@@ -89,7 +90,7 @@ def test_values_are_those_that_were_written(tmp_path, kind, rows):
     corpus = fl.open_corpus(path)
     assert isinstance(corpus, fl.ArrowDeserializer)
     assert list(corpus.schema) == TABLE.column_names
-    assert (corpus.random_access, len(corpus.chunks())) == (True, -(-COUNT // rows))
+    assert (can(corpus, fl.RandomAccess), len(corpus.chunks())) == (True, -(-COUNT // rows))
     assert read_back(corpus) == EXPECTED
     longest = [
         max(1, *map(len, row)) for row in zip(*(EXPECTED[name] for name in ("l", "frames", "words")), strict=True)
@@ -109,7 +110,7 @@ def test_values_are_those_that_were_written(tmp_path, kind, rows):
 def test_compressed_batches_are_decoded(tmp_path, kind, compression):
     path = write(tmp_path / "a", TABLE, kind=kind, rows=50, compression=compression)
     corpus = fl.open_corpus(path)
-    assert (corpus.random_access, corpus.sliceable, len(corpus.extents(0))) == (False, False, 1)
+    assert (can(corpus, fl.RandomAccess), can(corpus, fl.Sliceable), len(corpus.extents(0))) == (False, False, 1)
     assert read_back(corpus) == EXPECTED
     source = fl.MinibatchSource(corpus, seed=1, max_sweeps=1)
     assert sorted(i for m in source.minibatches(60) for i in m.ids.tolist()) == list(range(COUNT))
@@ -125,7 +126,8 @@ def test_types_that_arrow_decodes(tmp_path):
     )
     for kind in ("stream", "file"):
         corpus = fl.ArrowDeserializer(write(tmp_path / kind, table, kind=kind, rows=25))
-        assert (corpus.random_access, read_back(corpus)) == (False, {"d": words, "view": words, "n": list(range(60))})
+        assert not can(corpus, fl.RandomAccess)
+        assert read_back(corpus) == {"d": words, "view": words, "n": list(range(60))}
 
 
 def coded(words):
@@ -382,7 +384,7 @@ def saved(hub, tmp_path_factory):
 def test_a_saved_dataset_is_what_the_library_reads(saved):
     folder, expected = saved
     corpus = fl.open_corpus(folder)
-    assert (corpus.random_access, corpus.classes) == (True, {"y": ["cat", "dog"]})
+    assert (can(corpus, fl.RandomAccess), corpus.classes) == (True, {"y": ["cat", "dog"]})
     assert corpus.schema["a"].shape == (2, 3)
     assert read_back(corpus) == expected
     assert len(corpus.paths()) == 3
@@ -457,7 +459,7 @@ def test_views_are_read_by_their_indices(hub, saved, tmp_path, view):
     else:
         chosen = rows.filter(lambda row: len(row["tokens"]) > 2, cache_file_name=place)
     corpus = fl.ArrowDeserializer(folder, indices=place)
-    assert (corpus.random_access, corpus.sliceable) == (False, True)
+    assert (can(corpus, fl.RandomAccess), can(corpus, fl.Sliceable)) == (False, True)
     assert read_back(corpus) == as_lists(chosen)
     lengths = np.array(
         [max(1, *map(len, row)) for row in zip(chosen["tokens"], chosen["large"], chosen["ragged"], strict=True)]
@@ -576,7 +578,7 @@ def test_other_processes_and_digests(reopen, tmp_path):
     assert read_back(again) == read_back(corpus)
     moved = [write(tmp_path / f"{i}.moved", TABLE.slice(100 * i, 100), rows=17) for i in range(3)]
     one = fl.ArrowDeserializer(moved)
-    if corpus.random_access:
+    if can(corpus, fl.RandomAccess):
         assert one.digest() == corpus.digest()
     write(moved[2], TABLE.slice(200, 100), rows=18)
     assert fl.ArrowDeserializer(moved).digest() != corpus.digest()

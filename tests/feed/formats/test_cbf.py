@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.protocol import can
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
@@ -101,17 +102,17 @@ def test_tiny_chunks_of_several_sequences_are_joined_and_copied(tmp_path):
     path = tmp_path / "tiny.cbf"
     path.write_bytes(cbf(DENSE, dense_chunks([2] * 1100)))
     corpus = fl.CBFDeserializer(path)
-    assert not corpus.random_access
+    assert not can(corpus, fl.RandomAccess)
     assert counts(corpus) == [2200]
     assert everything(corpus)["x"].rows[:, 0].tolist() == list(range(2200))
     # A chunk that is not of the size that its sequences take is copied, too: a view is promised beforehand.
     path.write_bytes(cbf(DENSE, [*dense_chunks([2, 1, 1]), [([[7.0, 7, 7]], [])]]))
-    assert not fl.CBFDeserializer(path).random_access
+    assert not can(fl.CBFDeserializer(path), fl.RandomAccess)
 
 
 def test_dense_samples_are_views_of_the_file(dense, mixed, tmp_path):
     corpus = fl.CBFDeserializer(dense, chunk_size=0)
-    assert corpus.random_access
+    assert can(corpus, fl.RandomAccess)
     chunk = corpus.read(0)
     x = chunk["x"].rows
     assert not x.flags.owndata
@@ -125,7 +126,7 @@ def test_dense_samples_are_views_of_the_file(dense, mixed, tmp_path):
     rows = singles.read(0)["x"].rows
     assert not rows.flags.owndata
     assert rows[:, 0].tolist() == list(range(8))
-    assert not fl.CBFDeserializer(mixed).random_access
+    assert not can(fl.CBFDeserializer(mixed), fl.RandomAccess)
 
 
 def test_streams_are_chosen_renamed_and_converted(mixed):
@@ -352,7 +353,7 @@ def test_a_damaged_chunk_among_views_keeps_its_tick(tmp_path):
     data[at : at + 4] = struct.pack("<I", 7)
     (tmp_path / "a.cbf").write_bytes(data)
     corpus = fl.CBFDeserializer(tmp_path / "a.cbf", chunk_size=0)
-    assert corpus.random_access
+    assert can(corpus, fl.RandomAccess)
     for shuffle in (False, True):
         source = fl.MinibatchSource(corpus, shuffle=shuffle, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "q.jsonl"))
         (minibatch,) = source.minibatches(99)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.composed.skipping import lists
+from feedline.feed.protocol import can, keys_of, read_slice
 from feedline.feed.timeline import blocks
 from feedline.testing import assert_resumes, sequences_of
 from tests.laws.corpora import CountedCorpus
@@ -23,12 +24,11 @@ from tests.laws.corpora import CountedCorpus
 COUNT = 60
 
 
-class Picked(fl.Deserializer):
+class Picked(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
     """What a choice of sequences has to be, sequence by sequence: its twin."""
 
     def __init__(self, corpus, originals):
         self.schema, self.name = corpus.schema, corpus.name
-        self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, corpus.sliceable
         self._corpus, self._of = corpus, np.array(originals, np.int64)
         starts = np.cumsum([0, *(info.sequences for info in corpus.chunks())])
         self._groups, self._infos = [], []
@@ -39,6 +39,12 @@ class Picked(fl.Deserializer):
                 part, whole = (samples, info.samples) if samples else (len(here), info.sequences)
                 self._groups.append(here)
                 self._infos.append(fl.ChunkInfo(len(here), samples, -(-info.bytes * part // whole)))
+
+    def capability(self, kind):
+        return None if self._corpus.capability(kind) is None else super().capability(kind)
+
+    def read_slice(self, chunk, start, stop):
+        return self.read(chunk).slice(start, stop)
 
     def _samples(self, originals):
         lengths = self._corpus.lengths(np.array(originals, np.int64))
@@ -102,22 +108,22 @@ def test_a_choice_has_the_sequences_chosen_whichever_way_it_is_read(choice, data
         lengths = part.lengths(ordinals)
         assert info.samples == (info.sequences if lengths is None else lengths.sum())
         a, b = sorted(data.draw(st.tuples(*[st.integers(0, info.sequences)] * 2)))
-        for start, stop, found in ((0, info.sequences, part.read(k)), (a, b, part.read_slice(k, a, b))):
+        for start, stop, found in ((0, info.sequences, part.read(k)), (a, b, read_slice(part, k, a, b))):
             assert values_of(found) == wanted[at + start : at + stop]
             assert {int(which[at + start + i]): error.sequence for i, error in found.errors.items()} == {
                 int(o): o for o in which[at + start : at + stop] if o in bad
             }
-        held, index = part.view(k, a, b)
-        index = np.arange(b - a) if index is None else index
-        assert [values_of(held)[i] for i in index] == wanted[at + a : at + b]
-        assert {int(which[at + a + j]) for j, i in enumerate(index) if i in held.errors} == bad & set(
-            which[at + a : at + b]
-        )
+        if (views := part.capability(fl.RandomAccess)) is not None:
+            held, index = views.view(k, a, b)
+            index = np.arange(b - a) if index is None else index
+            assert [values_of(held)[i] for i in index] == wanted[at + a : at + b]
+            unreadable = {int(which[at + a + j]) for j, i in enumerate(index) if i in held.errors}
+            assert unreadable == bad & set(which[at + a : at + b])
         at += info.sequences
     assert at == len(which)
     some = np.array(data.draw(st.lists(st.integers(0, len(which) - 1), min_size=1, max_size=5)))
     assert values_of(part.select(some)) == [wanted[i] for i in some]
-    assert part.keys(some).tolist() == which[some].tolist() == part.original(some).tolist()
+    assert keys_of(part, some).tolist() == which[some].tolist() == part.original(some).tolist()
 
 
 @given(choices(), st.integers(1, 20), st.sampled_from([True, False, fl.Window(chunks=2), fl.Window(bytes=200)]))
@@ -253,8 +259,8 @@ def test_mapped_parts_stay_mapped(files):
     """A filter of mapped data is a view by index: nothing is held, and all of it is shuffled together."""
     for make, run in ((third, False), (lambda c: fl.Take(c, 3, 40), True)):
         part = make(store(files))
-        assert part.random_access
-        assert part.fetchable is run
+        assert can(part, fl.RandomAccess)
+        assert part.in_runs is run
         with fl.MinibatchSource(part, max_sweeps=1, shuffle="whole") as source:
             assert len(numbers(source)) == sum(info.sequences for info in part.chunks())
             assert source.stats().peak_bytes == 0
@@ -370,7 +376,7 @@ def test_parts_of_one_corpus_after_the_other_are_the_corpus():
     assert everything(joined) == everything(corpus)
     ordinals = np.arange(40)
     assert joined.lengths(ordinals).tolist() == corpus.lengths(ordinals).tolist()
-    assert joined.keys(ordinals).tolist() == ordinals.tolist()
+    assert keys_of(joined, ordinals).tolist() == ordinals.tolist()
     assert joined.sources(ordinals).tolist() == [0] * 3 + [1] * 12 + [2] * 16 + [3] * 9
     assert values_of(joined.select(np.array([39, 0, 16]))) == values_of(corpus.select(np.array([39, 0, 16])))
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.protocol import Fetchable, chunk_extents, required
 from tests.feed.formats.shard_writers import write_litdata, write_mds
 
 COUNT, PICTURE = 50, 2000
@@ -50,11 +51,11 @@ def tar(folder):
 def test_a_few_bytes_of_each_sample_do_not_hold_all(tmp_path, make, name):
     kind, path = make(tmp_path / "corpus")
     corpus = kind(path, {name: STREAMS[name]})
-    (extent,) = corpus.extents(0)
+    (extent,) = chunk_extents(corpus, 0)
     with open(extent.path, "rb") as file:
         file.seek(extent.offset)
         piece = np.frombuffer(file.read(extent.size), np.uint8)
-    value = corpus.read_fetched(0, [memoryview(piece)])[name]
+    value = required(corpus, Fetchable).read_fetched(0, [memoryview(piece)])[name]
     wanted = {"picture": picture, "cls": str, "n": int}[name]
     assert value.tolist() == [wanted(i) for i in range(COUNT)]
     held = value.rows if name == "n" else getattr(value, "memory", value.data)

@@ -351,7 +351,7 @@ def test_secondary_chunks_are_kept_within_the_budget_and_read_once_if_it_suffice
     assert y.reads == list(range(10))
 
 
-class Arithmetic(fl.Deserializer):
+class Arithmetic(fl.Deserializer, fl.Keyed):
     """A corpus of any size without memory: the key of i is a bijection of i."""
 
     def __init__(self, name, count, backwards=False):

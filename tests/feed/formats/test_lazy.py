@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.feed.formats import arrays, lazy
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.protocol import can
 from feedline.testing import assert_resumes
 from tests.effort import examples
 from tests.native.test_gather import views
@@ -133,7 +134,7 @@ def test_nothing_is_read_before_it_is_needed():
     data = Sliced(np.arange(3000.0).reshape(1000, 3))
     corpus = ArrayDeserializer(x=data, y=np.arange(1000), chunk_sequences=100)
     assert corpus.schema["x"] == fl.Stream(3, "float64")
-    assert (corpus.random_access, corpus.in_memory, corpus.sliceable) == (False, False, False)
+    assert (can(corpus, fl.RandomAccess), corpus.in_memory, can(corpus, fl.Sliceable)) == (False, False, False)
     assert [tuple(info) for info in corpus.chunks()[:1]] == [(100, 100, 100 * 32)]
     assert data.read == 0
     chunk = corpus.read(3)

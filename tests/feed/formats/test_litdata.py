@@ -23,6 +23,7 @@ from feedline.cli.corpus import open_path
 from feedline.cli.inspect import describe
 from feedline.feed.formats.shards import litdata_json
 from feedline.feed.formats.shards.offset_shards import OffsetShards
+from feedline.feed.protocol import can, chunk_extents, fetches_ahead
 from tests.effort import examples
 from tests.feed.formats.shard_writers import (
     bounds_of,
@@ -132,8 +133,8 @@ def test_rows_are_views_where_they_are_aligned(tmp_path, per_chunk):
     table = pa.table({"n": np.arange(20), "x": np.arange(20) / 8, "s": [f"é{k}" for k in range(20)]})
     write_litdata_rows(tmp_path / "a", table, per_chunk)
     corpus = fl.open_corpus(tmp_path / "a")
-    assert corpus.random_access == corpus.fetchable == (per_chunk == 6)
-    assert bool(corpus.extents(0)) == (per_chunk == 7)
+    assert can(corpus, fl.RandomAccess) == fetches_ahead(corpus) == (per_chunk == 6)
+    assert bool(chunk_extents(corpus, 0)) == (per_chunk == 7)
     found = whole(corpus)
     assert not found.errors
     for name in ("n", "x"):

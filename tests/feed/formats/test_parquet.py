@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import feedline as fl
 from feedline.data import Stream, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.corpora import open_corpus
@@ -16,6 +17,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.arrow.columns import Column, decode
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer
 from feedline.feed.formats.store import columns
+from feedline.feed.protocol import can
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
@@ -111,7 +113,7 @@ def test_streams_are_inferred_from_columns(mixed):
         "frames": Stream(2),
         "name": Stream(dtype="str"),
     }
-    assert corpus.random_access is False
+    assert can(corpus, fl.RandomAccess) is False
     got = everything(corpus)
     assert got["flag"].rows.tolist() == [True, False, True]
     assert got["matrix"].rows[2].tolist() == [[1, 2, 3], [1, 2, 3]]

@@ -15,6 +15,7 @@ from feedline import _native
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.store import StoreDeserializer, compressed
 from feedline.feed.formats.store.manifest import MANIFEST, Manifest
+from feedline.feed.protocol import can
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
 
@@ -52,7 +53,7 @@ def ids(corpus, **how):
 def test_it_is_fed_in_windows_of_chunks_and_takes_less_room(packed, tmp_path):
     """Chunks are decoded whole, so windows consist of them; in order it equals the plain store."""
     store = StoreDeserializer(packed)
-    assert not store.random_access
+    assert not can(store, fl.RandomAccess)
     plain = fl.convert(pixels(), tmp_path / "plain")
     assert sum(info.bytes for info in store.chunks()) < 0.6 * plain.bytes
     assert fl.MinibatchSource(store).state_dict()["order"] == "feedline-1"
@@ -74,7 +75,7 @@ def test_auto_looks_at_the_data(tmp_path):
     for codec, x in cases.items():
         fl.convert(ArrayDeserializer(x=x), tmp_path / str(codec), compression="auto")
         assert Manifest.load(tmp_path / str(codec)).compression == codec
-        assert StoreDeserializer(tmp_path / str(codec)).random_access is (codec is None)
+        assert can(StoreDeserializer(tmp_path / str(codec)), fl.RandomAccess) is (codec is None)
     with pytest.raises(ValueError, match="lz4, zstd, auto or None, got 'gzip'"):
         fl.convert(pixels(), tmp_path / "x", compression="gzip")
 

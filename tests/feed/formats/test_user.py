@@ -413,7 +413,7 @@ def test_who_asks_for_unknown_sizes_is_told_what_to_implement():
 
 
 def test_user_corpora_are_joined_by_their_keys():
-    class Keyed(Sized):
+    class Keyed(Sized, fl.Keyed):
         schema = fl.Schema({"k": fl.Stream(2)})
 
         def get_chunk(self, chunk):
@@ -422,7 +422,7 @@ def test_user_corpora_are_joined_by_their_keys():
         def keys(self, ordinals):
             return (np.arange(19)[::-1] * 5)[ordinals].astype(np.uint64)
 
-    class Fives(Sized):
+    class Fives(Sized, fl.Keyed):
         def keys(self, ordinals):
             return ordinals.astype(np.uint64) * np.uint64(5)
 

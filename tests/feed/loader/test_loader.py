@@ -327,6 +327,7 @@ def test_partition_auto_finds_torch_distributed(tmp_path):
         import sys, torch, feedline as fl
         torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]),
                                              world_size=2)
+        torch.distributed.barrier()
         for partition in ("auto", None):
             loader = fl.DataLoader(list(range(8)), batch_size=2, partition=partition, seed=0)
             print([batch.tolist() for batch in loader])

@@ -189,7 +189,7 @@ def test_rows_that_indices_name_are_gathered_from_whole_files(store, opened, tmp
         assert not any(object_at(path) is not None for path in there.paths())
         with pytest.raises(fl.DataError, match=r"a cache with room for all \d+ bytes") as caught:
             opened("a", cache=tmp_path / "small", cache_bytes=size // 2)
-        wanted = int(str(caught.value).split("raise cache_bytes= to ")[1].split(",")[0])
+        wanted = int(str(caught.value).split("raise the cache_bytes of fl.Remote to ")[1].split(",")[0])
         assert sum(info.sequences for info in opened("a", cache=tmp_path / "small", cache_bytes=wanted).chunks()) == 300
 
 
@@ -264,5 +264,5 @@ def test_many_files_take_no_more_room_than_is_looked_at(store, opened, tmp_path)
     assert [len(ids) for ids, _ in delivered(there, size=50_000, shuffle=fl.Window(chunks=2), max_sweeps=1)] == [
         50_000
     ] * 16
-    with pytest.raises(fl.DataError, match=r"room for the \d+ bytes(.|\n)*raise cache_bytes= to \d+"):
+    with pytest.raises(fl.DataError, match=r"room for the \d+ bytes(.|\n)*raise the cache_bytes of fl.Remote to \d+"):
         opened("a", cache=tmp_path / "other", cache_bytes=1 << 20, v=fl.Stream((2,), "float64"))

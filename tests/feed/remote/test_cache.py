@@ -277,7 +277,7 @@ import feedline as fl
 from feedline.feed.remote import cache as caches
 caches.LEAST_BYTES = 1 << 20
 url, options, folder, budget = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-corpus = fl.open_corpus(url, cache=folder, cache_bytes=budget, storage_options=options)
+corpus = fl.open_corpus(url, remote=fl.Remote(folder, budget, options))
 source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4)
 print("begun", flush=True)
 for minibatch in source.minibatches(7):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -68,7 +69,7 @@ def bucket(store):
 
 @pytest.fixture
 def to(options):
-    return {**options, **SMALL}
+    return {"remote": fl.Remote(**options), **SMALL}
 
 
 def bytes_of(folder):
@@ -123,7 +124,7 @@ def test_a_corpus_is_the_same_store(bucket, to, tmp_path, more):
     assert bucket.unfinished() == left_over(tmp_path) == []
     assert bucket.counters().requests["UPLOAD"] >= 1
     corpus = fl.open_corpus(
-        "s3://b/out/store", remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["storage_options"])
+        "s3://b/out/store", remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["remote"].storage_options)
     )
     assert corpus.digest() == fl.open_corpus(tmp_path / "store").digest()
     assert delivered(corpus) == delivered(fl.open_corpus(tmp_path / "store"))
@@ -162,7 +163,7 @@ def test_the_disk_holds_what_is_on_its_way_and_the_manifest_comes_last(bucket, t
             with pytest.raises(fl.DataError, match=r"expected a whole store, got .* without feedline\.json") as caught:
                 fl.open_corpus(
                     "s3://b/out/store",
-                    remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["storage_options"]),
+                    remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["remote"].storage_options),
                 )
             assert caught.value.path == "s3://b/out/store"
         seen.append(len(there))
@@ -186,21 +187,26 @@ PROGRAM = """
 
     stores.WRITE_BYTES = PART
     how = json.loads(sys.argv[1])
-    after = how.pop("kill_after", None)
+    after, remote = how.pop("kill_after", None), fl.Remote(**how.pop("remote"))
 
     def progress(done, total):
         print(done, flush=True)
         if after is not None and done >= after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fl.convert(Rows(0.02), "s3://b/out/store", progress=progress, **how)
+    fl.convert(Rows(0.02), "s3://b/out/store", progress=progress, remote=remote, **how)
 """
 
 
 def started(how):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([IMPORTED_FROM, str(ROOT)])}
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), json.dumps(how)],
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(PROGRAM),
+            json.dumps({**how, "remote": dataclasses.asdict(how["remote"])}),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -363,7 +369,11 @@ def test_a_part_that_is_refused_ends_the_upload(bucket, to):
 def test_a_store_that_never_takes_it_is_an_error_with_all_that_was_tried(bucket, to):
     bucket.fail("status", key="*/part-00001.arrow", request="COMPLETE", status=500, times=None)
     with pytest.raises(fl.DataError, match=r"got no success after \d+ attempts in .* 500") as caught:
-        fl.convert(Rows(), "s3://b/out/store", **to | {"deadline_s": 1.5})
+        fl.convert(
+            Rows(),
+            "s3://b/out/store",
+            **to | {"remote": fl.Remote(storage_options=to["remote"].storage_options, deadline_s=1.5)},
+        )
     assert caught.value.path == "s3://b/out/store/part-00001.arrow"
     assert bucket.unfinished() == []
 
@@ -430,7 +440,7 @@ def test_arguments(bucket, to, tmp_path):
         fl.convert(Rows(), bucket.http("b/store"), remote=fl.Remote(deadline_s=1.0))
     with pytest.raises(ValueError, match="expected an address as destination for work="):
         fl.convert(Rows(), tmp_path / "store", work=tmp_path)
-    with pytest.raises(ValueError, match="expected an address as source or destination for storage_options="):
+    with pytest.raises(ValueError, match="expected an address as source or destination for remote="):
         fl.convert(Rows(), tmp_path / "store", remote=fl.Remote(storage_options={}))
     with pytest.raises(ValueError, match=r"fl\.convert writes stores to object stores"):
         fl.StoreWriter("s3://b/store", Rows.schema)
@@ -445,7 +455,7 @@ def test_another_conversion_is_not_stopped_by_a_corpus_that_is_closed(bucket, to
 
     def look(done, total):
         fl.open_corpus(
-            "s3://b/x.npy", remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["storage_options"])
+            "s3://b/x.npy", remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["remote"].storage_options)
         ).close()
 
     before = requests._kept  # by corpora that other tests have open

@@ -202,7 +202,7 @@ def test_paths_and_file_addresses_stay_local(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines())
     expected = delivered(fl.open_corpus(tmp_path / "a.jsonl", streams=STREAMS))
     assert delivered(fl.open_corpus(f"file://{tmp_path}/a.jsonl", streams=STREAMS)) == expected
-    with pytest.raises(ValueError, match="expected an address for cache="):
+    with pytest.raises(ValueError, match="expected an address for remote="):
         fl.open_corpus(tmp_path / "a.jsonl", streams=STREAMS, remote=fl.Remote(cache=tmp_path / "cache"))
 
 

@@ -114,16 +114,16 @@ def delayed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("share", "lanes"), [(0.12, None), (0.2, 4), (0.35, None), (0.5, 4), (0.7, None), (0.9, 4), (2, None)]
+    ("share", "arcs"), [(0.12, None), (0.2, 4), (0.35, None), (0.5, 4), (0.7, None), (0.9, 4), (2, None)]
 )
-def test_what_is_planned_is_what_is_fetched(bucket, opened, share, lanes):
-    check_planned(bucket, opened, share, lanes)
+def test_what_is_planned_is_what_is_fetched(bucket, opened, share, arcs):
+    check_planned(bucket, opened, share, arcs)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.7, 2])
-@pytest.mark.parametrize("lanes", [None, 4])
-def test_however_late_answers_come(bucket, opened, delayed, share, lanes):
-    check_planned(bucket, opened, share, lanes)
+@pytest.mark.parametrize("arcs", [None, 4])
+def test_however_late_answers_come(bucket, opened, delayed, share, arcs):
+    check_planned(bucket, opened, share, arcs)
 
 
 @pytest.mark.parametrize("share", [0.5, 2])
@@ -164,11 +164,12 @@ def test_nothing_stays_reserved_by_what_is_no_longer_wanted(bucket, opened, dela
     assert cache._holder.own.reserved == 0
 
 
-def check_planned(bucket, opened, share, lanes):
+def check_planned(bucket, opened, share, arcs):
     budget = max(MIB, int(share * total(bucket)))
-    plan = planned(opened("small/*.parquet", budget, "plan"), budget, lanes=lanes)
+    order = "feedline" if arcs is None else fl.Arcs(arcs)
+    plan = planned(opened("small/*.parquet", budget, "plan"), budget, order=order)
     corpus = opened("small/*.parquet", budget)
-    with fl.MinibatchSource(corpus, max_sweeps=4, read_ahead=MIB, order=fl.Arcs(lanes), **OPTIONS) as source:
+    with fl.MinibatchSource(corpus, max_sweeps=4, read_ahead=MIB, order=order, **OPTIONS) as source:
         source.state_dict()  # which has a digest of the data, and belongs to opening
         bucket.reset()
         for _ in source.minibatches(7):

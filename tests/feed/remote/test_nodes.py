@@ -1,4 +1,4 @@
-"""Several nodes, each with a cache of its own: with lanes they fetch about one copy of the data together."""
+"""Several nodes, each with a cache of its own: in arcs they fetch about one copy of the data together."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def files(store):
     return sum(map(len, contents))
 
 
-@pytest.mark.parametrize(("lanes", "least", "most"), [(16, 1.0, 1.15), (None, 3.9, 4.4)])
-def test_lanes_fetch_one_copy_and_shares_by_position_one_for_each_node(
-    store, opened, files, tmp_path, monkeypatch, lanes, least, most
+@pytest.mark.parametrize(("order", "least", "most"), [(fl.Arcs(16), 1.0, 1.15), ("feedline", 3.9, 4.4)])
+def test_arcs_fetch_one_copy_and_shares_by_position_one_for_each_node(
+    store, opened, files, tmp_path, monkeypatch, order, least, most
 ):
     """A chunk that an arc's border cuts is read by two nodes; pages at both ends of chunks are rounded."""
     monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
@@ -42,7 +42,7 @@ def test_lanes_fetch_one_copy_and_shares_by_position_one_for_each_node(
             max_sweeps=1,
             read_ahead=MIB,
             partition=(node, NODES),
-            order=fl.Arcs(lanes),
+            order=order,
         )
         for node in range(NODES)
     ]
@@ -59,14 +59,14 @@ NODE = """
     from feedline.feed.remote.requests import TRAFFIC
 
     node, nodes, how = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    corpus = fl.open_corpus("s3://b/*.parquet", **how)
+    corpus = fl.open_corpus("s3://b/*.parquet", remote=fl.Remote(**how))
     corpus.digest()
     opening = TRAFFIC.fetched_bytes
     print("open", flush=True)
     sys.stdin.readline()
     ids = []
     with fl.MinibatchSource(
-        corpus, seed=3, shuffle=fl.Window(bytes=4 << 20), max_sweeps=1, partition=(node, nodes), lanes=16
+        corpus, seed=3, shuffle=fl.Window(bytes=4 << 20), max_sweeps=1, partition=(node, nodes), order=fl.Arcs(16)
     ) as source:
         for minibatch in source.minibatches(64):
             ids += minibatch.ids.tolist()

@@ -98,7 +98,7 @@ OPENS = """
 import json, sys
 import feedline as fl
 print("begun", flush=True)
-fl.open_corpus(sys.argv[1], cache=sys.argv[2], storage_options=json.loads(sys.argv[3]))
+fl.open_corpus(sys.argv[1], remote=fl.Remote(sys.argv[2], storage_options=json.loads(sys.argv[3])))
 """
 
 

@@ -72,7 +72,7 @@ ORDERS = [
     {"shuffle": fl.Window(samples=250)},
     {"shuffle": fl.Window(chunks=3)},
     {"shuffle": False},
-    {"shuffle": fl.Window(bytes=600 * KIB), "lanes": 4},
+    {"shuffle": fl.Window(bytes=600 * KIB), "order": fl.Arcs(4)},
     {"shuffle": fl.Window(chunks=4), "order": "feedline-1", "read_ahead": 0},
 ]
 
@@ -121,7 +121,8 @@ def test_states_and_ranks_are_those_of_a_mapped_store(local, opened):
 def test_a_whole_shuffle_fetches_all_or_says_what_to_do(local, opened, store, tmp_path):
     there = opened("s", cache_bytes=total(local) // 2)
     with pytest.raises(
-        fl.DataError, match=r"room for all \d+ bytes of .*shuffled as a whole(.|\n)*cache_bytes=(.|\n)*fl.Window"
+        fl.DataError,
+        match=r"room for all \d+ bytes of .*shuffled as a whole(.|\n)*cache_bytes of (.|\n)*fl.Window",
     ):
         fl.MinibatchSource(there)
     there.close()
@@ -286,7 +287,7 @@ def test_a_cache_without_room_for_bounds_is_refused_with_a_figure(local, opened,
         fl.DataError, match=r"room for the \d+ bytes that say where the sequences of 8 streams lie"
     ) as e:
         opened("s", cache_bytes=64 * KIB)
-    enough = int(str(e.value).split("cache_bytes= to ")[1].split(",")[0])
+    enough = int(str(e.value).split("cache_bytes of fl.Remote to ")[1].split(",")[0])
     assert delivered(opened("s", cache_bytes=enough), shuffle=False) == delivered(local, shuffle=False)
 
 

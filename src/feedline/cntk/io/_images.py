@@ -23,7 +23,15 @@ from feedline.errors import DataError
 from feedline.feed.formats.images import Base64ImageDeserializer as Base64Corpus
 from feedline.feed.formats.images import ImageMapDeserializer as MapCorpus
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Extent, Selective, chunk_starts
+from feedline.feed.protocol import (
+    ChunkInfo,
+    Deserializer,
+    Fetchable,
+    Keyed,
+    Selective,
+    chunk_starts,
+    keys_of,
+)
 
 MAP, BASE64 = "ImageDeserializer", "Base64ImageDeserializer"
 _OPTIONS = {"grayscale", "multiViewCrop"}
@@ -101,7 +109,7 @@ def pictures_of(corpora: Sequence[Deserializer]) -> Pictures | None:
     return Pictures(streams) if streams else None
 
 
-class ImageCorpus(Forwarding):
+class ImageCorpus(Forwarding, Keyed):
     """Encoded pictures in CNTK's chunks: a chunk for each picture of a map file, and copies of it for views.
 
     Args:
@@ -110,6 +118,9 @@ class ImageCorpus(Forwarding):
     Attributes:
         pictures: how to decode them.
     """
+
+    # Chunks are not the corpus's: windows are small, and pictures are read one by one, as selecting copies checks more.
+    _lacks = (Fetchable, Selective)
 
     def __init__(self, config: Mapping[str, Any], randomizes: bool) -> None:
         if unknown := config.keys() - _FIXED - _OPTIONS:
@@ -143,10 +154,6 @@ class ImageCorpus(Forwarding):
             not self._strict,
         )
 
-    def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Forwarding.capability`. Not `Selective`: windows are small, and selecting copies checks more."""
-        return None if kind is Selective else super().capability(kind)
-
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return a chunk for each copy of each picture, or the corpus's chunks with all copies."""
         return self._table
@@ -163,10 +170,6 @@ class ImageCorpus(Forwarding):
         """Return 32 hex digits over the corpus's digest and the number of copies."""
         own = f"{self._corpus.digest()} {self._copies} {self._single}"
         return hashlib.blake2b(own.encode(), digest_size=16).hexdigest()
-
-    def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return nothing: chunks are not the corpus's, and pictures are read one by one."""
-        return ()
 
     def read(self, chunk: int) -> Chunk:
         """Return a picture, or a chunk of the corpus."""
@@ -200,7 +203,7 @@ class ImageCorpus(Forwarding):
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the corpus's keys; copies have that of their picture."""
-        return self._corpus.keys(np.asarray(ordinals, np.int64) // self._copies)
+        return keys_of(self._corpus, np.asarray(ordinals, np.int64) // self._copies)
 
 
 def _declared(inputs: Mapping[str, Any]) -> tuple[str, dict[str, Stream], list[Mapping[str, Any]]]:

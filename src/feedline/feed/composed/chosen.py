@@ -17,14 +17,35 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.composed.concat import check_part
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, OfParts, Ordered, Piece, chunk_starts
+from feedline.feed.protocol import (
+    Capability,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Fetchable,
+    Keyed,
+    Mapped,
+    MappedFile,
+    OfParts,
+    Ordered,
+    Piece,
+    RandomAccess,
+    Sliceable,
+    chunk_extents,
+    chunk_starts,
+    fetches_ahead,
+    files_of,
+    keys_of,
+    read_slice,
+    required,
+)
 
 Ints = NDArray[np.int64]
 
 _DIGEST_PIECE = 1 << 20  # ordinals
 
 
-class Chosen(Forwarding, OfParts):
+class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfParts):
     """The sequences ``which`` of a corpus, in its order; their ordinals are counted from 0.
 
     Errors of sequences that the corpus marks as unreadable name the sequence of the corpus, and keys are the corpus's.
@@ -60,7 +81,10 @@ class Chosen(Forwarding, OfParts):
         self._starts: Ints = np.cumsum([0, *counts[self._numbers]], dtype=np.int64)
         ends = self._own(self._starts[1:] - 1) - self._own(self._starts[:-1]) + 1
         self._runs = ends == np.diff(self._starts)
-        self.fetchable = corpus.fetchable and bool(self._runs.all())
+        views = corpus.capability(RandomAccess)
+        if views is not None:
+            self.in_memory, self.looks_at_all = views.in_memory, views.looks_at_all
+        self.in_runs = fetches_ahead(corpus) and bool(self._runs.all())
         self._infos: list[ChunkInfo] | None = None
 
     # ---- description ------------------------------------------------------------------------------
@@ -87,7 +111,11 @@ class Chosen(Forwarding, OfParts):
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the corpus's keys of the sequences ``ordinals``, uint64 (n,)."""
-        return self._corpus.keys(self.original(ordinals))
+        return keys_of(self._corpus, self.original(ordinals))
+
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Forwarding.capability`; keys are the corpus's, whose ordinals are others."""
+        return self if kind is Keyed else super().capability(kind)  # type: ignore[return-value]
 
     def sources(self, ordinals: Ints) -> Ints:
         """Return the number of the corpus's part that each sequence is from, int64 (n,)."""
@@ -114,7 +142,7 @@ class Chosen(Forwarding, OfParts):
         if self._whole(chunk):
             found = self._corpus.read(number)
         elif self._runs[chunk]:
-            found = self._corpus.read_slice(number, int(which[0]), int(which[-1]) + 1)
+            found = read_slice(self._corpus, number, int(which[0]), int(which[-1]) + 1)
         else:
             found = self._corpus.read(number).take(which)
         return self._named(found, which + self._originals[number])
@@ -123,9 +151,9 @@ class Chosen(Forwarding, OfParts):
         """Return the sequences ``start:stop`` of a chunk like ``read``; reads what lies between them, too."""
         number, which = self._located(chunk, start, stop)
         if not len(which):
-            return self._corpus.read_slice(number, 0, 0)
+            return read_slice(self._corpus, number, 0, 0)
         low, high = int(which[0]), int(which[-1]) + 1
-        found = self._corpus.read_slice(number, low, high)
+        found = read_slice(self._corpus, number, low, high)
         found = found if high - low == len(which) else found.take(which - low)
         return self._named(found, which + self._originals[number])
 
@@ -133,10 +161,10 @@ class Chosen(Forwarding, OfParts):
         """Return a view of the corpus that holds the sequences ``start:stop`` of a chunk, and where they are in it."""
         number, which = self._located(chunk, start, stop)
         if not len(which):
-            return self._corpus.read_slice(number, 0, 0), None
+            return read_slice(self._corpus, number, 0, 0), None
         low, high = int(which[0]), int(which[-1]) + 1
         part = {} if low == 0 and high == self._sequences(number) else {"start": low, "stop": high}
-        held, inner = self._corpus.view(number, **part)
+        held, inner = required(self._corpus, RandomAccess).view(number, **part)
         if inner is not None:  # its errors have their places
             return held, inner[which - low]
         held = self._named(held, np.arange(low, high) + self._originals[number])
@@ -144,16 +172,20 @@ class Chosen(Forwarding, OfParts):
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped files that ``chunks`` are views of."""
-        return self._corpus.files(self._numbers[np.asarray(chunks, np.int64)].tolist())
+        return files_of(self._corpus, self._numbers[np.asarray(chunks, np.int64)].tolist())
+
+    def hold_bounds(self) -> None:
+        """Have the corpus hold its bounds."""
+        required(self._corpus, Mapped).hold_bounds()
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents for a chunk."""
-        return self._corpus.extents(self._located(chunk)[0])
+        return chunk_extents(self._corpus, self._located(chunk)[0])
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
         number, which = self._located(chunk)
-        found = self._corpus.read_fetched(number, pieces)
+        found = required(self._corpus, Fetchable).read_fetched(number, pieces)
         found = found if self._whole(chunk) else found.take(which)
         return self._named(found, which + self._originals[number])
 

@@ -18,15 +18,27 @@ from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
     Extent,
+    Fetchable,
+    Keyed,
+    Mapped,
     MappedFile,
     OfParts,
     Ordered,
     Piece,
+    RandomAccess,
     RowsOfDocuments,
+    Sliceable,
     Verifiable,
+    can,
+    chunk_extents,
     chunk_starts,
+    fetches_ahead,
+    files_of,
     finish_of,
     is_sized,
+    keys_of,
+    read_slice,
+    required,
     says_where_batches_end,
     select_by_chunk,
     verified,
@@ -35,7 +47,10 @@ from feedline.feed.protocol import (
 Ints = NDArray[np.int64]
 
 
-class Concat(Deserializer, OfParts, RowsOfDocuments, Verifiable):
+_OF_ALL = (RandomAccess, Sliceable)  # what a concatenation can do if all parts can
+
+
+class Concat(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiable):
     """The sequences of several corpora, one corpus after the other.
 
     Args:
@@ -61,11 +76,12 @@ class Concat(Deserializer, OfParts, RowsOfDocuments, Verifiable):
         self.schema = same_schema(corpora, columns)
         self._as_read = all(list(corpus.schema) == list(self.schema) for corpus in corpora)
         self.name = ", ".join(corpus.name for corpus in corpora)
-        self.random_access = all(corpus.random_access for corpus in corpora)
-        self.in_memory = all(corpus.in_memory for corpus in corpora)
-        self.sliceable = all(corpus.sliceable for corpus in corpora)
-        self.fetchable = all(corpus.fetchable for corpus in corpora)
-        self.looks_at_all = any(corpus.looks_at_all for corpus in corpora)
+        self._lacks = [kind for kind in _OF_ALL if not all(can(corpus, kind) for corpus in corpora)]
+        self.in_runs = all(fetches_ahead(corpus) for corpus in corpora)
+        if RandomAccess not in self._lacks:
+            views = [required(corpus, RandomAccess) for corpus in corpora]
+            self.in_memory = all(corpus.in_memory for corpus in views)
+            self.looks_at_all = any(corpus.looks_at_all for corpus in views)
         ordered = [corpus.name for corpus in corpora if corpus.capability(Ordered) is not None]
         if ordered and not isinstance(self, Ordered):
             raise ValueError(
@@ -117,7 +133,7 @@ class Concat(Deserializer, OfParts, RowsOfDocuments, Verifiable):
         """Return the parts' keys of the sequences ``ordinals``, uint64 (n,); parts may have equal ones."""
         found = np.empty(len(ordinals), np.uint64)
         for k, at, own in self._by_part(ordinals):
-            found[at] = self.parts[k].keys(own)
+            found[at] = keys_of(self.parts[k], own)
         return found
 
     def sources(self, ordinals: Ints) -> Ints:
@@ -145,12 +161,12 @@ class Concat(Deserializer, OfParts, RowsOfDocuments, Verifiable):
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of a chunk."""
         part, own = self._part_of(chunk)
-        return self._fitted(part.read_slice(own, start, stop))
+        return self._fitted(read_slice(part, own, start, stop))
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
         """Return the part's view of a chunk."""
         part, own = self._part_of(chunk)
-        held, index = part.view(own, start, stop)
+        held, index = required(part, RandomAccess).view(own, start, stop)
         return self._fitted(held), index
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
@@ -160,18 +176,24 @@ class Concat(Deserializer, OfParts, RowsOfDocuments, Verifiable):
         return [
             file
             for k in distinct(of).tolist()
-            for file in self.parts[k].files((numbers[of == k] - self._chunks[k]).tolist())
+            for file in files_of(self.parts[k], (numbers[of == k] - self._chunks[k]).tolist())
         ]
+
+    def hold_bounds(self) -> None:
+        """Have all parts hold their bounds."""
+        for part in self.parts:
+            if (mapped := part.capability(Mapped)) is not None:
+                mapped.hold_bounds()
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the parts of files that ``read`` reads for a chunk."""
         part, own = self._part_of(chunk)
-        return part.extents(own)
+        return chunk_extents(part, own)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read a chunk whose extents were fetched."""
         part, own = self._part_of(chunk)
-        return self._fitted(part.read_fetched(own, pieces))
+        return self._fitted(required(part, Fetchable).read_fetched(own, pieces))
 
     def select(self, ordinals: Ints) -> Chunk:
         """Return the sequences ``ordinals``, in that order, as one chunk."""

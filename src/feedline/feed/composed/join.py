@@ -32,9 +32,13 @@ from feedline.feed.protocol import (
     Broadcast,
     ChunkInfo,
     Deserializer,
+    Keyed,
+    RandomAccess,
     Verifiable,
+    can,
     chunk_starts,
     is_sized,
+    keys_of,
     select_by_chunk,
     verified,
 )
@@ -44,7 +48,7 @@ Ints = NDArray[np.int64]
 _SAMPLED = 1024  # sequences of each part whose keys and lengths the digest covers
 
 
-class Join(Deserializer, Verifiable):
+class Join(Deserializer, Keyed, Verifiable):
     """Sequences of several corpora, joined by their keys (`Deserializer.keys`).
 
     The primary's chunks and order are the join's; ``ChunkInfo.bytes`` are the primary's, as it alone determines the
@@ -127,7 +131,7 @@ class Join(Deserializer, Verifiable):
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the primary's keys of the joined sequences ``ordinals``, uint64 (n,)."""
-        return self.parts[0].keys(self._table.rows(ordinals)[:, 0])
+        return keys_of(self.parts[0], self._table.rows(ordinals)[:, 0])
 
     def _part_lengths(self, columns: Sequence[Ints]) -> Ints | None:
         """Return the lengths of joined sequences, given the ordinals in each part."""
@@ -151,7 +155,7 @@ class Join(Deserializer, Verifiable):
             h.update(np.array(infos, "<i8").tobytes())
             # Joins of the same data by different columns must not share a table; the parts' digests may not differ.
             some = distinct(np.linspace(0, max(starts[-1] - 1, 0), _SAMPLED).astype(np.int64))[: starts[-1]]
-            h.update(np.ascontiguousarray(part.keys(some), "<u8").tobytes())
+            h.update(np.ascontiguousarray(keys_of(part, some), "<u8").tobytes())
             lengths = part.lengths(some)
             h.update(b"" if lengths is None else np.ascontiguousarray(lengths, "<i8").tobytes())
         return h.hexdigest()
@@ -187,7 +191,7 @@ class Join(Deserializer, Verifiable):
             return Chunk(corpus.schema, {name: Value.empty(stream) for name, stream in corpus.schema.items()})
         if type(corpus).select is not Deserializer.select:
             return corpus.select(ordinals)
-        at_hand = corpus.random_access and not in_parts(corpus)
+        at_hand = can(corpus, RandomAccess) and not in_parts(corpus)
         read = corpus.read if at_hand else lambda chunk: self._kept.get((part, chunk))
         return select_by_chunk(corpus, ordinals, self._starts[part], read)
 
@@ -207,9 +211,9 @@ class Join(Deserializer, Verifiable):
 
     def _check_keys(self, rows: Ints) -> None:
         """Compare keys: the digest only covers some of the data, and a wrong pair would go unnoticed forever."""
-        wanted = self.parts[0].keys(np.ascontiguousarray(rows[:, 0]))
+        wanted = keys_of(self.parts[0], np.ascontiguousarray(rows[:, 0]))
         for part, ordinals in zip(self.parts[1:], rows.T[1:], strict=True):
-            got = part.keys(np.ascontiguousarray(ordinals))
+            got = keys_of(part, np.ascontiguousarray(ordinals))
             if not np.array_equal(got, wanted):
                 bad = int(np.flatnonzero(got != wanted)[0])
                 raise DataError(

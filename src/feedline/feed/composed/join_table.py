@@ -34,7 +34,7 @@ from feedline.errors import DataError
 from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import cached_file
 from feedline.feed.files.replaced import Watched
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, keys_of
 
 Ints = NDArray[np.int64]
 Lengths = Callable[[Sequence[Ints]], Ints | None]
@@ -287,7 +287,7 @@ def _mapped(file: BinaryIO, count: int, dtype: str = "<i8") -> NDArray[np.int64]
 
 
 def _keys(corpus: Deserializer, a: int, b: int) -> NDArray[np.uint64]:
-    keys = np.ascontiguousarray(corpus.keys(np.arange(a, b)), np.uint64)
+    keys = np.ascontiguousarray(keys_of(corpus, np.arange(a, b)), np.uint64)
     if keys.shape != (b - a,):
         raise DataError(f"expected {b - a} keys of {corpus.name}, got an array of shape {keys.shape}")
     return keys

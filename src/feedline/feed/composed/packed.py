@@ -29,11 +29,14 @@ from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
     Extent,
+    Fetchable,
     Ordered,
     Piece,
     RowsOfDocuments,
     Verifiable,
     checked_seed,
+    chunk_extents,
+    required,
     verified,
     whole_number,
 )
@@ -64,7 +67,7 @@ class _Pieces(NamedTuple):
     length: Ints
 
 
-class Packed(Deserializer, Ordered, RowsOfDocuments, Verifiable):
+class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
     """A corpus of rows of ``row`` tokens over a corpus of documents, whose sequences are tokens.
 
     Streams of its minibatches, each of ``row`` samples a sequence but for the last two:
@@ -262,11 +265,11 @@ class Packed(Deserializer, Ordered, RowsOfDocuments, Verifiable):
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents."""
-        return self._corpus.extents(number_of(chunk))
+        return chunk_extents(self._corpus, number_of(chunk))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
-        return self._rows(self._corpus.read_fetched(number_of(chunk), pieces), chunk)
+        return self._rows(required(self._corpus, Fetchable).read_fetched(number_of(chunk), pieces), chunk)
 
     def _rows(self, documents: Chunk, chunk: int) -> Chunk:
         number = number_of(chunk)

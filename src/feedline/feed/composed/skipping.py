@@ -19,13 +19,30 @@ from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, chunk_starts, is_sized, select_by_chunk
+from feedline.feed.protocol import (
+    Deserializer,
+    Extent,
+    Fetchable,
+    Mapped,
+    MappedFile,
+    Piece,
+    RandomAccess,
+    Sliceable,
+    chunk_extents,
+    chunk_starts,
+    fetches_ahead,
+    files_of,
+    is_sized,
+    read_slice,
+    required,
+    select_by_chunk,
+)
 from feedline.feed.quarantine import LISTED
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-class Skipping(Forwarding):
+class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
     """A corpus in which listed sequences are unreadable: in the place of each stands an error.
 
     That error is a `ListedError`, which sources leave out whatever ``on_error`` says. A chunk of which every sequence
@@ -58,7 +75,10 @@ class Skipping(Forwarding):
         # A chunk that is not read is no view of a mapped file.
         counts = np.diff(np.searchsorted(self.listed, self._starts))
         self._unread = frozenset(np.flatnonzero((counts > 0) & (counts == np.diff(self._starts))).tolist())
-        self.fetchable = corpus.fetchable and not self._unread
+        views = corpus.capability(RandomAccess)
+        if views is not None:
+            self.in_memory, self.looks_at_all = views.in_memory, views.looks_at_all
+        self.in_runs = fetches_ahead(corpus) and not self._unread
 
     @property
     def ordinals(self) -> frozenset[int]:
@@ -67,11 +87,15 @@ class Skipping(Forwarding):
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the corpus's files for those of ``chunks`` that are read."""
-        return self._corpus.files([chunk for chunk in chunks if chunk not in self._unread])
+        return files_of(self._corpus, [chunk for chunk in chunks if chunk not in self._unread])
+
+    def hold_bounds(self) -> None:
+        """Have the corpus hold its bounds."""
+        required(self._corpus, Mapped).hold_bounds()
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents; none for a chunk that is not read."""
-        return () if chunk in self._unread else self._corpus.extents(chunk)
+        return () if chunk in self._unread else chunk_extents(self._corpus, chunk)
 
     def read(self, chunk: int) -> Chunk:
         """Return the chunk with its listed sequences marked; raises what the corpus raises."""
@@ -81,21 +105,21 @@ class Skipping(Forwarding):
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
         a, b = (int(n) for n in self._starts[chunk : chunk + 2])
-        return self._marked(self._corpus.read_fetched(chunk, pieces), a, b)
+        return self._marked(required(self._corpus, Fetchable).read_fetched(chunk, pieces), a, b)
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return a slice of the chunk like ``read``."""
         if chunk in self._unread:
             return self._nothing(stop - start)
         first = int(self._starts[chunk])
-        return self._marked(self._corpus.read_slice(chunk, start, stop), first + start, first + stop)
+        return self._marked(read_slice(self._corpus, chunk, start, stop), first + start, first + stop)
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
         """Return a view of the chunk with its listed sequences marked."""
         if chunk in self._unread:
             start, stop, _ = slice(start, stop).indices(int(self._starts[chunk + 1] - self._starts[chunk]))
             return self._nothing(stop - start), None
-        held, index = self._corpus.view(chunk, start, stop)
+        held, index = required(self._corpus, RandomAccess).view(chunk, start, stop)
         first = int(self._starts[chunk]) + start
         count = held.num_sequences if index is None else len(index)
         listed = self._among(first, first + count)

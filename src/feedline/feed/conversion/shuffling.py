@@ -30,6 +30,7 @@ from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.staging import Workplace
 from feedline.feed.formats.store.targets import Target
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES
+from feedline.feed.protocol import read_slice
 from feedline.feed.quarantine import ListedError
 
 Keys = NDArray[np.uint64]
@@ -227,7 +228,7 @@ def _slices(store: StoreDeserializer, start: int, stop: int) -> Iterator[Chunk]:
         a, b = max(start - first, 0), min(stop - first, info.sequences)
         if a < b:
             store.advise("willneed", number)
-            yield store.read_slice(number, a, b)
+            yield read_slice(store, number, a, b)
         first += info.sequences
 
 

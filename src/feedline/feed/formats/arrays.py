@@ -25,13 +25,13 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable
 
 _WORTH_TELLING_BYTES = 64 << 20  # bytes
 _STRINGS = (str, bytes, bytearray, memoryview)
 
 
-class ArrayDeserializer(Deserializer):
+class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
     """Sequences from arrays.
 
     The schema is inferred: dtype and shape of a stream are those of its data. The data of a stream may be
@@ -68,8 +68,6 @@ class ArrayDeserializer(Deserializer):
         DataError: there is no sequence.
     """
 
-    random_access = True
-    sliceable = True
     name = "arrays"
 
     def __init__(
@@ -110,14 +108,12 @@ class ArrayDeserializer(Deserializer):
         self.num_sequences = next(iter(counts.values()))
         if self.num_sequences == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
-        if lazy:
-            self.random_access = self.sliceable = False
         every = [array for column in self._columns.values() if isinstance(column, Value) for array in as_arrays(column)]
         every = [array for array in every if array is not None]
         maps = [found for found in map(_map_of, every) if found is not None]
         self.in_memory = not lazy and not maps
         self._ranges = [] if lazy else mapped_ranges(every)
-        self.fetchable = bool(self._ranges)
+        self._lacks = (RandomAccess, Sliceable, Mapped) if lazy else () if self._ranges else (Mapped,)
         self._mapped = sorted({str(found.filename) for found in maps if getattr(found, "filename", None) is not None})
         self.step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
         self._seals = seals_of(every)
@@ -166,7 +162,7 @@ class ArrayDeserializer(Deserializer):
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process gets copies of the arrays, not mappings.
-        return {**self.__dict__, "_ranges": [], "fetchable": False}
+        return {**self.__dict__, "_ranges": [], "_lacks": (*self._lacks, Mapped)}
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""

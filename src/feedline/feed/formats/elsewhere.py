@@ -23,7 +23,27 @@ from feedline.feed.formats.format import Format
 from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.forwarding import Forwarding
-from feedline.feed.protocol import Capability, Deserializer, Extent, Piece, Verifiable, select_by_chunk, verified
+from feedline.feed.protocol import (
+    Capability,
+    Deserializer,
+    Extent,
+    Fetchable,
+    Mapped,
+    MappedFile,
+    Piece,
+    RandomAccess,
+    Sliceable,
+    Verifiable,
+    can,
+    chunk_extents,
+    fetches_ahead,
+    files_of,
+    looks_at_all,
+    read_slice,
+    required,
+    select_by_chunk,
+    verified,
+)
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
@@ -119,7 +139,7 @@ def _of_objects(
         if form.name != "csv":
             check_streams(streams)
         corpus = form.open(paths, streams, memory_bytes)
-        views = corpus.fetchable and not mirror.objects.keys().isdisjoint(corpus.paths())
+        views = fetches_ahead(corpus) and not mirror.objects.keys().isdisjoint(corpus.paths())
         if views or any(one.mapped for one in mirror.objects.values()):
             corpus = _of_views(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
     except BaseException:
@@ -130,12 +150,12 @@ def _of_objects(
 
 def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:
     """Return a corpus with views of mapped files of which parts may be missing, or the same over whole files."""
-    if mirror.whole or not (corpus.fetchable and corpus.random_access):
+    if mirror.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
         # Nothing has to be fetched, or something else than views is read, too, by who would touch the views.
         corpus.close()
         mirror.fetch_whole(form.description)
         return again()
-    corpus.hold_bounds()
+    required(corpus, Mapped).hold_bounds()
     return corpus
 
 
@@ -156,7 +176,7 @@ def _pieces(extents: Sequence[Extent]) -> list[memoryview]:
     return pieces
 
 
-class RemoteCorpus(Forwarding):
+class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     """A corpus over placeholders of objects.
 
     Args:
@@ -204,43 +224,47 @@ class RemoteCorpus(Forwarding):
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents; of views, the bytes that they consist of."""
         self._check_open()
-        if not self._views or self._corpus.looks_at_all:
-            return self._corpus.extents(chunk)
-        return extents_of(self._corpus.read(chunk), self.files([chunk]))
+        if not self._views or looks_at_all(self._corpus):
+            return chunk_extents(self._corpus, chunk)
+        return extents_of(self._corpus.read(chunk), self._mapped_files(chunk))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the corpus's chunk, whose extents were fetched."""
         self._check_open()
-        if not self._views or self._corpus.looks_at_all:
-            return self._corpus.read_fetched(chunk, pieces)
-        return fetched_chunk(self._corpus.read(chunk), self.files([chunk]), pieces)
+        if not self._views or looks_at_all(self._corpus):
+            return required(self._corpus, Fetchable).read_fetched(chunk, pieces)
+        return fetched_chunk(self._corpus.read(chunk), self._mapped_files(chunk), pieces)
+
+    def _mapped_files(self, chunk: int) -> Sequence[MappedFile]:
+        return files_of(self._corpus, [chunk])
 
     def read(self, chunk: int) -> Chunk:
         """Return the corpus's chunk; fetches its bytes if parts of its files may be missing."""
         if not self._parted:
             # Fetched first: a library that reads in threads of its own would let no interrupt through.
-            extents = self._corpus.extents(chunk)
+            extents = chunk_extents(self._corpus, chunk)
             if any(by_ranges(extent.path) for extent in extents):
-                return self._corpus.read_fetched(chunk, _pieces(extents))
+                return required(self._corpus, Fetchable).read_fetched(chunk, _pieces(extents))
             return self._corpus.read(chunk)
-        if self._corpus.looks_at_all:
-            return self._corpus.read_fetched(chunk, _pieces(self._corpus.extents(chunk)))
+        if looks_at_all(self._corpus):
+            fetchable = required(self._corpus, Fetchable)
+            return fetchable.read_fetched(chunk, _pieces(fetchable.extents(chunk)))
         return self._fetched(self._corpus.read(chunk), chunk)
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the corpus's slice of a chunk in the same way."""
         if not self._parted:
-            return self._corpus.read_slice(chunk, start, stop)
-        if self._corpus.looks_at_all:
+            return read_slice(self._corpus, chunk, start, stop)
+        if looks_at_all(self._corpus):
             return self.read(chunk).slice(start, stop)
-        return self._fetched(self._corpus.read_slice(chunk, start, stop), chunk)
+        return self._fetched(read_slice(self._corpus, chunk, start, stop), chunk)
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the corpus's sequences."""
         return select_by_chunk(self, ordinals) if self._parted else self._corpus.select(ordinals)
 
     def _fetched(self, views: Chunk, chunk: int) -> Chunk:
-        files = self.files([chunk])
+        files = self._mapped_files(chunk)
         extents = extents_of(views, files)
         # As on a disk where nothing is missing, or the files are settled by now.
         found = [(object_at(path), at, at + size) for path, at, size in extents]
@@ -257,8 +281,9 @@ class RemoteCorpus(Forwarding):
         return f"{type(self._corpus).__name__}({self.name})"
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Forwarding.capability`; checksums of whole chunks need files as a whole, which this one fetches."""
-        return self if kind is Verifiable else super().capability(kind)  # type: ignore[return-value]
+        """See `Forwarding.capability`; checksums of whole chunks need files as a whole, which this one fetches, as it
+        does the bytes of views."""
+        return self if kind in (Verifiable, Fetchable) else super().capability(kind)  # type: ignore[return-value]
 
     def verified(self) -> Deserializer:  # type: ignore[override]
         """Return the same over the verified corpus; itself if that is the corpus.

@@ -18,7 +18,7 @@ from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import unread
-from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, Unread
+from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
 from feedline.feed.remote.cache import LEAST_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
 
@@ -35,7 +35,9 @@ class _Span(NamedTuple):
 
 def in_parts(corpus: Deserializer, settled: Collection[str] = ()) -> bool:
     """Return whether parts of the files that chunks are views of may be missing when those in ``settled`` are there."""
-    return corpus.random_access and any(object_at(path) is not None and path not in settled for path in corpus.paths())
+    return can(corpus, RandomAccess) and any(
+        object_at(path) is not None and path not in settled for path in corpus.paths()
+    )
 
 
 def runs_of(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

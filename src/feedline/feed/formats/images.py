@@ -40,6 +40,8 @@ from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
     Extent,
+    Fetchable,
+    Keyed,
     Piece,
     Selective,
     Unread,
@@ -130,7 +132,7 @@ def _most(dtype: np.dtype[Any]) -> int:
     return 2 if dtype.kind == "b" else 1 << (np.finfo(dtype).nmant + 1)
 
 
-class _ImageFiles(_Images):
+class _ImageFiles(_Images, Fetchable, Keyed):
     """Pictures that are files of their own, or members of zip archives."""
 
     def _list(self, names: list[bytes], labels: NDArray[np.int64]) -> None:
@@ -208,7 +210,7 @@ class _ImageFiles(_Images):
         return found
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
 
         def image(i: int, ordinal: int, left: int) -> bytes:
             piece = pieces[i]
@@ -517,7 +519,7 @@ def _keys(keys: list[bytes]) -> NDArray[np.uint64]:
     return found
 
 
-class Base64ImageDeserializer(_Images):
+class Base64ImageDeserializer(_Images, Keyed):
     """Pictures in a text, as CNTK's ``Base64ImageDeserializer`` reads it: ``label<TAB>base64`` a line.
 
     Or ``key<TAB>label<TAB>base64``, which the first line decides for all.
@@ -574,7 +576,7 @@ class Base64ImageDeserializer(_Images):
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return keys that are numbers, hashes of others, or the numbers of lines; uint64 (n,)."""
         if not self._keyed:
-            return super().keys(ordinals)
+            return ordinals.astype(np.uint64)
         return _keys([line.partition(b"\t")[0] for line in self._lines(np.asarray(ordinals, np.int64))])
 
     def read(self, chunk: int) -> Chunk:

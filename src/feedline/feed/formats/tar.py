@@ -39,6 +39,8 @@ from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Deserializer,
     Extent,
+    Fetchable,
+    Keyed,
     Piece,
     Unread,
     declared_streams,
@@ -133,7 +135,7 @@ class _Part(NamedTuple):
     path: str
 
 
-class TarDeserializer(IndexedCorpus[IndexedFile]):
+class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     """Samples of WebDataset shards: consecutive members of a tar archive with one key.
 
     The key of ``train/0017.seg.png`` is ``train/0017``, its suffix ``seg.png``: everything up to the first dot of the
@@ -230,7 +232,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile]):
         return [Extent(str(place.file.path), place.begin, place.size)]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         place = self._place(chunk)
         if isinstance(piece, Unread):

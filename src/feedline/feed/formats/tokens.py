@@ -27,7 +27,7 @@ from feedline.feed.files.paths import list_files, looking, name_of, open_file
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.shards.litdata_index import litdata_index, token_arrays
 from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
-from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable, whole_number
 
 CHUNK_BYTES = 16 << 20  # of tokens that rows advance over; part of the order
 
@@ -42,7 +42,7 @@ _DAYS = range(20_230_101, 20_400_101)  # what magic numbers of this kind look li
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
-class TokensDeserializer(Deserializer):
+class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
     """Rows of ``length`` tokens, each as a sequence of one sample.
 
     Rows begin at every ``stride``-th token of a file; none crosses the end of one, so tokens that are left over at the
@@ -64,9 +64,6 @@ class TokensDeserializer(Deserializer):
         DataError: a file is missing, damaged, no whole number of tokens, or not of integers, or none has a row.
         ValueError: an argument is out of range.
     """
-
-    random_access = True
-    sliceable = True
 
     def __init__(
         self,
@@ -118,7 +115,8 @@ class TokensDeserializer(Deserializer):
         self._stream = stream
         self._seals = [seals_of([file]) for file in self._files]
         self._ranges = mapped_ranges(self._files)
-        self.fetchable = bool(self._ranges)
+        if not self._ranges:
+            self._lacks = (Mapped,)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._arguments,)

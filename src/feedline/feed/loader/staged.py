@@ -25,6 +25,7 @@ from feedline.feed.loader.executors import AHEAD_BYTES, RemainingBatches
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
+from feedline.feed.protocol import fetches_ahead
 from feedline.feed.reading.copy_ahead import STAGED, STAGED_BYTES
 from feedline.feed.reading.fetching import FetchingReader
 from feedline.feed.reading.prefetch import Stats
@@ -41,7 +42,7 @@ def in_files(columns: Columns) -> ArrayDeserializer | None:
     if not all(array.nbytes for array in rows) or not any(map(may_be_mapped, rows)):
         return None
     corpus = ArrayDeserializer({str(i): array for i, array in enumerate(rows)}, chunk_sequences=len(rows[0]))
-    return corpus if corpus.fetchable else None
+    return corpus if fetches_ahead(corpus) else None
 
 
 class _StagedBatch(NamedTuple):

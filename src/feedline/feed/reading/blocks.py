@@ -1,6 +1,6 @@
 """A corpus as blocks: runs of sequences within a chunk that are read separately.
 
-Blocks are in the order of the sequences, so ordinals, lengths and keys are the corpus's own.
+Blocks are in the order of the sequences, so ordinals and lengths are the corpus's own.
 """
 
 from __future__ import annotations
@@ -12,17 +12,32 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, MappedFile, Piece
+from feedline.feed.protocol import (
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Fetchable,
+    MappedFile,
+    Piece,
+    RandomAccess,
+    Sliceable,
+    can,
+    chunk_extents,
+    files_of,
+    looks_at_all,
+    required,
+)
 from feedline.feed.timeline.blocks import Blocks
 
 
-class BlockCorpus(Deserializer):
-    """The blocks of ``corpus`` as chunks; reading one costs what `Deserializer.read_slice` costs."""
+class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
+    """The blocks of ``corpus`` as chunks; reading one costs what `Sliceable.read_slice` costs."""
 
     def __init__(self, corpus: Deserializer, blocks: Blocks) -> None:
         self._corpus, self._blocks = corpus, blocks
         self.schema, self.name = corpus.schema, corpus.name
-        self.random_access, self.in_memory, self.sliceable = corpus.random_access, corpus.in_memory, True
+        if not can(corpus, RandomAccess):
+            self._lacks = (RandomAccess,)
         self._in_parts = in_parts(corpus)
 
     def chunks(self) -> Sequence[ChunkInfo]:
@@ -36,40 +51,43 @@ class BlockCorpus(Deserializer):
         views consist of, or all of the chunk where reading that looks at more."""
         if not self._in_parts:
             return ()
-        if self._corpus.looks_at_all:
-            return self._corpus.extents(int(self._blocks.chunk[chunk]))
+        if looks_at_all(self._corpus):
+            return chunk_extents(self._corpus, int(self._blocks.chunk[chunk]))
         views, _, files = self._views_of(chunk)
         return extents_of(views, files)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the sequences of block number ``chunk``, whose extents were fetched."""
-        if self._corpus.looks_at_all:
+        if looks_at_all(self._corpus):
             first = int(self._blocks.first[chunk])
-            whole = self._corpus.read_fetched(int(self._blocks.chunk[chunk]), pieces)
+            whole = required(self._corpus, Fetchable).read_fetched(int(self._blocks.chunk[chunk]), pieces)
             return whole.slice(first, first + int(self._blocks.table.sequences[chunk]))
         views, index, files = self._views_of(chunk)
         found = fetched_chunk(views, files, pieces)
         return found if index is None else found.take(index)
 
     def _views_of(self, chunk: int) -> tuple[Chunk, NDArray[np.int64] | None, Sequence[MappedFile]]:
-        return *self.view(chunk), self._corpus.files([int(self._blocks.chunk[chunk])])
+        return *self.view(chunk), files_of(self._corpus, [int(self._blocks.chunk[chunk])])
 
     def read(self, chunk: int) -> Chunk:
         """Return the sequences of block number ``chunk``."""
         blocks = self._blocks
         start = int(blocks.first[chunk])
-        return self._corpus.read_slice(int(blocks.chunk[chunk]), start, start + int(blocks.table.sequences[chunk]))
+        stop = start + int(blocks.table.sequences[chunk])
+        return required(self._corpus, Sliceable).read_slice(int(blocks.chunk[chunk]), start, stop)
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of block number ``chunk``."""
         first = int(self._blocks.first[chunk])
-        return self._corpus.read_slice(int(self._blocks.chunk[chunk]), first + start, first + stop)
+        sliceable = required(self._corpus, Sliceable)
+        return sliceable.read_slice(int(self._blocks.chunk[chunk]), first + start, first + stop)
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
         """Return the corpus's view of the sequences ``start:stop`` of block number ``chunk``."""
         blocks = self._blocks
         first, count = int(blocks.first[chunk]), int(blocks.table.sequences[chunk])
-        return self._corpus.view(int(blocks.chunk[chunk]), first + start, first + (count if stop is None else stop))
+        views = required(self._corpus, RandomAccess)
+        return views.view(int(blocks.chunk[chunk]), first + start, first + (count if stop is None else stop))
 
     def digest(self) -> str:
         """See `Deserializer.digest`."""
@@ -78,10 +96,6 @@ class BlockCorpus(Deserializer):
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """See `Deserializer.lengths`."""
         return self._corpus.lengths(ordinals)
-
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """See `Deserializer.keys`."""
-        return self._corpus.keys(ordinals)
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """See `Deserializer.select`."""

@@ -35,7 +35,7 @@ from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
-from feedline.feed.protocol import Deserializer, MappedFile
+from feedline.feed.protocol import Deserializer, MappedFile, files_of
 from feedline.feed.reading.prefetch import LEAST_AHEAD_BYTES, Reader, SegmentSlice, Stats, Upcoming, together
 from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
@@ -414,7 +414,7 @@ class FetchingReader(Reader):
         if len(slots) and slots.min() < 0:
             missing = distinct(chunks[slots < 0]).tolist()
             soon = range(missing[-1] + 1, min(missing[-1] + 1 + _SOON, len(self._mapped))) if self._in_place else ()
-            for file in self._corpus.files([*missing, *soon]):
+            for file in files_of(self._corpus, [*missing, *soon]):
                 self._know(file)
             for chunk in missing:
                 began = time.perf_counter()

@@ -15,7 +15,17 @@ from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import check_room
 from feedline.feed.formats.fetched_views import in_parts
-from feedline.feed.protocol import Deserializer, Ordered, is_sized, num_chunks, says_where_batches_end
+from feedline.feed.protocol import (
+    Deserializer,
+    Ordered,
+    RandomAccess,
+    Sliceable,
+    can,
+    fetches_ahead,
+    is_sized,
+    num_chunks,
+    says_where_batches_end,
+)
 from feedline.feed.reading import lengths
 from feedline.feed.reading.blocks import BlockCorpus
 from feedline.feed.reading.fetching import FetchingReader
@@ -78,9 +88,9 @@ def opened(
     parted = in_parts(corpus, settled)
     read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
-    if corpus.fetchable and not parted:
+    if fetches_ahead(corpus) and not parted:
         reader = FetchingReader(corpus, timeline, chunks, stats, read_ahead)
-    elif corpus.random_access and not parted:
+    elif can(corpus, RandomAccess) and not parted:
         reader = MappedReader(read_from, chunks, stats)
     else:
         reader = BufferedReader(
@@ -158,22 +168,22 @@ def _timeline(
 ) -> Timeline:
     window = shuffle if isinstance(shuffle, Window) else None
     shuffled = shuffle is not False
-    if shuffle == "whole" and not corpus.random_access:
+    if shuffle == "whole" and not can(corpus, RandomAccess):
         raise ValueError(
             f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read and '
             "decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
         )
-    if (order == "feedline-2" or (isinstance(order, Arcs) and order.version == 2)) and not corpus.sliceable:
+    if (order == "feedline-2" or (isinstance(order, Arcs) and order.version == 2)) and not can(corpus, Sliceable):
         raise ValueError(
-            f"expected a corpus that overrides `read_slice` (and says so by `sliceable`) for order={order!r}, got "
-            f"{corpus.name}, whose chunks are read whole"
+            f"expected a corpus with `read_slice` (`fl.Sliceable`) for order={order!r}, got {corpus.name}, whose "
+            "chunks are read whole"
         )
     if order == "cntk" and corpus.capability(Ordered) is None:
         return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
     if window is None:
         if not shuffled:
             window = _in_order(corpus, whole)
-        elif not corpus.random_access or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
+        elif not can(corpus, RandomAccess) or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
             window = DEFAULT_WINDOW
     if isinstance(order, Arcs):
         version = order.version or (2 if _in_blocks(corpus, shuffled, window) else 1)
@@ -210,7 +220,7 @@ def _in_order(corpus: Deserializer, whole: list[Deserializer]) -> Window | None:
     The window changes nothing about the order, except for batches of like length, which are made within windows. A
     corpus of these keeps the windows that its files would have on a disk, so it is fetched as a whole.
     """
-    if not corpus.random_access:
+    if not can(corpus, RandomAccess):
         return Window(chunks=1)
     if not in_parts(corpus, {path for part in whole for path in part.paths()}):
         return None
@@ -230,11 +240,12 @@ def _noted(timeline: Timeline, corpus: Deserializer, whole: list[Deserializer]) 
 def _in_blocks(corpus: Deserializer, shuffled: bool, window: Window | None) -> bool:
     """Return whether windows of a corpus are filled with blocks."""
     # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
-    return shuffled and corpus.sliceable and window is not None and window.chunks is None
+    return shuffled and can(corpus, Sliceable) and window is not None and window.chunks is None
 
 
 def _too_large(corpus: Deserializer, table: ChunkTable) -> bool:
-    return not corpus.in_memory and int(table.bytes.sum()) > WHOLE_BYTES
+    views = corpus.capability(RandomAccess)
+    return not (views is not None and views.in_memory) and int(table.bytes.sum()) > WHOLE_BYTES
 
 
 def _unsized(

@@ -32,7 +32,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
-from feedline.feed.protocol import CHUNK_MASK, Deserializer, Selective
+from feedline.feed.protocol import CHUNK_MASK, Deserializer, Fetchable, RandomAccess, Selective, required
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.timeline import ChunkTable, Segment, Share, WindowPlan
@@ -291,7 +291,7 @@ class MappedReader(Reader):
             slot = self._slots.get(chunk_id)
             if slot is None:
                 began = time.perf_counter()
-                chunk, index = self._corpus.view(chunk_id)
+                chunk, index = required(self._corpus, RandomAccess).view(chunk_id)
                 slot = self._chunks.add(chunk)
                 if index is not None:
                     self._index[chunk_id] = index
@@ -707,7 +707,11 @@ class BufferedReader(Reader):
             raise
         try:
             pieces = self.ranges.take(entry)
-            chunk = self._corpus.read(chunk_id) if pieces is None else self._corpus.read_fetched(chunk_id, pieces)
+            chunk = (
+                self._corpus.read(chunk_id)
+                if pieces is None
+                else required(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
+            )
             del pieces
         finally:
             with self._decoded:

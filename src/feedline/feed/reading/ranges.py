@@ -26,7 +26,7 @@ import numpy as np
 from feedline import _native
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
-from feedline.feed.protocol import Deserializer, Extent, Piece, Unread
+from feedline.feed.protocol import Deserializer, Extent, Piece, Unread, chunk_extents
 from feedline.feed.reading.keeping import KeepDecision, Keeping, Range
 from feedline.feed.reading.next_uses import NextUses
 from feedline.feed.remote.cache import Arrival, Cache, CachedObject, together
@@ -131,7 +131,7 @@ class RangeFetcher:
 
     def want(self, key: Hashable, chunk: int) -> None:
         """Fetch a chunk when there is room, after those requested before; ``key`` identifies it."""
-        extents = self._corpus.extents(chunk)
+        extents = chunk_extents(self._corpus, chunk)
         if not extents:
             return
         with self._lock:
@@ -180,7 +180,7 @@ class RangeFetcher:
         if self.shared or len(caches) > 1:
             self.uses.begin(job.chunk)
             later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
-            victims = (self._corpus.extents(chunk) for chunk in later)
+            victims = (chunk_extents(self._corpus, chunk) for chunk in later)
             return Arrival(job.extents, victims, must_keep=self.shared, known=job.known)
         if any(one.drifted for one in self._before):
             self._keeping = None
@@ -204,7 +204,7 @@ class RangeFetcher:
         return self._keeping[1].begin(job.chunk, self.uses)
 
     def _together(self, chunk: int) -> list[Range]:
-        return together(self._corpus.extents(chunk))
+        return together(chunk_extents(self._corpus, chunk))
 
     def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
         began = time.perf_counter()

@@ -57,8 +57,12 @@ from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
     Extent,
+    Fetchable,
+    Mapped,
     MappedFile,
     Piece,
+    RandomAccess,
+    Sliceable,
     Unread,
     select_by_chunk,
     whole_number,
@@ -72,7 +76,7 @@ _VIEW_BYTES = 4 << 20  # of a chunk of chosen rows; part of the order
 _REQUESTS = 16  # at a time, for what is looked at of batches
 
 
-class ArrowDeserializer(Deserializer):
+class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable):
     """Arrow IPC streams and files; a row is a sequence, a record batch a chunk.
 
     Columns are streams as in Parquet; see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
@@ -151,8 +155,10 @@ class ArrowDeserializer(Deserializer):
         self._held: ChunkSet | None = None
         self._closed = False
         self._rows = None if chosen_rows is None else _Rows(str(chosen_rows), int(self._starts[-1]))
-        self.random_access = self.fetchable = self._mapped and self._rows is None
-        self.sliceable = self._mapped
+        if not self._mapped:
+            self._lacks = (RandomAccess, Sliceable, Mapped)
+        elif self._rows is not None:
+            self._lacks = (RandomAccess, Mapped)
         names: Any = list(self.schema) if streams is None else streams
         options = {"split": split, "indices": indices, "defines_size": defines_size, "memory": memory}
         self._arguments = (path, names, options)
@@ -241,7 +247,7 @@ class ArrowDeserializer(Deserializer):
         return [Extent(file.path, batch.start, batch.head + batch.body)]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`; only for batches that must be decoded."""
+        """See `Fetchable.read_fetched`; only for batches that must be decoded."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, i = self._locate(chunk)

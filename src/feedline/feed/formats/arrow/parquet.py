@@ -43,12 +43,12 @@ from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.hive import NULL, hive_columns
 from feedline.feed.formats.unreadable import lost_chunk
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Piece, Unread, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]
 
 
-class ParquetDeserializer(Deserializer):
+class ParquetDeserializer(Deserializer, Fetchable):
     """Parquet files; one row is a sequence.
 
     Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams; see
@@ -148,7 +148,7 @@ class ParquetDeserializer(Deserializer):
         return self._groups[chunk].file.extents(self._groups[chunk], self._fields)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
         for piece in pieces:
             if isinstance(piece, Unread):
                 return self._lost(chunk, piece)

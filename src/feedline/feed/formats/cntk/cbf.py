@@ -28,7 +28,18 @@ from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, 
 from feedline.feed.files.remote import object_at
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.unreadable import lost_chunk
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread, declared_streams, whole_number
+from feedline.feed.protocol import (
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Fetchable,
+    Piece,
+    RandomAccess,
+    Sliceable,
+    Unread,
+    declared_streams,
+    whole_number,
+)
 
 MAGIC = 0x636E746B5F62696E
 VERSION = 1
@@ -71,7 +82,7 @@ class _Field(NamedTuple):
         return Stream(self.dim, self.dtype, self.sparse)
 
 
-class CBFDeserializer(Deserializer):
+class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
     """Sequences of CBF files, as CNTK's ``ctf2bin`` and `write_cbf` write them.
 
     Args:
@@ -118,7 +129,9 @@ class CBFDeserializer(Deserializer):
         self._single = all(file.single for file in self._files)
         # Decided by the tables alone: the order depends on it.
         views = [file.regular for file in self._files] + [s.dtype == f.dtype for f, s in self._pairs()]
-        self.random_access = self.sliceable = self.looks_at_all = all(views)
+        self._has_views = self.looks_at_all = all(views)
+        if not self._has_views:
+            self._lacks = (RandomAccess, Sliceable)
         self._infos = [info for file in self._files for info in file.infos()]
         self._views: dict[int, Chunk] = {}
         if not self._starts[-1]:
@@ -177,7 +190,7 @@ class CBFDeserializer(Deserializer):
             begin, size = file.extent(unit)
             file.compare()
             found = self._decoded(chunk, np.frombuffer(file.map, np.uint8, size, begin), mapped=True)
-            if self.random_access and not found.errors and all(_is_view(value) for value in found.values.values()):
+            if self._has_views and not found.errors and all(_is_view(value) for value in found.values.values()):
                 self._views[chunk] = found  # costs no memory, and looking for the sequences again would cost time
         return found
 
@@ -187,13 +200,13 @@ class CBFDeserializer(Deserializer):
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the bytes of the chunk, unless they are delivered as views of files that are there."""
-        if self.random_access and not any(file.remote for file in self._files):
+        if self._has_views and not any(file.remote for file in self._files):
             return []
         file, unit = self._located(chunk)
         return [Extent(str(file.path), *file.extent(unit))]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, _ = self._located(chunk)

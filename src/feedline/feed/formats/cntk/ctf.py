@@ -44,6 +44,8 @@ from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Extent,
+    Fetchable,
+    Keyed,
     Piece,
     Unread,
     declared_streams,
@@ -57,7 +59,7 @@ _UNLIMITED = 1 << 62
 _log = logging.getLogger("feedline")
 
 
-class CTFDeserializer(IndexedCorpus[IndexedFile]):
+class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     """Sequences of CTF files.
 
     Args:
@@ -170,7 +172,7 @@ class CTFDeserializer(IndexedCorpus[IndexedFile]):
         return [Extent(str(file.path), first, min(begin + size + _PAD_BYTES, file.index.header.file_size) - first)]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self.read(chunk)  # which reads what it can

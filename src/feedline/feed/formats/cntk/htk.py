@@ -36,6 +36,7 @@ from feedline.feed.protocol import (
     Capability,
     ChunkInfo,
     Deserializer,
+    Keyed,
     declared_streams,
     whole_number,
 )
@@ -85,7 +86,7 @@ class _FrameHeader(NamedTuple):
         return self.dim * (4, 2, 1)[self.coding]
 
 
-class HTKFeatureDeserializer(Deserializer, Broadcast):
+class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
     """Utterances of HTK feature files.
 
     A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included; ``name=file`` or

@@ -24,7 +24,7 @@ from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, 
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, line_of, open_indexed, read_together
 from feedline.feed.formats.indexed.index import Cache, IndexKind
-from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams, whole_number
 from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 64 << 20
@@ -49,7 +49,7 @@ _SENTENCES = {
 }
 
 
-class MLFDeserializer(IndexedCorpus[IndexedFile]):
+class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
     """Labels of MLF files, joined to features by the names of utterances.
 
     ```text

@@ -45,7 +45,7 @@ from feedline.feed.formats.indexed.corpus import (
     read_together,
 )
 from feedline.feed.formats.indexed.index import Cache, IndexKind
-from feedline.feed.protocol import Extent, Piece, Unread
+from feedline.feed.protocol import Extent, Fetchable, Piece, Unread
 from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 32 << 20
@@ -212,7 +212,7 @@ class RowText(IndexedFile):
         )
 
 
-class RowsDeserializer(IndexedCorpus[RowText]):
+class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
     """Rows of text; the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
 
     Class attributes say what rows are called, what they consist of, and whether the index numbers their lines.
@@ -265,7 +265,7 @@ class RowsDeserializer(IndexedCorpus[RowText]):
         return [Extent(str(file.path), first, end - first)]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self.read(chunk)  # which reads what it can

@@ -56,6 +56,7 @@ from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
     Extent,
+    Fetchable,
     Piece,
     Unread,
     Verifiable,
@@ -99,7 +100,7 @@ class _ShardPart(NamedTuple):
     wrong: Mapping[int, str] = {}
 
 
-class OffsetShards(Deserializer, Verifiable):
+class OffsetShards(Deserializer, Fetchable, Verifiable):
     """A folder, or several, of shards. Subclasses read their index.json.
 
     Args:
@@ -364,7 +365,7 @@ class OffsetShards(Deserializer, Verifiable):
         return [Extent(str(shard.path), low, high - low)] if high > low else []
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self._read_around(chunk)

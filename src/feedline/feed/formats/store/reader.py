@@ -32,10 +32,21 @@ from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
-from feedline.feed.protocol import ChunkInfo, Deserializer, Extent, Piece, Unread, Verifiable
+from feedline.feed.protocol import (
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Fetchable,
+    Mapped,
+    Piece,
+    RandomAccess,
+    Sliceable,
+    Unread,
+    Verifiable,
+)
 
 
-class StoreDeserializer(Deserializer, Verifiable):
+class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable):
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
@@ -54,10 +65,6 @@ class StoreDeserializer(Deserializer, Verifiable):
         DataError: there is no store, or it is damaged.
         SchemaError: the store lacks a stream.
     """
-
-    random_access = True
-    sliceable = True
-    fetchable = True
 
     def __init__(
         self, path: str | os.PathLike[str], streams: Sequence[str] | None = None, *, verify: bool = False
@@ -80,7 +87,7 @@ class StoreDeserializer(Deserializer, Verifiable):
         self._verify = verify
         self._verified: set[int | str] = set()
         if manifest.compression is not None:
-            self.random_access = self.sliceable = self.fetchable = False
+            self._lacks = (RandomAccess, Sliceable, Mapped)
         self._first = np.cumsum([0] + [len(part.chunks["byte"]) for part in manifest.parts])
         counts = [part.chunks["sequences"] for part in manifest.parts]
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
@@ -121,7 +128,7 @@ class StoreDeserializer(Deserializer, Verifiable):
         return [Extent(str(self._folder / part.file), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Deserializer.read_fetched`."""
+        """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self._lost(chunk, piece)
@@ -149,8 +156,6 @@ class StoreDeserializer(Deserializer, Verifiable):
         Raises:
             DataError: as for `read`.
         """
-        if self._manifest.compression is not None:
-            return super().read_slice(chunk, start, stop)
         part, i, mapped = self._opened(chunk)
         count = int(part.chunks["sequences"][i])
         start, stop, _ = slice(start, stop).indices(count)

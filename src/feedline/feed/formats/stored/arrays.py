@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from feedline.concurrency.per_process import PerProcess
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.maps import MappedRange
 from feedline.data.value import BytesValue, DenseValue, as_arrays, strings_from_list
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import from_array
@@ -33,7 +32,20 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.unreadable import require_damage
 from feedline.feed.pieces import joined
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, declared_streams, whole_number
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    Mapped,
+    MappedFile,
+    RandomAccess,
+    Sliceable,
+    can,
+    declared_streams,
+    fetches_ahead,
+    files_of,
+    whole_number,
+)
 
 _SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes nobody knows before they are read
 _SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
@@ -304,7 +316,7 @@ class StoredColumn(LazyRows):
 _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
 
 
-class StoredArrays(Deserializer):
+class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
     """Arrays of one or several files as a corpus, one file after the other; see `HDF5Deserializer`."""
 
     def __init__(
@@ -356,9 +368,9 @@ class StoredArrays(Deserializer):
             starts.append(starts[-1] + corpus.num_sequences)
             firsts.append(firsts[-1] + len(corpus.chunks()))
         self._starts, self._first = np.array(starts), np.array(firsts)
-        self.random_access = all(part.random_access for part in self._parts)
-        self.sliceable = all(part.sliceable for part in self._parts)
-        self.fetchable = all(part.fetchable for part in self._parts)
+        kinds = (RandomAccess, Sliceable)
+        self.in_runs = all(fetches_ahead(part) for part in self._parts)
+        self._lacks = [kind for kind in kinds if not all(can(part, kind) for part in self._parts)]
         self._table = [info for part in self._parts for info in part.chunks()]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -415,10 +427,10 @@ class StoredArrays(Deserializer):
         part, number = self._located(chunk)
         return part.read_slice(number, start, stop)
 
-    def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
+    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped parts of files that ``chunks`` are views of."""
         numbers = distinct(np.searchsorted(self._first, np.asarray(chunks, np.int64), side="right") - 1)
-        return [found for number in numbers.tolist() for found in self._parts[number].files(())]
+        return [found for number in numbers.tolist() for found in files_of(self._parts[number], ())]
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``; None if every sequence has one."""
