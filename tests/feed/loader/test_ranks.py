@@ -19,6 +19,7 @@ def flat(batches):
 
 def grouped(rank):
     torch.distributed.init_process_group("gloo")
+    torch.distributed.barrier()  # a rank that ends at once would break the connections that others still make
     torch.manual_seed(rank)  # each rank would draw another seed
 
 
