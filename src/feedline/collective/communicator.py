@@ -41,6 +41,7 @@ from feedline.collective.exchanges import SUMMED, Exchanges, cut, named
 from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat, wait_for_first_beats
 from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import Rendezvous, answered, gloo_backend, holding, meet, nccl_backend
+from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
 
 __all__ = ["SUMMED", "TIMEOUT_S", "Communicator"]
@@ -310,7 +311,7 @@ class Communicator:
         self._pulse.leave(f"{LEFT} {self._abandoned}")
         # Closing backends wakes peers that wait for this rank, but may itself wait for them.
         backends = [self._held.pop(name) for name in ("gloo", "nccl") if name in self._held]
-        threading.Thread(target=backends.clear, name="feedline-leave", daemon=True).start()
+        begin("leave", backends.clear)
         if self._serves:  # else this program may end before its peers have read the message
             self._pulse.linger(3.0)
 

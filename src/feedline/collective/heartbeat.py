@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from feedline.collective.silence import Silence
+from feedline.concurrency.threads import begin
 
 CLOSED = "closed"
 FAILED = "failed"
@@ -58,17 +59,15 @@ class Heartbeat:
         self._reads, self._lost = 0, False  # beats of others read; whether the store's server has ended
         self._last_words = CLOSED
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="feedline-heartbeat", daemon=True)
-        self._thread.start()
+        self._thread = begin("heartbeat", self._run)
 
     def leave(self, words: str = CLOSED) -> None:
         """Write the final message and stop the heartbeat. Idempotent."""
         if not self._end.is_set():
             self._last_words = words
             self._end.set()
-        if threading.current_thread() is not self._thread:
-            # A store that does not answer blocks the thread, a daemon, which ends with its connection.
-            self._thread.join(2 * self.interval_s)
+        # A store that does not answer blocks the thread, which ends with its connection.
+        self._thread.end(2 * self.interval_s)
 
     def disconnect(self) -> None:
         """Leave, and close the connections."""

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
 from feedline.interop.launchers import launched, where_to_meet
 
@@ -163,8 +164,7 @@ def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T],
         if late:
             discard(result)
 
-    thread = threading.Thread(target=make, name="feedline-rendezvous", daemon=True)
-    thread.start()
+    thread = begin("rendezvous", make)
     try:
         thread.join(timeout_s + GRACE_S)
         if thread.is_alive():

@@ -18,6 +18,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
+from feedline.concurrency.threads import name_in_system
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -188,9 +190,7 @@ class Threads:
 
 
 def _work(jobs: queue.SimpleQueue[Job[Any] | None], running: set[Job[Any]]) -> None:
-    # The system knows these threads by name; `threading` does not know them at all.
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as name:
-        name.write(NAME.encode())
+    name_in_system(NAME)  # `threading` does not know these threads at all
     while (job := jobs.get()) is not None:
         running.add(job)
         job.run()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.concurrency.threads import NamedThread
 from feedline.data import Value
 from feedline.data.recycled import Recycled
 from feedline.data.value import DenseValue
@@ -131,7 +132,7 @@ class Work:
         self._jobs = self._others()
         self._waiting = iter(self._jobs)
         self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[NamedThread] = []
         self._working = 0  # threads that have not run out of jobs
         self._begun = self._cancelled = False
         self._failure: BaseException | None = None
@@ -216,7 +217,7 @@ class Work:
         self._working = threads + along
         for _ in range(threads):
             # A daemon: a program that ends does not wait for pictures that it no longer needs.
-            thread = threading.Thread(target=self._run_jobs, name="feedline-pictures", daemon=True)
+            thread = NamedThread("pictures", self._run_jobs)
             self._threads.append(thread)
             thread.start()
         if along:

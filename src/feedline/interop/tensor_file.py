@@ -18,7 +18,6 @@ import json
 import math
 import os
 import stat
-import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 
 from feedline import _native
+from feedline.concurrency.threads import NamedThread, begin
 from feedline.errors import StateError
 from feedline.interop.seal import BLANK, check_seal, open_regular, sealed
 
@@ -298,10 +298,9 @@ class _Checksums:
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._contents = [_bytes(tensor) for tensor in tensors]
         self.found: list[str] = []
-        self._thread: threading.Thread | None = None
+        self._thread: NamedThread | None = None
         if sum(len(content) for content in self._contents) >= _MANY_BYTES:
-            self._thread = threading.Thread(target=self._compute, name="feedline-checksums")
-            self._thread.start()
+            self._thread = begin("checksums", self._compute, waited=True)
 
     def join(self) -> None:
         """Wait until all are computed."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ import torch.nn.functional as F  # noqa: N812  # its usual name
 from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
+from feedline.concurrency.threads import begin
 from feedline.data.value import DenseValue
 from feedline.errors import DataError
 
@@ -217,8 +217,7 @@ class DevicePictures:
             scale=scale,
             chw=chw,
         )
-        self._thread = threading.Thread(target=self._job.run, name="feedline-pictures", daemon=True)
-        self._thread.start()
+        self._thread = begin("pictures", self._job.run)
 
     @property
     def seconds(self) -> float:

@@ -6,9 +6,9 @@ Measurements bypass the page cache, and so change nothing. The figures are for p
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.concurrency.threads import begin
 from feedline.errors import DataError
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -150,9 +151,7 @@ def _rate(
                     if time.perf_counter() - began >= seconds:
                         break
 
-    threads = [threading.Thread(target=read, args=(k,), name="feedline-survey") for k in range(depth)]
-    for thread in threads:
-        thread.start()
+    threads = [begin("survey", functools.partial(read, k), waited=True) for k in range(depth)]
     for thread in threads:
         thread.join()
     if errors:

@@ -386,7 +386,7 @@ def _start_method(given: Any, num_workers: int) -> Any:
 def _starts_threads(context: Any) -> bool:
     """Return whether a context's processes are threads, as those of MONAI's `ThreadDataLoader`."""
     process = getattr(context, "Process", None)
-    return isinstance(process, type) and issubclass(process, threading.Thread)
+    return isinstance(process, type) and issubclass(process, threading.Thread)  # noqa: TID251  # a program's own
 
 
 def expect_processes(options: LoaderOptions) -> None:

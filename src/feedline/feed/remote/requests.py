@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from feedline.concurrency.jobs import Threads, ended_by
+from feedline.concurrency.threads import begin
 from feedline.errors import DataError
 from feedline.feed.arguments import DEADLINE_S
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault
@@ -251,8 +252,7 @@ class Loop:
         self._coming: dict[LoopOutcome[Any], Coroutine[Any, Any, Any]] = {}  # not begun yet
         self.random = random.Random()
         self._files = Threads(_FILE_THREADS)
-        self._thread = threading.Thread(target=self._run, name="feedline-fetch", daemon=True)
-        self._thread.start()
+        self._thread = begin("fetch", self._run)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -322,8 +322,7 @@ class Loop:
         """End the thread; what is under way is cancelled."""
         if self.pid == os.getpid() and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            if threading.current_thread() is not self._thread:  # where garbage may be collected, too
-                self._thread.join(timeout=5)
+            self._thread.end(5)
 
 
 _running: Loop | None = None

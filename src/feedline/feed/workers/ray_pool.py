@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feedline.concurrency.threads import NamedThread, begin
 from feedline.errors import WorkerError
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
 from feedline.feed.workers.message import decode
@@ -170,7 +171,7 @@ class RayPool:
     def __init__(self, task: Any, workers: int, budget_bytes: int | None) -> None:
         self._task, self._pid = task, os.getpid()
         self._shared = _RayShared(workers, BUDGET_BYTES if budget_bytes is None else budget_bytes)
-        self._thread: threading.Thread | None = None
+        self._thread: NamedThread | None = None
 
     def start(self) -> None:
         """Join Ray, and let it start the workers.
@@ -188,11 +189,7 @@ class RayPool:
         parcel = session.ray.put(self._parcel())
         _pools.add(self)
         _close_before_ray()
-        thread = threading.Thread(
-            target=_Dispatcher(self._shared, session, parcel).run, name="feedline-ray", daemon=True
-        )
-        thread.start()
-        self._thread = thread
+        self._thread = begin("ray", _Dispatcher(self._shared, session, parcel).run)
 
     # ---- called by Pool --------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ none.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from queue import SimpleQueue
 from typing import Any
 
+from feedline.concurrency.threads import NamedThread
 from feedline.feed.workers.interrupts import at_rest
 from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerStats
 
@@ -65,10 +67,7 @@ class ThreadPool:
 
     def __init__(self, task: Any, workers: int) -> None:
         self._shared, self._pid = _Shared(task, workers), os.getpid()
-        self._threads = [
-            threading.Thread(target=_work, args=(self._shared, i), name=f"feedline-worker-{i}", daemon=True)
-            for i in range(workers)
-        ]
+        self._threads = [NamedThread(f"worker-{i}", functools.partial(_work, self._shared, i)) for i in range(workers)]
 
     def start(self) -> None:
         """Start the threads."""

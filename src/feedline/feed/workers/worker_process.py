@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import os
 import pickle
 import select
 import signal
 import socket
 import sys
-import threading
 import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
+from feedline.concurrency.threads import begin
 from feedline.feed.workers import limits, message, queue
 from feedline.feed.workers.control_block import Control
 from feedline.feed.workers.failure import Failure
@@ -261,14 +262,8 @@ def _watch(channel: socket.socket, control: Control, *, parent: int, reading: in
         os.kill(os.getpid(), signal.SIGKILL)
     except OSError:
         pass  # an old kernel; the channel also closes when the parent dies
-    thread = threading.Thread(
-        target=_tee,
-        args=(poller, control),
-        kwargs={"channel": channel.fileno(), "watched": watched, "reading": reading, "target": target},
-        name="feedline-stderr",
-        daemon=True,
-    )
-    thread.start()
+    pipes = {"channel": channel.fileno(), "watched": watched, "reading": reading, "target": target}
+    begin("stderr", functools.partial(_tee, poller, control, **pipes))
 
 
 def _tee(poller: Any, control: Control, *, channel: int, watched: int, reading: int, target: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from feedline.collective import silence as silence_module
 from feedline.collective.refusal import RefusedError
 from feedline.collective.silence import Silence
+from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
 from feedline.interop.private_ray import START_S
 from feedline.kvstore.parameter_server import coordinator
@@ -84,8 +85,7 @@ class Membership:
             )
             for i in range(member.servers)
         ]
-        self._thread = threading.Thread(target=self._beat, name="feedline-beat", daemon=True)
-        self._thread.start()
+        self._thread = begin("beat", self._beat)
 
     def barrier(self, timeout_s: float) -> None:
         """Wait until every worker has arrived, up to ``timeout_s`` seconds while the coordinator says who is missing.

@@ -13,16 +13,17 @@ time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import socket
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from feedline.concurrency.threads import NamedThread, begin
 from feedline.errors import StoreError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore.base import Key
@@ -99,7 +100,7 @@ class Server:
         self._file = self._folder / f"server-{index}.safetensors"
         self._durable: dict[str, int] = {}
         self._trouble = ""
-        self._writer: threading.Thread | None = None
+        self._writer: NamedThread | None = None
         self._ended, self._took = time.monotonic(), 0.0
         if self._file.exists():
             self._shard.restore(*load_tensors(self._file))
@@ -255,8 +256,7 @@ class Server:
             return
         started = time.monotonic()
         tensors, about = self._shard.snapshot()
-        self._writer = threading.Thread(target=self._write, args=(tensors, about, started), daemon=True)
-        self._writer.start()
+        self._writer = begin("snapshot", functools.partial(self._write, tensors, about, started))
 
     def _write(self, tensors: Mapping[str, Any], about: dict[str, Any], started: float | None = None) -> None:
         started = time.monotonic() if started is None else started

@@ -1,0 +1,48 @@
+"""Threads that live long, each for one purpose, such as a heartbeat; `jobs` has threads for calls that end.
+
+No other module starts a thread, so that all of them have a name, and the end of the process waits for none that may
+block, unless that was decided.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections.abc import Callable
+
+
+class NamedThread(threading.Thread):
+    """A thread that the system, debuggers and error messages know by a name.
+
+    Args:
+        name: what it is for; `feedline-` is put in front.
+        call: function to call, without arguments.
+        waited: whether the end of the process waits for it.
+    """
+
+    def __init__(self, name: str, call: Callable[[], object], *, waited: bool = False) -> None:
+        super().__init__(target=call, name=f"feedline-{name}", daemon=not waited)
+
+    def run(self) -> None:
+        """Name the thread in the system, and make the call."""
+        name_in_system(self.name)
+        super().run()
+
+    def end(self, timeout_s: float) -> None:
+        """Wait until it has ended, or for some seconds; not in the thread itself, where garbage is collected, too."""
+        if threading.current_thread() is not self:
+            self.join(timeout_s)
+
+
+def begin(name: str, call: Callable[[], object], *, waited: bool = False) -> NamedThread:
+    """Start a `NamedThread`."""
+    thread = NamedThread(name, call, waited=waited)
+    thread.start()
+    return thread
+
+
+def name_in_system(name: str) -> None:
+    """Name this thread in the operating system, which shows 15 bytes of it."""
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as file:
+        file.write(name.encode())
