@@ -586,9 +586,9 @@ def connecting(rank, how):
         if rank == 0:
             meeting.meet(None, given["address"], 0, 2, datetime.timedelta(seconds=5))
     say("here")
+    hear()
     if rank == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-    hear()
     Communicator(**given, timeout_s=0.5)
 
 
@@ -597,6 +597,7 @@ def test_a_stopped_rendezvous_is_named_by_ranks_that_connect(how):
     with Job(connecting, 2, how=how) as job:
         assert job.results() == ["here"] * 2
         pid = job.ranks[0][0].pid
+        job.tell(0, "stop")  # only now, as the other may still have been meeting it
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.01)
         job.tell(1, "connect")

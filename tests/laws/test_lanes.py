@@ -496,7 +496,7 @@ def test_minibatch_equality_sees_lanes():
 # ---- corpora whose sizes are known only after reading---------------------------------------------
 
 
-class UnknownSizes(CountedCorpus, Unsized):
+class UnknownSizes(CountedCorpus, Unsized, fl.Keyed):
     """A corpus whose chunks are unknown before they are read."""
 
     def num_chunks(self):

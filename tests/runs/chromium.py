@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -13,6 +14,10 @@ import time
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SECONDS = 90
+
+
+class Navigated(Exception):
+    """The page was replaced while it was asked."""
 
 
 class Browser:
@@ -59,7 +64,10 @@ class Browser:
         while True:
             answer = self._next()
             if answer.get("id") == number:
-                assert "error" not in answer, answer["error"]
+                error = answer.get("error")
+                if error is not None and "navigated" in error["message"]:
+                    raise Navigated
+                assert error is None, error
                 return answer["result"]
 
     def open(self, path, width=1200, height=900, scheme="light"):
@@ -73,7 +81,10 @@ class Browser:
 
     def value(self, expression):
         """Of JavaScript, as JSON gives it."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        while True:
+            with contextlib.suppress(Navigated):  # asked while the page loads itself again
+                found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+                break
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 

@@ -61,13 +61,14 @@ class Actor:
             self.die()
 
     def die(self):
-        """Die now: what has not been answered never will be."""
+        """Die now: what has not been answered never will be; return how much that is."""
         with self._lock:
             self._dead = True
             unanswered, self._unanswered = self._unanswered, []
         for future in unanswered:
             future.set_exception(ActorDiedError("the actor died"))
         self._calls.put((None, (), None))
+        return len(unanswered)
 
     def end(self):
         """Die, and wait until nothing of it runs."""

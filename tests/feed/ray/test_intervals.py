@@ -192,7 +192,9 @@ def test_actors_killed_at_any_moment_lose_and_repeat_nothing(ray, tmp_path):
             assert pool.result(tickets[i - 12]) == i - 12
             if i % 8 == 3:  # a unit that dies twice would be to blame
                 assert eventually(lambda: not any(pending.deaths for pending in list(shared.wanted.values())))
-                rng.choice([actor for actor in ray.actors if not actor._dead]).die()
+                before = pool.stats().restarts
+                if rng.choice([actor for actor in ray.actors if not actor._dead]).die():  # else noticed by the next
+                    assert eventually(lambda before=before: pool.stats().restarts > before)
         assert [pool.result(ticket) for ticket in tickets[-12:]] == list(range(388, 400))
         assert pool.stats().restarts > 10
 
@@ -200,7 +202,7 @@ def test_actors_killed_at_any_moment_lose_and_repeat_nothing(ray, tmp_path):
 def test_actors_that_die_one_after_the_other_are_an_error(ray, tmp_path):
     with Pool(DiesAtStart(tmp_path), 2, kind="ray") as pool:
         ticket = pool.submit(("echo", 1))
-        with pytest.raises(WorkerError, match="the last of 8 workers in a row that died without finishing a unit"):
+        with pytest.raises(WorkerError, match=r"the last of (8|9) workers in a row that died without finishing a unit"):
             pool.result(ticket)
 
 
