@@ -75,6 +75,16 @@ def test_parts_of_a_concatenation_need_not_be_alike():
     assert read_slice(both, 1, 1, 3).num_sequences == 2
 
 
+@pytest.mark.parametrize("random_access", [True, False])
+def test_a_mixture_of_parts_that_can_be_sliced_and_others(random_access):
+    """The blocks of some parts are whole chunks of others."""
+    sliced = CountedCorpus([1] * 40, [20] * 2, random_access, sliceable=True)
+    whole = CountedCorpus([1] * 40, [20] * 2, random_access)
+    mixture = fl.Mixture({"a": sliced, "b": whole}, {"a": 1, "b": 1}, when_empty="stop")
+    with fl.MinibatchSource(mixture, seed=1, max_sweeps=1, shuffle=fl.Window(samples=30)) as source:
+        assert sorted(i for m in source.minibatches(7) for i in m.ids.tolist()) == list(range(80))
+
+
 def test_a_choice_has_the_keys_of_its_corpus():
     """Whose ordinals are others, also where the corpus has none of its own."""
     assert keys_of(fl.Take(Least(), 5, 8), np.arange(3)).tolist() == [5, 6, 7]

@@ -25,6 +25,7 @@ from feedline.feed.protocol import (
     chunk_extents,
     files_of,
     looks_at_all,
+    read_slice,
     required,
 )
 from feedline.feed.timeline.blocks import Blocks
@@ -74,13 +75,12 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         blocks = self._blocks
         start = int(blocks.first[chunk])
         stop = start + int(blocks.table.sequences[chunk])
-        return required(self._corpus, Sliceable).read_slice(int(blocks.chunk[chunk]), start, stop)
+        return read_slice(self._corpus, int(blocks.chunk[chunk]), start, stop)
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of block number ``chunk``."""
         first = int(self._blocks.first[chunk])
-        sliceable = required(self._corpus, Sliceable)
-        return sliceable.read_slice(int(self._blocks.chunk[chunk]), first + start, first + stop)
+        return read_slice(self._corpus, int(self._blocks.chunk[chunk]), first + start, first + stop)
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
         """Return the corpus's view of the sequences ``start:stop`` of block number ``chunk``."""
