@@ -14,7 +14,6 @@ import feedline as fl
 from benchmarks import data
 from benchmarks.harness import Answer, Stage, compare, race
 from feedline import _native
-from feedline.feed.formats.indexed.index import ENTRY
 
 TARGETS = {"mnist": (1 / 20, "1/20"), "floats": (1 / 28, "1/28"), "one-hot": (1 / 28, "1/28")}
 PAD = 64
@@ -65,9 +64,7 @@ def parser(text: data.Text, block: bytes):  # type: ignore[no-untyped-def]
     """A contender that parses the block, which lies in memory with its index."""
     indexer = _native.CtfIndexer(None)
     found = [indexer.feed(np.frombuffer(block, np.uint8)), indexer.finish()]
-    entries = np.concatenate(found).view(ENTRY)
-    begin = entries["offset"].astype(np.int64)
-    size, samples = (np.ascontiguousarray(entries[name]) for name in ("size", "samples"))
+    entries = np.concatenate(found)
     streams = text.streams
     kernel = _native.CtfParser(
         [name.encode() for name in streams],
@@ -80,7 +77,7 @@ def parser(text: data.Text, block: bytes):  # type: ignore[no-untyped-def]
     buffer = data.padded(block, PAD)
 
     def parse() -> float:
-        _, _, errors, _ = kernel.parse(buffer, PAD, begin, size, samples, 0, -1)
+        _, _, errors, _ = kernel.parse(buffer, PAD, entries, 0, -1)
         assert len(errors) == 0
         return len(block)
 

@@ -105,30 +105,24 @@ feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::
 }
 
 nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::int64_t start,
-                Input<std::int64_t> begin, Input<std::uint32_t> size, Input<std::uint32_t> samples,
-                std::uint64_t base, std::int64_t allowed_errors) {
+                Input<std::uint8_t> entries, std::uint64_t origin, std::int64_t allowed_errors) {
     constexpr std::int64_t pad = 64;
-    const std::size_t n = begin.size();
-    if (size.size() != n || samples.size() != n)
-        throw nb::value_error("begin, size and samples must have one length");
+    const std::size_t n = entries.size() / sizeof(feedline::CtfEntry);
+    if (entries.size() % sizeof(feedline::CtfEntry) != 0)
+        throw nb::value_error("entries have 24 bytes each");
+    if (reinterpret_cast<std::uintptr_t>(entries.data()) % alignof(feedline::CtfEntry) != 0)
+        throw nb::value_error("entries must be aligned");
     if (n > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("more than 2**32 - 1 sequences");
     const auto total = static_cast<std::int64_t>(text.size());
     if (start < pad || start > total - pad)
         throw nb::value_error("64 bytes before `start` and behind the text must be readable");
-    const std::int64_t room = total - pad - start;
-    bool inside = true;
-    for (std::size_t i = 0; i < n; ++i) {
-        const std::int64_t b = begin.data()[i];
-        inside &= b >= 0 && b <= room && static_cast<std::int64_t>(size.data()[i]) <= room - b;
-    }
-    if (!inside) throw nb::value_error("a sequence lies outside the text");
-
     feedline::CtfColumns columns;
     {
         const Unlocked unlocked;
-        columns = self.parse(text.data() + start, begin.data(), size.data(), samples.data(), n, base,
-                             allowed_errors);
+        columns = self.parse(text.data() + start, static_cast<std::size_t>(total - pad - start),
+                             reinterpret_cast<const feedline::CtfEntry*>(entries.data()), n, origin, allowed_errors);
     }
+    if (columns.outside) throw nb::value_error("a sequence lies outside the text");
     nb::list streams;
     for (std::size_t s = 0; s < columns.streams.size(); ++s) {
         feedline::CtfColumn& column = columns.streams[s];
@@ -208,10 +202,10 @@ void bind_ctf(nb::module_& m) {
         "Parses the sequences of a chunk of CTF text into columns. Immutable and thread-safe.")
         .def(nb::new_(&make_parser), "fields"_a, "dims"_a, "sparse"_a, "float64"_a, "size_stream"_a = -1,
              "lenient"_a = false, nb::kw_only(), "fill"_a, "memory_bytes"_a)
-        .def("parse", &parse, "text"_a, "start"_a, "begin"_a, "size"_a, "samples"_a, "base"_a,
-             "allowed_errors"_a = -1,
+        .def("parse", &parse, "text"_a, "start"_a, "entries"_a, "origin"_a, "allowed_errors"_a = -1,
              "Parse sequences and return (streams, valid, errors, errors_left).\n\n"
-             "Sequence i is text[start + begin[i]:][:size[i]]; `base` is the file offset of text[start].\n\n"
+             "Entries are those of `CtfIndexer`; a sequence is text[start + offset - origin:][:size], so that `origin`\n"
+             "is the file offset of text[start].\n\n"
              "streams: for each field (rows (N, dim), offsets) or, if sparse, (indptr, indices, values, offsets);\n"
              "offsets is None if each sequence has one sample. valid: uint8[sequences], or None if all are valid.\n"
              "errors: uint8 array of 32-byte records: byte u8, expected i8, got i8, sequence u4, stream i2, code\n"

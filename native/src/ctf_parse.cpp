@@ -89,19 +89,18 @@ CtfParser::CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient
       fill_(fill),
       memory_limit_(memory_limit) {}
 
-CtfColumns CtfParser::parse(const std::uint8_t* text, const std::int64_t* begin, const std::uint32_t* size,
-                            const std::uint32_t* samples, std::size_t n, std::uint64_t base,
-                            std::int64_t allowed_errors) const {
+CtfColumns CtfParser::parse(const std::uint8_t* text, std::size_t bytes, const CtfEntry* entries, std::size_t n,
+                            std::uint64_t origin, std::int64_t allowed_errors) const {
     CtfVariant variant = ctf_parse_portable;
 #ifdef FEEDLINE_X86
     if (cpu().sse41) variant = ctf_parse_sse41;
 #endif
-    return parse_with(variant, text, begin, size, samples, n, base, allowed_errors);
+    return parse_with(variant, text, bytes, entries, n, origin, allowed_errors);
 }
 
-CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, const std::int64_t* begin,
-                                 const std::uint32_t* size, const std::uint32_t* samples, std::size_t n,
-                                 std::uint64_t base, std::int64_t allowed_errors) const {
+CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, std::size_t bytes,
+                                 const CtfEntry* entries, std::size_t n, std::uint64_t origin,
+                                 std::int64_t allowed_errors) const {
     const std::size_t streams = fields_.size();
     CtfColumns result;
     result.streams.resize(streams);
@@ -131,14 +130,14 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, c
     result.valid.size = n;
     // Moving written data is expensive, so columns get the room they may need at most, within reason. Unused room is
     // never touched, and freed at the end.
-    std::uint64_t rows = 0, bytes = 0;
-    for (std::size_t i = 0; i < n; ++i) rows += samples[i], bytes += size[i];
+    std::uint64_t rows = 0, parsed = 0;
+    for (std::size_t i = 0; i < n; ++i) rows += entries[i].samples, parsed += entries[i].size;
     for (std::size_t s = 0; s < streams; ++s) {
         const std::uint64_t real = fields_[s].float64 ? 8 : 4;
         const std::uint64_t limit = std::min(memory_limit_, kReserve);
         CtfColumn& column = result.streams[s];
         if (fields_[s].sparse) {
-            const std::uint64_t pairs = bytes / 4 + n;  // " i:v" is the shortest
+            const std::uint64_t pairs = parsed / 4 + n;  // " i:v" is the shortest
             if (rows + 1 <= limit / 8) column.indptr.grow((rows + 1) * 8);
             if (pairs <= limit / 8) column.indices.grow(pairs * 4), column.values.grow(pairs * real);
         } else {
@@ -149,11 +148,10 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, c
 
     CtfParseJob job{};
     job.text = text;
-    job.begin = begin;
-    job.size = size;
-    job.samples = samples;
+    job.bytes = bytes;
+    job.entries = entries;
     job.n = n;
-    job.base = base;
+    job.origin = origin;
     job.fields = fields_.data();
     job.names = names.data();
     job.streams = static_cast<int>(streams);
@@ -167,6 +165,10 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, c
     job.allowed = allowed_errors < 0 ? -1 : allowed_errors;
     job.used = streams * (n + 1) * sizeof(std::int64_t);
     variant(job);
+    if (job.outside) {
+        result.outside = true;
+        return result;
+    }
 
     bool all_good = true;
     for (std::size_t i = 0; i < n; ++i) all_good &= job.valid[i] != 0;

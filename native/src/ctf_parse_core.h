@@ -221,6 +221,7 @@ template <bool Lenient>
 struct Machine {
     CtfParseJob& job;
     std::size_t sequence = 0;
+    CtfEntry entry{};  // of the sequence
     const std::uint8_t* local = nullptr;  // where the sequence lies, and
     std::uint64_t local_offset = 0;       // that place in the file
     std::int64_t strict;
@@ -518,7 +519,7 @@ struct Machine {
 
     // Checks the streams against the index.
     bool lengths() {
-        const std::int64_t indexed = job.samples[sequence];
+        const std::int64_t indexed = entry.samples;
         std::int64_t longest = 0;
         int longer = -1;
         for (int s = 0; s < job.streams; ++s) {
@@ -573,9 +574,15 @@ struct Machine {
             bool good = !stop;
             if (good) {
                 const std::uint64_t used_before = job.used;
-                const std::size_t length = job.size[sequence];
-                const std::uint8_t* p = job.text + job.begin[sequence];
-                local_offset = job.base + static_cast<std::uint64_t>(job.begin[sequence]);
+                std::memcpy(&entry, job.entries + sequence, sizeof entry);
+                const std::size_t length = entry.size;
+                const std::uint64_t begin = entry.offset - job.origin;  // huge if it lies before the text
+                if (begin > job.bytes || length > job.bytes - begin) {
+                    job.outside = true;
+                    return;
+                }
+                const std::uint8_t* p = job.text + begin;
+                local_offset = entry.offset;
                 const bool whole = length > 0 && p[length - 1] == '\n';
                 const std::uint8_t* end = p + length;
                 if (length > 0 && !whole) {

@@ -21,11 +21,10 @@ struct CtfName {
 struct CtfParseJob {
     // What to parse.
     const std::uint8_t* text;
-    const std::int64_t* begin;
-    const std::uint32_t* size;
-    const std::uint32_t* samples;
+    std::size_t bytes;
+    const CtfEntry* entries;
     std::size_t n;
-    std::uint64_t base;
+    std::uint64_t origin;
     const CtfField* fields;
     const CtfName* names;
     int streams;
@@ -40,6 +39,7 @@ struct CtfParseJob {
     CtfBytes errors;
     std::int64_t allowed;  // errors left, -1: strict
     std::uint64_t used;    // bytes of output
+    bool outside;          // an entry lies outside the text
 
     void record(CtfError code, int stream, std::uint64_t byte, std::int64_t expected, std::int64_t got,
                 std::size_t sequence);

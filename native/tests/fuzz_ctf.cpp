@@ -189,29 +189,30 @@ void one_round(Random& random) {
     const std::uint64_t limit = random.below(8) == 0 ? random.below(2000) : std::uint64_t{1} << 40;
     const std::int64_t allowed = random.below(2) ? -1 : static_cast<std::int64_t>(random.below(9));
 
-    std::vector<std::int64_t> begin;
-    std::vector<std::uint32_t> size, samples;
-    for (const CtfEntry& e : whole.entries) {
-        begin.push_back(static_cast<std::int64_t>(e.offset));
-        size.push_back(e.size);
-        samples.push_back(e.samples);
-    }
+    std::vector<CtfEntry> entries(whole.entries.begin(), whole.entries.end());
     if (random.below(4) == 0) {  // a hostile index: any ranges inside the text
         for (std::size_t i = random.below(5); i > 0; --i) {
             const std::size_t at = random.below(text.size() + 1);
-            begin.push_back(static_cast<std::int64_t>(at));
-            size.push_back(static_cast<std::uint32_t>(random.below(text.size() - at + 1)));
-            samples.push_back(static_cast<std::uint32_t>(random.below(4)));
+            const auto size = static_cast<std::uint32_t>(random.below(text.size() - at + 1));
+            entries.push_back({0, at, size, static_cast<std::uint32_t>(random.below(4))});
         }
     }
-    const std::size_t n = begin.size();
+    const std::size_t n = entries.size();
     const Input input(text, random);
     const CtfParser parser(fields, main.empty() ? -1 : 0, lenient, random.below(2) == 0, limit);
-    const CtfColumns all = parser.parse(input.text, begin.data(), size.data(), samples.data(), n, 0, allowed);
+    const CtfColumns all = parser.parse(input.text, text.size(), entries.data(), n, 0, allowed);
     check_columns(all, fields, n);
     // Where cpu() chose the portable machine already, this compares it with itself.
     const CtfColumns plain =
-        parser.parse_with(ctf_parse_portable, input.text, begin.data(), size.data(), samples.data(), n, 0, allowed);
+        parser.parse_with(ctf_parse_portable, input.text, text.size(), entries.data(), n, 0, allowed);
+    if (limit >= std::uint64_t{1} << 40 && random.below(8) == 0) {  // outside the text
+        std::vector<CtfEntry> beyond = entries;
+        beyond.push_back({0, random.next(), static_cast<std::uint32_t>(random.next()), 1});
+        const CtfEntry& last = beyond.back();
+        const bool outside = last.offset > text.size() || last.size > text.size() - last.offset;
+        const CtfColumns got = parser.parse(input.text, text.size(), beyond.data(), n + 1, 0, -1);
+        require(got.outside == outside, "an entry outside the text is told");
+    }
     require(same(all.valid, plain.valid) && same(all.errors, plain.errors), "all machines judge alike");
     require(all.errors_left == plain.errors_left, "all machines count errors alike");
     for (std::size_t s = 0; s < fields.size(); ++s) {
@@ -224,7 +225,7 @@ void one_round(Random& random) {
     std::vector<std::uint64_t> rows(fields.size(), 0);
     std::vector<std::size_t> values(fields.size(), 0);
     for (std::size_t i = 0; i < n; ++i) {
-        const CtfColumns one = parser.parse(input.text, &begin[i], &size[i], &samples[i], 1, 0, -1);
+        const CtfColumns one = parser.parse(input.text, text.size(), &entries[i], 1, 0, -1);
         const bool good = all.valid.size == 0 || all.valid.data[i] != 0;
         require((one.valid.size == 0) == good, "valid alone, valid among all");
         for (std::size_t s = 0; s < fields.size(); ++s) {

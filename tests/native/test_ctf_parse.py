@@ -22,6 +22,7 @@ from tests.oracles.ctf import Entry, Field
 ERROR = np.dtype(
     [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("sequence", "<u4"), ("stream", "<i2"), ("code", "<u2")]
 )
+ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CODES = {code: name for name, code in _native.CTF_ERRORS.items()}
 GENEROUS = 1 << 40
 SMALL = [f for f in FIELDS if f.dim < 100]
@@ -40,17 +41,22 @@ def make_parser(fields, size_stream=-1, lenient=False, fill=True, memory_limit=G
     )
 
 
+def as_index(entries):
+    """Entries of the oracle's index as the indexer returns them."""
+    return as_entries(*zip(*[(e.offset, e.size, e.samples) for e in entries], strict=True)) if entries else as_entries()
+
+
+def as_entries(offset=(), size=(), samples=1):
+    table = np.zeros(len(offset), ENTRY)
+    table["offset"], table["size"], table["samples"] = offset, size, samples
+    return table.view(np.uint8)
+
+
 def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, fill=True, allowed_errors=-1, pad=b"7"):
     """As the oracle's `Parsed`; the padding around the text is hostile on purpose."""
     buffer = np.frombuffer(pad * 64 + text + pad * 64, np.uint8)
     streams, valid, errors, left = make_parser(fields, size_stream, lenient, fill).parse(
-        buffer,
-        64,
-        np.array([e.offset for e in entries], np.int64),
-        np.array([e.size for e in entries], np.uint32),
-        np.array([e.samples for e in entries], np.uint32),
-        0,
-        allowed_errors,
+        buffer, 64, as_index(entries), 0, allowed_errors
     )
     n = len(entries)
     result = oracle.Parsed(errors_left=left)
@@ -187,7 +193,7 @@ def read_numbers(literals, float64=False, lenient=False, pad=b"7"):
     sizes = np.array([len(literal) + 4 for literal in literals], np.uint32)
     begin = np.concatenate([[0], np.cumsum(sizes[:-1], dtype=np.int64)])
     parser = make_parser([Field(b"A", 1, float64=float64)], lenient=lenient)
-    streams, valid, *_ = parser.parse(buffer, 64, begin, sizes, np.ones(len(sizes), np.uint32), 0)
+    streams, valid, *_ = parser.parse(buffer, 64, as_entries(begin, sizes), 0)
     assert valid is None
     return streams[0][0][:, 0]
 
@@ -291,17 +297,13 @@ def test_memory_limit_is_an_error_with_both_figures():
     text = b"".join(b"|A 1 2 3 |sparse_one 1:1 2:2\n" for _ in range(10))
     fields = [FIELDS[0], FIELDS[2]]
     entries, _ = oracle.index(text)
-    arrays = (
-        np.array([e.offset for e in entries], np.int64),
-        np.array([e.size for e in entries], np.uint32),
-        np.array([e.samples for e in entries], np.uint32),
-    )
+    index = as_index(entries)
     buffer = np.frombuffer(bytes(64) + text + bytes(64), np.uint8)
     offsets = 2 * 11 * 8
     per_row = 12 + 8 + 2 * 8
     for rows in range(10):
         limit = offsets + rows * per_row + 20
-        streams, valid, errors, _ = make_parser(fields, memory_limit=limit).parse(buffer, 64, *arrays, 0)
+        streams, valid, errors, _ = make_parser(fields, memory_limit=limit).parse(buffer, 64, index, 0)
         assert valid.tolist() == [1] * rows + [0] * (10 - rows)
         (error,) = errors.view(ERROR)
         assert CODES[error["code"]] == "memory_limit"
@@ -310,28 +312,28 @@ def test_memory_limit_is_an_error_with_both_figures():
         assert error["sequence"] == rows
         assert streams[0][0].shape == (rows, 3)
         assert sum(a.nbytes for s in streams for a in s[:-1]) <= limit
-    _, valid, errors, _ = make_parser(fields, memory_limit=offsets + 10 * per_row).parse(buffer, 64, *arrays, 0)
+    _, valid, errors, _ = make_parser(fields, memory_limit=offsets + 10 * per_row).parse(buffer, 64, index, 0)
     assert valid is None
     assert len(errors) == 0
 
 
 def test_bytes_of_errors_count_from_the_file():
     buffer = np.frombuffer(bytes(64) + b"|A x\n" + bytes(64), np.uint8)
-    one = np.ones(1, np.uint32)
-    *_, errors, _ = make_parser(FIELDS[:1]).parse(buffer, 64, np.zeros(1, np.int64), one * 5, one, 10**12)
+    *_, errors, _ = make_parser(FIELDS[:1]).parse(buffer, 64, as_entries([10**12], [5]), 10**12)
     assert errors.view(ERROR)["byte"].tolist() == [10**12 + 3]
 
 
 def test_arguments_are_checked():
     parser = make_parser(FIELDS[:1])
     buffer = np.zeros(200, np.uint8)
-    zero, one = np.zeros(1, np.int64), np.ones(1, np.uint32)
-    parser.parse(buffer, 64, zero, one * 72, one, 0)
+    parser.parse(buffer, 64, as_entries([7], [72]), 7)
     for start, begin, size in [(63, 0, 1), (64, 0, 73), (64, -1, 1), (64, 73, 0), (137, 0, 0), (64, 2**62, 1)]:
         with pytest.raises(ValueError, match=r"outside|readable"):
-            parser.parse(buffer, start, zero + begin, one * np.uint32(size), one, 0)
-    with pytest.raises(ValueError, match="one length"):
-        parser.parse(buffer, 64, zero, one, np.ones(2, np.uint32), 0)
+            parser.parse(buffer, start, as_entries([7 + begin], [size]), 7)
+    with pytest.raises(ValueError, match="24 bytes"):
+        parser.parse(buffer, 64, np.zeros(23, np.uint8), 0)
+    with pytest.raises(ValueError, match="aligned"):
+        parser.parse(buffer, 64, np.zeros(25, np.uint8)[1:], 0)
     with pytest.raises(ValueError, match="same field"):
         make_parser([FIELDS[0], FIELDS[0]])
     with pytest.raises(ValueError, match="dimension"):
@@ -347,15 +349,11 @@ def test_two_threads_share_a_parser():
 
     text = b"".join(b"|A %d 2 3\n" % i for i in range(20000))
     entries, _ = oracle.index(text)
-    arrays = (
-        np.array([e.offset for e in entries], np.int64),
-        np.array([e.size for e in entries], np.uint32),
-        np.array([e.samples for e in entries], np.uint32),
-    )
+    index = as_index(entries)
     parser = make_parser(FIELDS[:1])
     buffer = np.frombuffer(bytes(64) + text + bytes(64), np.uint8)
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: parser.parse(buffer, 64, *arrays, 0)[0][0][0], range(16)))
+        results = list(pool.map(lambda _: parser.parse(buffer, 64, index, 0)[0][0][0], range(16)))
     for rows in results:
         np.testing.assert_array_equal(rows[:, 0], np.arange(20000))
 

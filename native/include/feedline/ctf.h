@@ -151,6 +151,7 @@ struct CtfColumns {
     CtfBytes valid;   // one byte per sequence; empty when all are good
     CtfBytes errors;  // CtfErrorRecord
     std::int64_t errors_left = -1;
+    bool outside = false;  // an entry lies outside the text: nothing else of the result counts
 };
 
 struct CtfParseJob;
@@ -169,16 +170,15 @@ public:
     // `size_stream`: index of the field that defines the size, -1 for none. `memory_limit`: bytes of output.
     CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, bool fill, std::uint64_t memory_limit);
 
-    // Sequence i is text[begin[i] .. begin[i] + size[i]), of samples[i] samples by the index; `base` is the file
-    // offset of text[0]. 64 bytes before text and after the last sequence must be readable (their values do not
-    // matter). O(bytes + output).
-    CtfColumns parse(const std::uint8_t* text, const std::int64_t* begin, const std::uint32_t* size,
-                     const std::uint32_t* samples, std::size_t n, std::uint64_t base,
-                     std::int64_t allowed_errors) const;
+    // Entry i is the sequence text[offset - origin ..][0 .. size), of as many samples by the index; `origin` is the
+    // file offset of text[0]. 64 bytes before text and after its end must be readable (their values do not matter).
+    // Each entry is read once, and checked, so that it may lie in a file that others can write to.
+    // O(bytes + output).
+    CtfColumns parse(const std::uint8_t* text, std::size_t bytes, const CtfEntry* entries, std::size_t n,
+                     std::uint64_t origin, std::int64_t allowed_errors) const;
     // The same with a machine of the caller's choice, for comparing them.
-    CtfColumns parse_with(CtfVariant variant, const std::uint8_t* text, const std::int64_t* begin,
-                          const std::uint32_t* size, const std::uint32_t* samples, std::size_t n,
-                          std::uint64_t base, std::int64_t allowed_errors) const;
+    CtfColumns parse_with(CtfVariant variant, const std::uint8_t* text, std::size_t bytes, const CtfEntry* entries,
+                          std::size_t n, std::uint64_t origin, std::int64_t allowed_errors) const;
 
     const std::vector<CtfField>& fields() const { return fields_; }
 

@@ -68,10 +68,8 @@ class CtfParser:
         self,
         text: NDArray[np.uint8],
         start: int,
-        begin: NDArray[np.int64],
-        size: NDArray[np.uint32],
-        samples: NDArray[np.uint32],
-        base: int,
+        entries: NDArray[np.uint8],
+        origin: int,
         allowed_errors: int = -1,
     ) -> tuple[list[tuple[Any, ...]], NDArray[np.uint8] | None, NDArray[np.uint8], int]: ...
 

@@ -34,6 +34,7 @@ from feedline.feed.formats.indexed.corpus import (
     MOST_AT_ONCE,
     IndexedCorpus,
     IndexedFile,
+    Ordinals,
     by_file,
     line_of,
     offsets_of,
@@ -194,7 +195,6 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         file = place.file
         file.compare(text)
         entries = file.checked(lambda index: index.entries(place.local))
-        offsets = entries["offset"].astype(np.int64)
         ordinals = self._ordinals(place)
         if unread and self._max_errors > 0:  # errors are counted by sample
             raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), int(ordinals[0]))
@@ -203,8 +203,8 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             file,
             text,
             buffer=buffer,
-            position=offsets - place.begin,
             entries=entries,
+            origin=place.begin,
             ordinals=ordinals,
             unread=unread,
         )
@@ -218,14 +218,10 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 read_exactly(text, buffer[_PAD_BYTES + place : _PAD_BYTES + place + high - low], low, file.path)
             file.compare(text)
+            moved = entries.copy()
+            moved["offset"] = position
             return self._parse(
-                None,
-                file,
-                text,
-                buffer=buffer,
-                position=position,
-                entries=entries,
-                ordinals=local + self._starts[number],
+                None, file, text, buffer=buffer, entries=entries, moved=moved, ordinals=local + self._starts[number]
             )
 
     def _parse(
@@ -235,21 +231,26 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         text: BinaryIO,
         *,
         buffer: NDArray[np.uint8],
-        position: NDArray[np.int64],
         entries: NDArray[Any],
-        ordinals: NDArray[np.int64],
+        moved: NDArray[Any] | None = None,
+        origin: int = 0,
+        ordinals: Ordinals,
         unread: Sequence[tuple[int, int, int]] = (),
     ) -> Chunk:
-        """Parse the sequences that are in ``buffer`` at ``position`` after the padding, with gaps in the text listed in
-        ``unread`` (see `read_most`)."""
-        arguments = (
-            buffer,
-            _PAD_BYTES,
-            position,
-            np.ascontiguousarray(entries["size"]),
-            np.ascontiguousarray(entries["samples"]),
-            0,
-        )
+        """Parse sequences whose text is in ``buffer`` after the padding.
+
+        Args:
+            chunk: the chunk that they are; None for a selection.
+            file: the file.
+            text: the same, open.
+            buffer: text of the sequences with padding on both sides.
+            entries: their entries in the index.
+            moved: the same with offsets in a text of which parts were left out; None: none were.
+            origin: offset of the buffer's first byte after the padding, as the entries count.
+            ordinals: their ordinals in the corpus.
+            unread: gaps in the text, see `read_most`.
+        """
+        arguments = (buffer, _PAD_BYTES, (entries if moved is None else moved).view(np.uint8), origin)
         try:
             if self._max_errors == 0:
                 streams, _, found, _ = self._parser.parse(*arguments, -1)
@@ -273,10 +274,10 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         records = found.view(RECORD)
         if len(records) == 0 and not unread:
             return Chunk(self.schema, values)
-        # From bytes in the buffer to bytes in the file.
         records = records.copy()
-        sequence = records["sequence"]
-        records["byte"] += (entries["offset"].astype(np.int64) - position).astype(np.uint64)[sequence]
+        if moved is not None:
+            sequence = records["sequence"]
+            records["byte"] += entries["offset"][sequence] - moved["offset"][sequence]
         if len(records):
             self._raise_fatal(file, text, records, ordinals)
         # Where a part could not be read, nothing is read again to describe other errors.
@@ -292,7 +293,7 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         file: IndexedFile,
         text: BinaryIO,
         entries: NDArray[Any],
-        ordinals: NDArray[np.int64],
+        ordinals: Ordinals,
         *,
         records: NDArray[Any],
         near: tuple[int, int],
@@ -347,9 +348,7 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             self._errors_left = left
         return streams, found
 
-    def _raise_fatal(
-        self, file: IndexedFile, text: BinaryIO, records: NDArray[Any], ordinals: NDArray[np.int64]
-    ) -> None:
+    def _raise_fatal(self, file: IndexedFile, text: BinaryIO, records: NDArray[Any], ordinals: Ordinals) -> None:
         """Raise the error that made the parser give up, if it did."""
         last = records[-1]
         code = NAMES[int(last["code"])]
@@ -383,7 +382,7 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         file: IndexedFile,
         text: BinaryIO,
         records: NDArray[Any],
-        ordinals: NDArray[np.int64],
+        ordinals: Ordinals,
         near: tuple[int, int],
     ) -> None:
         (first,) = describe(

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.paths import read_at
-from feedline.feed.formats.indexed.corpus import line_of
+from feedline.feed.formats.indexed.corpus import Ordinals, line_of
 
 RECORD = np.dtype(
     [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("sequence", "<u4"), ("stream", "<i2"), ("code", "<u2")]
@@ -81,7 +80,7 @@ def describe(
     streams: Sequence[str],
     lenient: bool,
     records: Iterable[Any],
-    ordinals: NDArray[np.int64],
+    ordinals: Ordinals,
     near: tuple[int, int],
 ) -> list[DataError]:
     """Return the errors that `RECORD` records describe, in order.

@@ -144,7 +144,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         Raises:
             DataError: the file has changed since it was indexed, or the decoded chunk would exceed ``memory``.
         """
-        return self.select(self._ordinals(self._place(chunk)))
+        return self.select(np.array(self._ordinals(self._place(chunk))))
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         file = self._files[number]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
@@ -36,6 +36,8 @@ _log = logging.getLogger("feedline")
 _T = TypeVar("_T")
 _File = TypeVar("_File", bound="IndexedFile")
 Ints = NDArray[np.int64]
+Ordinals = Sequence[int] | Ints
+"""Ordinals of sequences: a range of a whole chunk's, as an array would take as much as its decoded values."""
 
 
 class IndexedFile:
@@ -183,10 +185,9 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         row = file.index.table[local]
         return ChunkPlace(file, number, local, int(row["offset"]), int(row["bytes"]))
 
-    def _ordinals(self, place: ChunkPlace[_File]) -> Ints:
+    def _ordinals(self, place: ChunkPlace[_File]) -> range:
         """Return the ordinals of a chunk's sequences in the corpus."""
-        first, end = place.file.index.first[place.local : place.local + 2] + self._starts[place.number]
-        return np.arange(first, end)
+        return range(*(place.file.index.first[place.local : place.local + 2] + self._starts[place.number]).tolist())
 
     def select(self, ordinals: Ints) -> Chunk:
         """Return the sequences ``ordinals``, in that order, reading only their bytes; of packed files their spans.

@@ -41,6 +41,7 @@ from feedline.feed.formats.indexed.corpus import (
     ChunkPlace,
     IndexedCorpus,
     IndexedFile,
+    Ordinals,
     progress_of_each,
     read_together,
 )
@@ -330,7 +331,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         *,
         position: NDArray[np.int64],
         entries: NDArray[Any],
-        ordinals: NDArray[np.int64],
+        ordinals: Ordinals,
         holes: Sequence[Hole],
     ) -> Chunk:
         """Parse the rows that are in ``buffer`` at ``position`` after the padding."""
