@@ -376,7 +376,7 @@ def test_a_transform_is_begun_as_soon_as_the_next_minibatch_is_read(folder, tmp_
             fail(feed, place + 100, place + 200, errno.EIO)
         while minibatch := feed.next_minibatch(64):
             got.append(minibatch)
-            while not all(getattr(planned.copy, "done", True) for planned in feed._ahead._waiting):
+            while not all(getattr(planned.begun, "done", True) for planned in feed._ahead._waiting):
                 os.sched_yield()
         assert feed.stats().skipped == failing
     for i, (one, other) in enumerate(zip(expected, got, strict=True)):

@@ -14,6 +14,7 @@ All other messages to the actor are lost with it. Coroutines (the coordinator's)
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import importlib.machinery
 import inspect
@@ -112,7 +113,7 @@ class Actor:
     def _take(self):
         """Deliver the oldest message in flight."""
         message = self._queue.pop(0)
-        if self._gone:
+        if self._gone or self._ray.ended:
             message.answer = _raises(ActorDiedError("the actor is gone"))
             return
         if self._away:
@@ -175,6 +176,7 @@ class Ray(types.ModuleType):
         self.__spec__ = importlib.machinery.ModuleSpec("ray", None)
         self.dies, self.away, self.eager = dict(dies or {}), away, eager
         self.messages, self.actors = [], {}
+        self.ended = False  # a heartbeat may outlast its store for as long as it waits for an answer
         self.lock = threading.RLock()
         self.exceptions = types.SimpleNamespace(
             RayError=RayError,
@@ -196,6 +198,9 @@ class Ray(types.ModuleType):
         return self
 
     def __exit__(self, *_):
+        with self.lock:
+            self.ended = True
+
         async def end():
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in others:
@@ -251,6 +256,8 @@ class Ray(types.ModuleType):
             return message.answer(timeout)
         except TimeoutError as error:
             raise GetTimeoutError("no answer yet") from error
+        except concurrent.futures.CancelledError as error:
+            raise ActorDiedError("the actor is gone") from error
 
     def wait(self, messages, timeout):
         with self.lock:

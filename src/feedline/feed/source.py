@@ -209,7 +209,7 @@ class MinibatchSource:
             corpus,
             self._axis,
             reader=self._reader,
-            ahead=self._ahead,
+            chunks=chunks,
             transforms=made,
             schema=self.schema,
             seed=self._seed,
@@ -292,11 +292,11 @@ class MinibatchSource:
                 cursor = self._start()
                 if cursor is None:
                     return Minibatch.end(self.schema, self.position)
-            plan = self._ahead.plan(cursor, size, index, count)
+            plan, begun = self._ahead.take(cursor, size, index, count)
             if plan.ended:
                 self._cursor = plan.after
                 return Minibatch.end(self.schema, self.position)
-            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples)
+            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun)
             if finish is not None:
                 finish(minibatch)
             after = plan.after

@@ -471,6 +471,14 @@ def test_memory_limit(text_file):
     assert generous.read(0)["x"].rows.shape == (10, 1_000_000)
 
 
+def test_a_shape_that_no_memory_holds_is_compared_with_the_file(text_file):
+    """It is the declaration that is wrong, not the memory that is short."""
+    path = text_file("|x 1 2\n" * 10)
+    source = fl.MinibatchSource(fl.CTFDeserializer(path, x=fl.Stream(2**31 - 1)))
+    with pytest.raises(fl.DataError, match=r"expected at most .* bytes when decoded at a time \(memory\)"):
+        source.next_minibatch(3)
+
+
 def test_missing_values_are_an_error_unless_they_are_to_be_filled(text_file):
     """A typing error in a declared shape used to train on zeros."""
     path = text_file("|x 1 2 |y 0:1\n|x 3 |y 1:1\n|x 4 5 |y\n")

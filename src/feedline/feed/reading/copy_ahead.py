@@ -16,14 +16,13 @@ from collections import deque
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Schema, Value
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Packer, Plan
-from feedline.feed.reading.prefetch import Reader, errors_among
+from feedline.feed.reading.prefetch import Reader, Staging
 from feedline.feed.timeline import WindowPlan
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
@@ -66,13 +65,17 @@ class FirstStage(NamedTuple):
         return self.transform.start(self.schema, values, DrawKeys(self.seed, sweeps_of(parts), ordinals, stage=0))
 
 
-class _PlannedCopy(NamedTuple):
-    """A minibatch planned ahead; ``copy`` is None if it is made when requested."""
+BegunAhead = _native.Copy | _native.Staged | Begun | None
+"""A copy of a minibatch's sequences, their staging, or their first transform; None: it is made when requested."""
+
+
+class _Planned(NamedTuple):
+    """A minibatch planned ahead for a request (size, index, count) at a cursor."""
 
     cursor: Cursor
-    asked: tuple[int, int, int]
+    request: tuple[int, int, int]
     plan: Plan
-    copy: _native.Copy | _native.Staged | Begun | None
+    begun: BegunAhead
 
 
 class CopyAhead:
@@ -86,7 +89,7 @@ class CopyAhead:
 
     Attributes:
         threshold: minimum bytes of a minibatch to be copied ahead.
-        used: number of minibatches delivered that were copied ahead.
+        used: number of minibatches taken that had been begun.
     """
 
     def __init__(
@@ -100,75 +103,33 @@ class CopyAhead:
         first: FirstStage | None = None,
     ) -> None:
         self._packer, self._axis, self._chunks, self._reader = packer, axis, chunks, reader
+        self._staging = reader if isinstance(reader, Staging) else None
         self._budget_bytes, self._first = budget_bytes, first
-        self._waiting: deque[_PlannedCopy] = deque()
+        self._waiting: deque[_Planned] = deque()
         self._asked: tuple[int, int, int] | None = None
         self.threshold = AHEAD_BYTES
         self.used = 0
 
-    def plan(self, cursor: Cursor, size: int, index: int, count: int) -> Plan:
-        """Return the plan of the minibatch at ``cursor``, made ahead or now."""
+    def take(self, cursor: Cursor, size: int, index: int, count: int) -> tuple[Plan, BegunAhead]:
+        """Return the plan of the minibatch at ``cursor``, made ahead or now, and what has been begun of it."""
         waiting = self._waiting
         if waiting:
             head = waiting[0]
             # Identity, not equality: the cursor is the end of the last minibatch, or the position has jumped.
-            if head.cursor is cursor and head.asked == (size, index, count):
-                return head.plan
+            if head.cursor is cursor and head.request == (size, index, count):
+                waiting.popleft()
+                self.used += head.begun is not None
+                return head.plan, head.begun
             self.drop()
-        return self._packer.plan(self._axis, cursor, size, index, count)
+        return self._packer.plan(self._axis, cursor, size, index, count), None
 
     def windows(self) -> list[WindowPlan]:
         """Return the windows of the minibatches that are planned ahead, which a reader may hold by now."""
         return [part.segment.plan for waiting in self._waiting for part in waiting.plan.parts]
 
-    def begun(self, parts: tuple[SegmentSlice, ...]) -> Begun | None:
-        """Return the first transform of ``parts``, begun ahead; None if it was not."""
-        waiting = self._waiting
-        if self._first is None or not waiting or waiting[0].plan.parts is not parts:
-            return None
-        copy = waiting[0].copy
-        if copy is None or isinstance(copy, _native.Staged):
-            return None
-        assert not isinstance(copy, _native.Copy)
-        waiting.popleft()
-        self.used += 1
-        return copy
-
-    def gather(
-        self, parts: tuple[SegmentSlice, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]
-    ) -> dict[str, Value]:
-        """Return the values of ``parts``, whose sequences are ``index`` of ``slots``: copied ahead or now."""
-        waiting = self._waiting
-        if waiting and waiting[0].plan.parts is parts:
-            copy = waiting.popleft().copy
-            if copy is not None:
-                assert isinstance(copy, _native.Copy)
-                self.used += 1
-                return self._chunks.finish(copy)
-        return self._chunks.gather(slots, index)
-
-    def staged(
-        self, parts: tuple[SegmentSlice, ...], slots: NDArray[np.uint32], index: NDArray[np.int64]
-    ) -> _native.Staged | None:
-        """Return the staged sequences of ``parts``, begun ahead or now; None if they need no staging."""
-        waiting = self._waiting
-        if waiting and waiting[0].plan.parts is parts:
-            copy = waiting[0].copy
-            if isinstance(copy, _native.Copy):
-                return None
-            waiting.popleft()
-            if isinstance(copy, _native.Staged):
-                self.used += 1
-                return copy
-        return self._reader.stage(slots, index) if self._reader.stages and len(index) else None
-
-    def unstage(self, staged: _native.Staged, which: NDArray[np.int64] | None) -> dict[str, Value]:
-        """Return the values of staged sequences, or of those at the places ``which``."""
-        return self._chunks.unstage(staged, which)
-
     def refill(self, cursor: Cursor, size: int, index: int, count: int, sequences: int) -> None:
         """Plan beyond ``cursor``, the end of a minibatch of ``sequences`` sequences that is about to be delivered."""
-        first, stages = self._first, self._reader.stages
+        first, stages = self._first, self._staging is not None and self._staging.stages
         nbytes = sequences * self._chunks.sequence_bytes
         if nbytes < self.threshold and not stages and first is None:
             return
@@ -192,14 +153,14 @@ class CopyAhead:
         while len(waiting) < depth:
             if waiting:
                 last = waiting[-1]
-                if last.copy is None:
+                if last.begun is None:
                     break
                 cursor = last.plan.after
             try:
                 plan = self._packer.plan(self._axis, cursor, size, index, count)
                 if plan.ended:
                     break
-                waiting.append(_PlannedCopy(cursor, asked, plan, self._start(plan.parts)))
+                waiting.append(_Planned(cursor, asked, plan, self._start(plan.parts)))
             except Exception:
                 # Planned again when requested, and raised then: the minibatches before it are valid.
                 break
@@ -209,28 +170,28 @@ class CopyAhead:
     def _begin_staged(self, first: FirstStage) -> None:
         """Begin to transform the next minibatch if all of its sequences have been read."""
         head = self._waiting[0]
-        if not isinstance(head.copy, _native.Staged) or not head.copy.done:
+        if not isinstance(head.begun, _native.Staged) or not head.begun.done:
             return
         try:
-            begun = first.begin(head.plan.parts, self._chunks.unstage(head.copy, None))
+            begun = first.begin(head.plan.parts, self._chunks.unstage(head.begun, None))
         except Exception:
             return  # some cannot be read, which counts when they are requested
-        self._waiting[0] = head._replace(copy=begun)
+        self._waiting[0] = head._replace(begun=begun)
 
     def drop(self) -> None:
         """Drop what was copied ahead: the position has jumped, or the request has changed."""
         self._waiting.clear()
         self._asked = None
 
-    def _start(self, parts: tuple[SegmentSlice, ...]) -> _native.Copy | _native.Staged | Begun | None:
+    def _start(self, parts: tuple[SegmentSlice, ...]) -> BegunAhead:
         reader = self._reader
         if not parts or not reader.ready(parts):
             return None
         slots, index = reader.take(parts)
-        if reader.has_errors and errors_among(reader, slots, index):
+        if reader.errors(slots, index):
             return None  # what is left without them is copied when it is requested
-        if reader.stages:
-            return reader.stage(slots, index)
+        if self._staging is not None and self._staging.stages:
+            return self._staging.stage(slots, index)
         try:
             if self._first is not None:
                 return self._first.begin(parts, self._chunks.gather(slots, index))

@@ -27,7 +27,7 @@ from feedline.data import Minibatch, Position, Schema, Value
 from feedline.data.minibatch import Origins, whole_minibatch
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
-from feedline.feed.reading.prefetch import Reader, errors_among
+from feedline.feed.reading.prefetch import Reader, Staging
 
 #: Most bytes copied together, which a core's second cache holds with room to spare.
 TOGETHER_BYTES = 128 << 10
@@ -58,6 +58,7 @@ class CopyTogether:
         self, axis: Axis, *, chunks: ChunkSet, reader: Reader, schema: Schema, sources: Callable[..., Any] | None
     ) -> None:
         self._axis, self._chunks, self._reader = axis, chunks, reader
+        self._staging = reader if isinstance(reader, Staging) else None
         self._schema, self._sources = schema, sources
         self._left: Iterator[tuple[Any, ...]] = iter(())
         self._size_before = 0
@@ -97,7 +98,7 @@ class CopyTogether:
         before, self._size_before = self._size_before, size
         each = sequences * self._chunks.sequence_bytes
         # For callers that change the size each time every copy would be dropped.
-        if size != before or each * _LEAST > TOGETHER_BYTES or self._reader.stages:
+        if size != before or each * _LEAST > TOGETHER_BYTES or (self._staging is not None and self._staging.stages):
             self.cursor = None
             return
         most = _MOST if each * _MOST <= TOGETHER_BYTES else int(TOGETHER_BYTES / each)
@@ -140,7 +141,7 @@ class CopyTogether:
         if not reader.holds(part.segment.plan) or not reader.ready(parts):
             return None
         slots, index = reader.take(parts)
-        if reader.has_errors and errors_among(reader, slots, index):
+        if reader.errors(slots, index):
             return None
         return self._chunks.gather_parts(slots, index, stops - stops[0])
 

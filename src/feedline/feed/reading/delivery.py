@@ -21,15 +21,16 @@ from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.data.minibatch import Origins
 from feedline.errors import DataError
+from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, cut
 from feedline.feed.pieces import joined
 from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, QuarantineFile
-from feedline.feed.reading.copy_ahead import CopyAhead
+from feedline.feed.reading.copy_ahead import BegunAhead
 from feedline.feed.reading.lengths import no_frame
-from feedline.feed.reading.prefetch import Reader, Stats, errors_among
+from feedline.feed.reading.prefetch import Reader, Selecting, Staging, Stats
 from feedline.feed.timeline import Segment
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
@@ -49,7 +50,7 @@ class Delivery:
         corpus: corpus of the sequences.
         axis: axis that plans refer to.
         reader: reader that holds the chunks.
-        ahead: copies sequences, possibly ahead.
+        chunks: chunk set to copy from.
         transforms: transforms to run on them.
         schema: streams after the transforms.
         seed: seed of random transforms.
@@ -65,7 +66,7 @@ class Delivery:
         axis: Axis,
         *,
         reader: Reader,
-        ahead: CopyAhead,
+        chunks: ChunkSet,
         transforms: Sequence[Transform],
         schema: Schema,
         seed: int,
@@ -74,7 +75,9 @@ class Delivery:
         skip: frozenset[int] | None = None,
         stats: Stats,
     ) -> None:
-        self._corpus, self._axis, self._reader, self._ahead = corpus, axis, reader, ahead
+        self._corpus, self._axis, self._reader, self._chunks = corpus, axis, reader, chunks
+        self._staging = reader if isinstance(reader, Staging) else None
+        self._selecting = reader if isinstance(reader, Selecting) else None
         self._sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
         self._transforms, self._schema, self._seed, self._frame_mode = transforms, schema, seed, frame_mode
         self._quarantine, self._skip, self._stats = quarantine, skip, stats
@@ -82,8 +85,14 @@ class Delivery:
         for transform in transforms:
             self._schemas.append(transform.schema(self._schemas[-1]))
 
-    def minibatch(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
+    def minibatch(self, plan: Plan, rank: int, label_samples: int, begun: BegunAhead = None) -> Minibatch:
         """Make the part of ``rank`` of a planned minibatch, whose position carries ``label_samples``.
+
+        Args:
+            plan: what it holds.
+            rank: this rank.
+            label_samples: label samples of its position.
+            begun: what has been begun of it; None: nothing.
 
         Raises:
             DataError: a chunk, or without a quarantine a sequence, cannot be read.
@@ -93,8 +102,8 @@ class Delivery:
             return self._pieces(plan, rank, label_samples)
         if not parts:
             # Even for an empty part, only a chunk shows which streams have several samples per sequence.
-            self._reader.prepare(plan.held or plan.start.segment)
-        values, ids, good = self._gather(parts, rank)
+            self._reader.take((SegmentSlice(plan.held or plan.start.segment, 0, 0),))
+        values, ids, good = self._gather(parts, rank, begun)
         if good is not None:
             samples = int(_column(parts, _segment_lengths, np.int64)[good].sum())
         elif len(parts) == 1:
@@ -167,23 +176,22 @@ class Delivery:
 
     # ---- whole sequences --------------------------------------------------------------------------
 
-    def _gather(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+    def _gather(self, parts: tuple[SegmentSlice, ...], rank: int, begun: BegunAhead = None) -> Gathered:
         """Return the readable sequences of ``parts``, copied out of their chunks and transformed."""
-        holds, begun = self._reader.holds, None
+        holds, transformed = self._reader.holds, None
         for part in parts:
             if not holds(part.segment.plan):
-                waits = self._skip is not None or not self._reader.selects(parts)
-                gathered = self._copy_by_window(parts, rank) if waits else self._selected(parts, rank)
+                selects = self._skip is None and self._selecting is not None and self._selecting.selects(parts)
+                gathered = self._selected(parts, rank) if selects else self._copy_by_window(parts, rank)
                 break
         else:
-            begun = self._ahead.begun(parts)
-            if begun is None:
-                gathered = self._copy(parts, rank)
+            if begun is None or isinstance(begun, (_native.Copy, _native.Staged)):
+                gathered = self._copy(parts, rank, begun)
             else:
                 self._reader.take(parts)  # it counts what is taken
-                gathered = {}, _column(parts, lambda s: s.ordinals, np.int64), None
+                gathered, transformed = ({}, _column(parts, lambda s: s.ordinals, np.int64), None), begun
         if self._transforms:
-            return self._transform(gathered, sweeps_of(parts), rank, begun)
+            return self._transform(gathered, sweeps_of(parts), rank, transformed)
         return gathered
 
     def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
@@ -197,34 +205,40 @@ class Delivery:
             done.append(self._copy(same, rank))
         return _together(done)
 
-    def _copy(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+    def _copy(
+        self, parts: tuple[SegmentSlice, ...], rank: int, begun: _native.Copy | _native.Staged | None = None
+    ) -> Gathered:
         """Return the readable sequences of ``parts``, copied out of their chunks."""
-        reader = self._reader
-        slots, index = reader.take(parts)
+        slots, index = self._reader.take(parts)
         if len(parts) == 1:
             segment, a, b = parts[0]
             ids = segment.ordinals[a:b]
         else:
             ids = _column(parts, lambda s: s.ordinals, np.int64)
-        good = None
-        if reader.has_errors:
-            good = self._pass_over(errors_among(reader, slots, index), ids, rank)
-            if good is not None:
-                slots, index, ids = slots[good], index[good], ids[good]
-        staged, which = self._ahead.staged(parts, slots, index), None
-        if staged is not None:
-            good = self._pass_over(reader.settle(staged, ids), ids, rank)
+        good = self._pass_over(self._reader.errors(slots, index), ids, rank)
+        if good is not None:
+            slots, index, ids = slots[good], index[good], ids[good]
+        staging, chunks, which = self._staging, self._chunks, None
+        if begun is None and staging is not None and staging.stages and len(index):
+            begun = staging.stage(slots, index)
+        if isinstance(begun, _native.Staged):
+            assert staging is not None
+            good = self._pass_over(staging.settle(begun, ids), ids, rank)
             if good is not None:
                 which, ids = np.flatnonzero(good), ids[good]
         try:
-            ahead = self._ahead
-            values = ahead.gather(parts, slots, index) if staged is None else ahead.unstage(staged, which)
+            if begun is None:
+                values = chunks.gather(slots, index)
+            else:
+                values = chunks.finish(begun) if isinstance(begun, _native.Copy) else chunks.unstage(begun, which)
         except BadEntriesError as found:
             values, ids, good = self._without_bad(found, ids, good, rank)
         except DataError:
             if which is not None:
                 slots, index = slots[which], index[which]
-            again = None if self._quarantine is None else reader.stage_again(slots, index)
+            again = None
+            if self._quarantine is not None and staging is not None:
+                again = staging.stage_again(slots, index)
             if again is None:
                 raise
             values, ids, good = self._read_again(again, ids, good, rank)
@@ -237,12 +251,13 @@ class Delivery:
 
     def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
         """Read sequences that could not be copied together one by one, and skip those that fail."""
-        left = self._pass_over(self._reader.settle(staged, ids), ids, rank)
+        assert self._staging is not None
+        left = self._pass_over(self._staging.settle(staged, ids), ids, rank)
         which = None if left is None else np.flatnonzero(left)
         if left is not None:
             ids, good = ids[left], _narrowed(good, left)
         try:
-            return self._ahead.unstage(staged, which), ids, good
+            return self._chunks.unstage(staged, which), ids, good
         except BadEntriesError as found:
             return self._without_bad(found, ids, good, rank)
 
@@ -312,8 +327,8 @@ class Delivery:
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
         """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
         parts = tuple(SegmentSlice(*run.place) for run in runs)
-        known = not self._reader.scattered and is_sized(self._corpus)
-        gathered = self._selected(parts, rank) if known else self._copy(parts, rank)
+        held = all(self._reader.holds(part.segment.plan) for part in parts)
+        gathered = self._copy(parts, rank) if held or not is_sized(self._corpus) else self._selected(parts, rank)
         return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
 
     def _selected(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:

@@ -36,7 +36,16 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
 from feedline.feed.protocol import Deserializer, MappedFile, files_of
-from feedline.feed.reading.prefetch import LEAST_AHEAD_BYTES, Reader, SegmentSlice, Stats, Upcoming, together
+from feedline.feed.reading.prefetch import (
+    LEAST_AHEAD_BYTES,
+    Reader,
+    SegmentSlice,
+    Staging,
+    Stats,
+    Upcoming,
+    errors_among,
+    together,
+)
 from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
@@ -132,7 +141,7 @@ def _sizes(value: Value) -> tuple[int, int]:
     return value.nbytes - bounds, bounds
 
 
-class FetchingReader(Reader):
+class FetchingReader(Reader, Staging):
     """Reads corpora of mapped files, fetching what the page cache lacks.
 
     Args:
@@ -195,27 +204,9 @@ class FetchingReader(Reader):
     # ---- called by the source ---------------------------------------------------------------------
 
     @property
-    def scattered(self) -> bool:
-        """See `Reader.scattered`."""
-        return self._whole or self._in_place
-
-    @property
     def stages(self) -> bool:
-        """See `Reader.stages`."""
+        """See `Staging.stages`."""
         return self._faulty > 0 or (self._whole and (self._cold or self.forced))
-
-    def prepare(self, segment: Segment) -> None:
-        """Map the chunk of the segment's first sequence, or for a part that takes nothing of it the first chunk."""
-        entry = segment.plan.chunks[segment.place[:1] if segment.n else slice(1)]
-        self._slots_of(self._chunks_of(segment.plan, entry))
-
-    def prepared(self, segment: Segment) -> bool:
-        """Return whether `take` would not block; only meaningful for windows.
-
-        One that differs from the window before in few blocks need not be the current one.
-        """
-        plan = segment.plan
-        return self.holds(plan) or (plan.gradual and self._has_fetched(plan.chunks))
 
     def _has_fetched(self, entries: Ints) -> bool:
         """Return whether blocks have been fetched, or need not be."""
@@ -229,13 +220,14 @@ class FetchingReader(Reader):
         return not missing or not self._lacks(np.array(missing, np.int64), _LOOK_WINDOW)
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
-        """See `Reader.ready`."""
+        """See `Reader.ready`; a window that differs from the one before in few blocks need not be the current one."""
         if self._in_place and (self._cold or self.forced):
             units = (
                 self._units.get(u) for s, a, b in parts for u in distinct(self._units_of(s.ordinals[a:b])).tolist()
             )
             return all(unit is not None and unit.group.staged.done for unit in units)
-        return all(self.prepared(segment) for segment, _, _ in parts)
+        plans = [segment.plan for segment, _, _ in parts]
+        return all(self.holds(plan) or (plan.gradual and self._has_fetched(plan.chunks)) for plan in plans)
 
     @property
     def asked_bytes(self) -> int:
@@ -243,9 +235,14 @@ class FetchingReader(Reader):
         return self._chunks.copied_bytes
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
-        """See `Reader.take`."""
+        """See `Reader.take`; of parts without sequences, the first chunk is mapped."""
+        if all(a == b for _, a, b in parts):
+            for segment, _, _ in parts:
+                entry = segment.plan.chunks[segment.place[:1] if segment.n else slice(1)]
+                self._slots_of(self._chunks_of(segment.plan, entry))
+            return together([])
         take = self._take_in_order if self._in_place else self._take_of_window
-        slots, index = take(parts[0]) if len(parts) == 1 else together([take(part) for part in parts])
+        slots, index = together([take(part) for part in parts])
         if self._whole and not self._cold and (now := time.perf_counter()) >= self._look_at:
             self._look(slots, index, now)
         return slots, index
@@ -277,7 +274,7 @@ class FetchingReader(Reader):
         return self._slots_of(chunks), ordinals - starts[chunks]
 
     def stage(self, slots: Slots, index: Ints) -> _native.Staged:
-        """See `Reader.stage`."""
+        """See `Staging.stage`."""
         return self._chunks.stage(self._disk(), slots, index, None, self._kept())
 
     def stage_again(self, slots: Slots, index: Ints) -> _native.Staged | None:
@@ -297,7 +294,7 @@ class FetchingReader(Reader):
         return self.stage(slots, index)
 
     def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
-        """See `Reader.settle`."""
+        """See `Staging.settle`."""
         began = time.perf_counter()
         faults = staged.faults()
         waited = time.perf_counter() - began
@@ -314,17 +311,12 @@ class FetchingReader(Reader):
 
     def holds(self, plan: WindowPlan) -> bool:
         """See `Reader.holds`."""
-        return self.scattered or plan.key in self._plans
+        return self._whole or self._in_place or plan.key in self._plans
 
-    def chunk(self, slot: int) -> Chunk | None:
-        """See `Reader.chunk`. Unreadable sequences of stores are only detected while reading, those of other formats
+    def errors(self, slots: Slots, index: Ints) -> dict[int, DataError]:
+        """See `Reader.errors`. Unreadable sequences of stores are only detected while reading, those of other formats
         (nulls, say) when a chunk is mapped."""
-        return self._errors.get(slot)
-
-    @property
-    def has_errors(self) -> bool:
-        """See `Reader.has_errors`."""
-        return bool(self._errors)
+        return errors_among(self._errors, slots, index)
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """See `Reader.keep`."""

@@ -19,7 +19,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
-from feedline.feed.protocol import CHUNK_MASK, Deserializer, Fetchable, RandomAccess, Selective, required
+from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, RandomAccess, Selective, required
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.timeline import ChunkTable, Segment, Share, WindowPlan
@@ -149,7 +149,7 @@ SegmentSlice = tuple[Segment, int, int]
 
 
 class Reader(abc.ABC):
-    """Brings sequences into memory; see the module.
+    """Brings sequences into memory; see the module. Some readers do more, see `Staging` and `Selecting`.
 
     Attributes:
         shared: whether other processes of this machine read the same data at the same time, for their shares of it.
@@ -162,68 +162,24 @@ class Reader(abc.ABC):
         """Bytes of local files that were asked for so far, see `Stats`; 0 if unknown."""
         return 0
 
-    @property
-    def scattered(self) -> bool:
-        """Whether sequences may be taken in any order at any time: there are no windows to hold."""
-        return False
-
     @abc.abstractmethod
-    def prepare(self, segment: Segment) -> None:
-        """Read the chunks that ``segment`` needs and set its ``slots``."""
-
-    @abc.abstractmethod
-    def prepared(self, segment: Segment) -> bool:
-        """Return whether ``segment`` is prepared, preparing it if that needs no reading."""
-
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
         """Return whether `take` would not block."""
-        return all(self.prepared(segment) for segment, _, _ in parts)
 
+    @abc.abstractmethod
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
-        """Read what ``parts`` need; return slot and index of each of their sequences."""
-        for segment, _, _ in parts:
-            self.prepare(segment)
-        if len(parts) == 1 and segment.slots is not None:
-            _, a, b = parts[0]
-            return segment.slots[a:b], segment.index[a:b]
-        return together([(s.slots[a:b], s.index[a:b]) for s, a, b in parts if s.slots is not None])
+        """Read the chunks that ``parts`` need; return slot and index of each of their sequences.
 
-    def selects(self, parts: Sequence[SegmentSlice]) -> bool:
-        """Return whether sequences of ``parts`` should be selected from the corpus by themselves, as their window is
-        still being read; begins to read it."""
-        return False
-
-    @property
-    def stages(self) -> bool:
-        """Whether sequences should be staged, each by itself, before they are copied."""
-        return False
-
-    def stage(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged:
-        """Begin to read sequences into memory, each by itself; only if `stages`."""
-        raise NotImplementedError
-
-    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
-        """Wait for staged sequences; return the errors of those, with ordinals ``ids``, that cannot be read."""
-        raise NotImplementedError
-
-    def stage_again(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged | None:
-        """Begin to read, each by itself, sequences that could not be copied because a mapped file was truncated or its
-        disk fails; None if that would not help.
+        For a part without sequences at least one chunk is read, as only a chunk shows the layout of its streams.
         """
-        return None
+
+    @abc.abstractmethod
+    def errors(self, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+        """Return the errors of unreadable sequences among those at ``index`` of the chunks at ``slots``, by place."""
 
     @abc.abstractmethod
     def holds(self, plan: WindowPlan) -> bool:
-        """Return whether all chunks of a window are held in memory."""
-
-    @abc.abstractmethod
-    def chunk(self, slot: int) -> Chunk | None:
-        """Return the chunk at ``slot`` if it has unreadable sequences."""
-
-    @property
-    @abc.abstractmethod
-    def has_errors(self) -> bool:
-        """Whether any chunk held has unreadable sequences."""
+        """Return whether all chunks of a window are held in memory, or need not be."""
 
     @abc.abstractmethod
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
@@ -240,6 +196,38 @@ class Reader(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release everything and stop the threads."""
+
+
+class Staging(abc.ABC):
+    """A reader that can read sequences one by one into memory of their own, from which they are copied."""
+
+    @property
+    @abc.abstractmethod
+    def stages(self) -> bool:
+        """Whether sequences should be staged before they are copied."""
+
+    @abc.abstractmethod
+    def stage(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged:
+        """Begin to read sequences."""
+
+    @abc.abstractmethod
+    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """Wait for staged sequences; return the errors of those, with ordinals ``ids``, that cannot be read."""
+
+    @abc.abstractmethod
+    def stage_again(self, slots: NDArray[np.uint32], index: Ints) -> _native.Staged | None:
+        """Begin to read sequences that could not be copied because a mapped file was truncated or its disk fails; None
+        if that would not help.
+        """
+
+
+class Selecting(abc.ABC):
+    """A reader whose first window takes so long that sequences of it should come by themselves meanwhile."""
+
+    @abc.abstractmethod
+    def selects(self, parts: Sequence[SegmentSlice]) -> bool:
+        """Return whether sequences of ``parts`` should be selected from the corpus by themselves, as their window is
+        still being read; begins to read it."""
 
 
 def upcoming(reader: Reader, window: WindowPlan, following: Callable[[], Iterator[Ints]]) -> Upcoming:
@@ -269,15 +257,10 @@ class MappedReader(Reader):
         self._errors: dict[int, Chunk] = {}
         self._index: dict[int, Ints] = {}  # by chunk, where its sequences are among those of a view
 
-    @property
-    def scattered(self) -> bool:
-        """Always True."""
-        return True
-
-    def prepare(self, segment: Segment) -> None:
-        """See `Reader.prepare`."""
+    def _slots_of(self, segment: Segment) -> NDArray[np.uint32]:
+        """Return the ``slots`` of a segment, adding the chunks that it needs."""
         if segment.slots is not None:
-            return
+            return segment.slots
         ids = segment.plan.chunks
         table = np.zeros(len(ids), np.uint32)
         # Of a part that takes nothing of the segment, one chunk shows the layout.
@@ -303,7 +286,8 @@ class MappedReader(Reader):
             table[place] = slot
         if self._index:
             segment.taken = self._within(segment)
-        segment.slots = table[segment.place]
+        segment.slots = slots = table[segment.place]
+        return slots
 
     def _within(self, segment: Segment) -> Ints:
         """Return the index of each sequence of a segment in the view that holds it."""
@@ -323,32 +307,25 @@ class MappedReader(Reader):
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
         """See `Reader.take`."""
-        slots, index = super().take(parts)
-        if not (self._index and parts):  # of a small minibatch, a rank may get nothing
-            return slots, index
-        found = [(s.index if s.taken is None else s.taken)[a:b] for s, a, b in parts]
-        return slots, found[0] if len(found) == 1 else np.concatenate(found)
+        slots = [self._slots_of(segment)[a:b] for segment, a, b in parts]
+        index = [(s.index if s.taken is None else s.taken)[a:b] for s, a, b in parts]
+        return together(list(zip(slots, index, strict=True)))
 
-    def prepared(self, segment: Segment) -> bool:
-        """See `Reader.prepared`."""
-        if segment.slots is None:
-            if not self._slots.keys() >= set(segment.plan.chunks[distinct(segment.place)].tolist()):
-                return False
-            self.prepare(segment)
-        return True
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
+        """See `Reader.ready`."""
+        return all(
+            segment.slots is not None
+            or self._slots.keys() >= set(segment.plan.chunks[distinct(segment.place)].tolist())
+            for segment, _, _ in parts
+        )
 
     def holds(self, plan: WindowPlan) -> bool:
         """Return True: holding chunks costs nothing."""
         return True
 
-    def chunk(self, slot: int) -> Chunk | None:
-        """See `Reader.chunk`."""
-        return self._errors.get(slot)
-
-    @property
-    def has_errors(self) -> bool:
-        """See `Reader.has_errors`."""
-        return bool(self._errors)
+    def errors(self, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+        """See `Reader.errors`."""
+        return errors_among(self._errors, slots, index)
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """Do nothing: there are no windows to release."""
@@ -385,16 +362,19 @@ def ahead_bytes() -> int:
 
 
 def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
-    """Return the decoded bytes per stored byte that a schema of dense streams lets expect; 1 for other schemas."""
+    """Return the decoded bytes per stored byte that a schema of dense streams lets expect; 1 for other schemas, and
+    where a chunk would decode to more than most corpora allow: the schema may declare what the data does not hold."""
     streams = corpus.schema.values()
     stored = int(table.bytes.sum())
     if not stored or any(stream.sparse or not stream.dtype.itemsize for stream in streams):
         return 1.0
     sample_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in streams)
+    if int(table.samples.max()) * sample_bytes > CHUNK_MEMORY:
+        return 1.0
     return int(table.samples.sum()) * sample_bytes / stored
 
 
-class BufferedReader(Reader):
+class BufferedReader(Reader, Selecting):
     """Reads and decodes chunks into private memory; see the module.
 
     Args:
@@ -453,8 +433,12 @@ class BufferedReader(Reader):
         """See `Reader.asked_bytes`."""
         return self.ranges.asked_bytes
 
-    def prepare(self, segment: Segment) -> None:
-        """Hold the chunks of the segment's window, reading those that are missing, and set its ``slots``."""
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[NDArray[np.uint32], Ints]:
+        """See `Reader.take`."""
+        return together([(self._slots_of(segment)[a:b], segment.index[a:b]) for segment, a, b in parts])
+
+    def _slots_of(self, segment: Segment) -> NDArray[np.uint32]:
+        """Return the ``slots`` of a segment, holding its window: reads the chunks that are missing."""
         plan = segment.plan
         slots, chunks = self._plans.get(plan.key) or (self._hold(plan), plan.chunks)
         if chunks is not plan.chunks and not np.array_equal(chunks, plan.chunks):
@@ -462,14 +446,13 @@ class BufferedReader(Reader):
         if segment.held is not slots:
             # Also if the window was released after a failed minibatch, and has been read again.
             segment.slots, segment.held = slots[segment.place], slots
+        assert segment.slots is not None
+        return segment.slots
 
-    def prepared(self, segment: Segment) -> bool:
-        """See `Reader.prepared`; windows that share most of their chunks are held ahead of need once they are read."""
-        plan = segment.plan
-        if not self.holds(plan) and not (plan.gradual and self._has_read(plan)):
-            return False
-        self.prepare(segment)
-        return True
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
+        """See `Reader.ready`; windows that share most of their chunks are held ahead of need once they are read."""
+        plans = [segment.plan for segment, _, _ in parts]
+        return all(self.holds(plan) or (plan.gradual and self._has_read(plan)) for plan in plans)
 
     def _has_read(self, plan: WindowPlan) -> bool:
         """Return whether all chunks of a window have been read, so that holding it does not wait."""
@@ -480,17 +463,12 @@ class BufferedReader(Reader):
         """See `Reader.holds`."""
         return plan.key in self._plans
 
-    def chunk(self, slot: int) -> Chunk | None:
-        """See `Reader.chunk`."""
-        return self._errors.get(slot)
-
-    @property
-    def has_errors(self) -> bool:
-        """See `Reader.has_errors`."""
-        return bool(self._errors)
+    def errors(self, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+        """See `Reader.errors`."""
+        return errors_among(self._errors, slots, index)
 
     def selects(self, parts: Sequence[SegmentSlice]) -> bool:
-        """See `Reader.selects`: only of the first window after the start, or a seek, and for a few minibatches."""
+        """See `Selecting.selects`: only of the first window after the start, or a seek, and for a few minibatches."""
         window = parts[0][0].plan
         if (
             self._corpus.capability(Selective) is None
@@ -777,12 +755,15 @@ class BufferedReader(Reader):
                     self._stats.held_bytes -= entry.bytes
 
 
-def errors_among(reader: Reader, slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
-    """Return the errors of unreadable sequences among those at ``index`` of the chunks at ``slots``, by place."""
-    found: dict[int, DataError] = {}
+def errors_among(chunks: Mapping[int, Chunk], slots: NDArray[np.uint32], index: Ints) -> dict[int, DataError]:
+    """Return the errors of sequences at ``index`` of the chunks at ``slots``, by place; ``chunks`` are, by slot, those
+    with unreadable sequences."""
+    errors: dict[int, DataError] = {}
+    if not chunks:
+        return errors
     for slot in distinct(slots).tolist():
-        chunk = reader.chunk(slot)
+        chunk = chunks.get(slot)
         if chunk is not None:
             at = np.flatnonzero(slots == slot)
-            found |= {i: chunk.errors[row] for i in at.tolist() if (row := int(index[i])) in chunk.errors}
-    return found
+            errors |= {i: chunk.errors[row] for i in at.tolist() if (row := int(index[i])) in chunk.errors}
+    return errors
