@@ -22,6 +22,7 @@ from feedline.feed import states
 from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, replaced
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.composed.join import Join
+from feedline.feed.composed.order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
 from feedline.feed.device import mover
 from feedline.feed.files.remote import by_ranges, settle
@@ -593,8 +594,10 @@ class MinibatchSource:
             TypeError: the corpus is no mixture, or a weight is no number.
             ValueError: the place is not after the next border of blocks, or a weight is out of range.
         """
-        standing = self._standing()
-        changed, at = self._timeline.changed(standing.position[:2], weights, at)
+        standing, timeline = self._standing(), self._timeline
+        if not isinstance(timeline, MixtureOrder):
+            raise TypeError("expected a Mixture to change its weights, got a corpus that has none")
+        changed, at = timeline.changed(standing.position[:2], weights, at)
         self._jump(standing._replace(timeline=changed))
         return at
 
@@ -653,7 +656,8 @@ class MinibatchSource:
 
     def stats(self) -> Stats:
         """Return what was read, held and delivered so far in this process; of a mixture, what each corpus gave."""
-        self._stats.corpora = self._timeline.shares(*self.position[:2])
+        timeline = self._timeline
+        self._stats.corpora = timeline.shares(*self.position[:2]) if isinstance(timeline, MixtureOrder) else {}
         self._stats.asked_bytes = self._reader.asked_bytes
         return self._stats
 

@@ -18,6 +18,7 @@ from feedline import _native
 from feedline.errors import StateError
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.feedline import permutation
+from feedline.feed.timeline.plan import InParts, ended
 
 Ints = NDArray[np.int64]
 
@@ -63,7 +64,7 @@ class Buckets(NamedTuple):
         return grouped[np.arange(len(lengths)) + np.repeat(first - (ends - n), n)], ends
 
 
-class BucketedOrder(Timeline):
+class BucketedOrder(Timeline, InParts):
     """The order of a corpus in buckets.
 
     Args:
@@ -78,7 +79,7 @@ class BucketedOrder(Timeline):
         super().__init__(inner.table, inner.seed, inner.shuffle, inner.window)
         self.inner, self.buckets, self.lengths = inner, buckets, lengths
         self.chunk_table, self.blocks, self.swept = inner.chunk_table, inner.blocks, inner.swept
-        self.steady = inner.steady
+        self.steady, self.in_corpus_order = inner.steady, False
         # The windows of last: each is laid out once, 12 bytes a sequence. The tuple is new whenever one is added, as
         # other threads may be looking at the old one.
         self._windows: tuple[_BucketedWindow, ...] = ()
@@ -92,11 +93,6 @@ class BucketedOrder(Timeline):
     def sweep_samples(self) -> int | None:
         """See `Timeline.sweep_samples`."""
         return self.inner.sweep_samples
-
-    @property
-    def in_corpus_order(self) -> bool:
-        """See `Timeline.in_corpus_order`."""
-        return False
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
@@ -121,8 +117,8 @@ class BucketedOrder(Timeline):
         return segment
 
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-        """See `Timeline.ended`: sweeps of parts end where the window does that holds their last sequence."""
-        return self.inner.ended(self._window_start(*a), self._window_start(*b))
+        """See `InParts.ended`: sweeps of parts end where the window does that holds their last sequence."""
+        return ended(self.inner, self._window_start(*a), self._window_start(*b))
 
     def _window_start(self, sweep: int, ordinal: int) -> tuple[int, int]:
         if ordinal == 0 or ordinal == self.sweep_length:

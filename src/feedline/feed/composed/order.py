@@ -26,6 +26,7 @@ from feedline.feed.distinct import distinct
 from feedline.feed.protocol import whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.timeline.plan import InParts
 
 # A weight in a state, whose denominator is not 0.
 _RATIO = re.compile("[0-9]{1,400}(/0*[1-9][0-9]{0,399})?")
@@ -56,7 +57,7 @@ class Rules(NamedTuple):
     parse: Callable[[Any], tuple[Fraction, ...]]
 
 
-class MixtureOrder(Timeline):
+class MixtureOrder(Timeline, InParts):
     """The order of a mixture.
 
     Args:
@@ -87,6 +88,7 @@ class MixtureOrder(Timeline):
         super().__init__(_joined([part.table for part in parts]), seed, shuffle, window)
         self.stages = self._staged(self.declared)
         self.chunk_table = _joined([part.chunk_table for part in parts])
+        self.in_corpus_order = False
         if any(part.blocks is not None for part in parts):
             self.blocks = _joined_blocks(parts)
         self.swept = any(part.swept for part in parts)
@@ -114,11 +116,6 @@ class MixtureOrder(Timeline):
         """See `Timeline.sweep_samples`."""
         return
 
-    @property
-    def in_corpus_order(self) -> bool:
-        """See `Timeline.in_corpus_order`."""
-        return False
-
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
         if sweep and self.rules.when_empty == "error":
@@ -142,7 +139,7 @@ class MixtureOrder(Timeline):
         return segment
 
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-        """See `Timeline.ended`."""
+        """See `InParts.ended`."""
         x, y = self._completed(*a), self._completed(*b)
         return tuple(name for k, name in enumerate(self.rules.names) if x[k] < y[k])
 
@@ -156,7 +153,10 @@ class MixtureOrder(Timeline):
         ]
 
     def shares(self, sweep: int, ordinal: int) -> dict[str, Share]:
-        """See `Timeline.shares`: weights are those declared, also where a corpus that has no more was dropped."""
+        """Return what each part has given before a place, by name.
+
+        Weights are those declared, also where a corpus that has no more was dropped.
+        """
         whole = self.stages.length or 0
         totals = [self._declared_to(whole, k) * sweep + self._declared_to(ordinal, k) for k in range(len(self.parts))]
         places = sweep * whole + ordinal
@@ -183,7 +183,8 @@ class MixtureOrder(Timeline):
     # ---- stages -------------------------------------------------------------------------------------
 
     def changed(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[MixtureOrder, int]:
-        """See `Timeline.changed`: from ``at``, or the next border of blocks after ``place``.
+        """Return the order with other weights from ``at``, or the next border of blocks after ``place``, and
+        that place.
 
         Raises:
             TypeError, ValueError: an argument is out of range.

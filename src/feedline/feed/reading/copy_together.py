@@ -28,6 +28,7 @@ from feedline.data.minibatch import Origins, whole_minibatch
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.reading.prefetch import Reader, Staging
+from feedline.feed.timeline.plan import ended
 
 #: Most bytes copied together, which a core's second cache holds with room to spare.
 TOGETHER_BYTES = 128 << 10
@@ -88,8 +89,9 @@ class CopyTogether:
         position = _tuple(Position, (self._sweep, place, samples, label_samples, None))
         minibatch = whole_minibatch(self._schema, values, ids, count, position)
         if self._sources is not None:
-            ended = functools.partial(self._axis.timeline.ended, position[:2], (self._sweep, place + len(ids)))
-            minibatch._origins = Origins(self._sources, ended)
+            after_it = self._sweep, place + len(ids)
+            sweep_ends = functools.partial(ended, self._axis.timeline, position[:2], after_it)
+            minibatch._origins = Origins(self._sources, sweep_ends)
         return minibatch, after
 
     def refill(self, cursor: Cursor, size: int, sequences: int) -> None:

@@ -32,6 +32,7 @@ from feedline.feed.reading.copy_ahead import BegunAhead
 from feedline.feed.reading.lengths import no_frame
 from feedline.feed.reading.prefetch import Reader, Selecting, Staging, Stats
 from feedline.feed.timeline import Segment
+from feedline.feed.timeline.plan import ended
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
 Ints = NDArray[np.int64]
@@ -172,7 +173,7 @@ class Delivery:
     def _sweep_ends(self, position: Position, plan: Plan) -> Callable[[], tuple[str, ...]]:
         timeline, segment = self._axis.timeline, plan.after.segment
         after = timeline.position_of(segment.plan, segment.start + plan.after.k)
-        return functools.partial(timeline.ended, position[:2], after[:2])
+        return functools.partial(ended, timeline, position[:2], after[:2])
 
     # ---- whole sequences --------------------------------------------------------------------------
 

@@ -52,12 +52,8 @@ class ArcOrder(Timeline):
             )
         super().__init__(table, seed, shuffle, window)
         self.arcs: int = arcs
+        self.in_corpus_order = not shuffle and arcs == 1  # several arcs take turns
         self._sweeps: dict[int, _ArcSweep] = {}
-
-    @property
-    def in_corpus_order(self) -> bool:
-        """See `Timeline.in_corpus_order`; several arcs take turns."""
-        return not self.shuffle and self.arcs == 1
 
     def sweep(self, number: int) -> _ArcSweep:
         """Return the layout of a sweep."""

@@ -312,6 +312,7 @@ class Timeline(abc.ABC):
             every sweep is.
         arcs: number of arcs of which each gives a sequence in turn, so that a part of the job needs only its own; None:
             every part needs everything.
+        in_corpus_order: whether sequences come in the order of the corpus.
     """
 
     name: ClassVar[str]
@@ -324,6 +325,7 @@ class Timeline(abc.ABC):
         """Create the order; with ``window`` None, all data is one window."""
         self.table, self.seed, self.shuffle, self.window = table, seed, shuffle, window
         self.chunk_table = table
+        self.in_corpus_order = not shuffle
 
     @property
     def sweep_length(self) -> int | None:
@@ -334,11 +336,6 @@ class Timeline(abc.ABC):
     def sweep_samples(self) -> int | None:
         """Samples in a sweep; None: unknown without a walk through it, or without end."""
         return self.table.total_samples
-
-    @property
-    def in_corpus_order(self) -> bool:
-        """Whether sequences come in the order of the corpus."""
-        return not self.shuffle
 
     @abc.abstractmethod
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
@@ -371,18 +368,6 @@ class Timeline(abc.ABC):
         """Return the segment of at most ``most`` sequences of ``plan`` that begins at its place ``start``."""
         return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks & CHUNK_MASK])
 
-    def changed(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[Timeline, int]:
-        """Return this order with other weights from a place on, and that place; only mixtures have weights."""
-        raise TypeError("expected a Mixture to change its weights, got a corpus that has none")
-
-    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-        """Return the names of the parts of which a sweep ended between two places (sweep, ordinal)."""
-        return ()
-
-    def shares(self, sweep: int, ordinal: int) -> dict[str, Share]:
-        """Return what each corpus of a mixture has given before a place, by name; of other orders nothing."""
-        return {}
-
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """Return (sweep, ordinal, window) of place ``place`` of a window; if that is its end, of the next window's
         start."""
@@ -410,3 +395,16 @@ class Timeline(abc.ABC):
                 f"expected {'sweep 0' if length is None else 'sweep >= 0'} and 0 <= sequence"
                 f"{'' if length is None else f' < {length}'}, got sweep {sweep}, sequence {ordinal}"
             )
+
+
+class InParts(abc.ABC):
+    """The order of a corpus of several, whose sweeps end in different places."""
+
+    @abc.abstractmethod
+    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+        """Return the names of the parts of which a sweep ended between two places (sweep, ordinal)."""
+
+
+def ended(timeline: Timeline, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+    """Return the names of the parts of which a sweep ended between two places; of an order in one part, nothing."""
+    return timeline.ended(a, b) if isinstance(timeline, InParts) else ()
