@@ -80,8 +80,7 @@ def learns(rank, way, stride, steps):
             if trainer.samples == samples:  # it came before the step
                 trainer.train_minibatch(minibatch)
         seen.append([*(parameter.tolist() for parameter in model.parameters()), trainer.sweeps])
-    if not trainer.strategy.solo:
-        trainer.strategy.settle()
+    trainer.strategy.settle()
     seen.append([parameter.tolist() for parameter in model.parameters()])
     return seen, interrupted
 

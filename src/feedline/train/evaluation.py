@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from feedline.data import Minibatch, Position, Span
 from feedline.feed.protocol import whole_number
 from feedline.train.schedules import Schedule
+from feedline.train.strategy import ExchangesInBackward
 from feedline.train.summary import NOTHING, Summary, plus, summed
 from feedline.train.trainer import Trainer
 
@@ -79,7 +81,7 @@ def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated
     state = source.state_dict()
     total, minibatches, shared = NOTHING, 0, True
     try:
-        with strategy.evaluating():
+        with strategy.evaluating() if isinstance(strategy, ExchangesInBackward) else nullcontext():
             for minibatch in _minibatches(source, evaluation):
                 total = plus(total, trainer.test_minibatch(minibatch))
                 minibatches += 1

@@ -20,6 +20,7 @@ from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.lock import lock_folders
 from feedline.train.progress import SpanMark
 from feedline.train.shards import load_placed, save_shards
+from feedline.train.strategy import HoldsParts
 from feedline.train.trainer import Trainer
 from feedline.train.wrapped import unwrapped
 from feedline.updates.arrays import is_sharded
@@ -182,7 +183,7 @@ def placed(found: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
     Raises:
         StateError: a file is damaged.
     """
-    if found.shards is None and not trainer.strategy.shards:
+    if found.shards is None and not isinstance(trainer.strategy, HoldsParts):
         return found.tensors
     parameters = dict(unwrapped(trainer.model).named_parameters())
     for learner in trainer.learners:

@@ -41,8 +41,8 @@ from feedline.train.progress import Progress, SpanMark, Sums
 from feedline.train.random_states import checked_random_state
 from feedline.train.saving import Saver, Saving, placed
 from feedline.train.stop_signals import Stopping
-from feedline.train.strategy import Decision
-from feedline.train.summary import NOTHING, Summary, plus
+from feedline.train.strategy import Decision, ExchangesInBackward, HoldsParts
+from feedline.train.summary import NOTHING, Summary, plus, summed
 from feedline.train.trainer import Trainer
 
 _log = logging.getLogger("feedline")
@@ -166,6 +166,7 @@ class TrainingSession:
         self._progress_done = self._validations_done = 0
         self._since = Sums()
         self._epoch_sum = NOTHING
+        self._splits_sums = False  # whether both are of this rank's part alone
         self._validated: Summary | None = None  # result of the last validation
         self._validated_at = -1  # number of minibatches before it
 
@@ -209,6 +210,7 @@ class TrainingSession:
         folders = [controller.own_folder for controller in self.controllers if hasattr(controller, "own_folder")]
         try:
             with self._saver.locked(self.ranks, folders), self.trainer.within(self.ranks):
+                self._splits_sums = isinstance(self.trainer.strategy, ExchangesInBackward)
                 yield
         finally:
             self.ranks.close()
@@ -259,8 +261,8 @@ class TrainingSession:
             return None
         began = time.perf_counter()
         trainer, strategy = self.trainer, self.trainer.strategy
-        partition = strategy.partition(trainer.samples)
-        minibatch = self.source.next_minibatch(size, **({} if partition is None else {"partition": partition}))
+        whole = {} if strategy.apart(trainer.samples) else {"partition": (0, 1)}
+        minibatch = self.source.next_minibatch(size, **whole)
         self._since.waited_s += time.perf_counter() - began
         sweeps, summary = trainer.sweeps, NOTHING
         decision = strategy.decide(minibatch)
@@ -327,10 +329,14 @@ class TrainingSession:
     def _report_progress(self) -> None:
         self._progress_done += 1
         since, self._since = self._since, Sums()
-        progress = since.progress(self._progress_done, self.trainer.strategy.summed(since.summary))
+        progress = since.progress(self._progress_done, self._summed(since.summary))
         self._since.go_on()
         for reporter in self.reporters:
             reporter.on_progress(self, progress)
+
+    def _summed(self, summary: Summary) -> Summary:
+        """Return the sums of all ranks, given running sums on this one."""
+        return summed(self.ranks, summary) if self._splits_sums else summary
 
     # ---- validation and test ------------------------------------------------------------------------------------
 
@@ -355,7 +361,7 @@ class TrainingSession:
         validated = self._validated if self._validated_at == self.minibatches else None
         training, self._epoch_sum = self._epoch_sum, NOTHING
         if self.controllers:
-            training = self.trainer.strategy.summed(training)
+            training = self._summed(training)
             self.trainer.strategy.settle()  # controllers read the model
         for controller in self.controllers:
             controller.on_epoch_end(self, training, validated)
@@ -372,10 +378,10 @@ class TrainingSession:
             None if self.validation is None else self.validation.source,
             self.controllers,
             self.ranks,
-            self.trainer.strategy.splits_sums,
+            self._splits_sums,
         )
         began = time.perf_counter()
-        sharded = self.trainer.strategy.shards
+        sharded = isinstance(self.trainer.strategy, HoldsParts)
         path = self._saver.write(self.samples, self.trainer.state_dict, state, self.ranks, sharded)
         self._since.saved_s += time.perf_counter() - began
         for reporter in self.reporters if path is not None else ():
@@ -392,7 +398,7 @@ class TrainingSession:
             )
 
     def _go_to(self, found: Checkpoint) -> None:
-        place = saved.from_json(found.state, self.ranks, self.trainer.strategy.splits_sums)
+        place = saved.from_json(found.state, self.ranks, self._splits_sums)
         before, current = [kind for kind, _ in place.controllers], [type(c).__name__ for c in self.controllers]
         if before != current:
             raise StateError(

@@ -17,7 +17,6 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
-from feedline.errors import StateError
 from feedline.train.summary import NOTHING, Summary
 
 
@@ -106,20 +105,8 @@ class Decision(enum.Enum):
 class Strategy:
     """How the ranks of a job train together. The defaults are those of a trainer on its own.
 
-    Attributes:
-        solo: whether this is the only rank that learns, so that empty minibatches can be skipped.
-        exchanges_in_backward: whether the model exchanges gradients in its backward pass, so every rank has to make
-            one.
-        begins_in_backward: whether a `step` begins with the last backward pass of a minibatch, not after it.
-        shards: whether each rank holds a part of the model, and writes it to checkpoints.
-        splits_sums: whether a session's running sums are of this rank's part alone; `summed` sums those of all.
+    What only some strategies do is in the classes below, such as `ExchangesInBackward`, from which those derive, too.
     """
-
-    solo = False
-    exchanges_in_backward = False
-    begins_in_backward = False
-    shards = False
-    splits_sums = False
 
     def session_ranks(self) -> Ranks:
         """Return the ranks that run a session of this trainer."""
@@ -132,24 +119,21 @@ class Strategy:
             ValueError: the learners do not all have this strategy with the same settings.
         """
 
-    def partition(self, samples: int) -> tuple[int, int] | None:
-        """Return the partition that this rank reads after ``samples`` label samples; None: the source's default."""
-        return None
+    def apart(self, samples: int) -> bool:
+        """Return whether ranks train on parts of a minibatch after ``samples`` label samples, or each on all of it."""
+        return True
 
     def scale(self, samples: int) -> int:
         """Return the factor of the minibatch size after ``samples`` label samples."""
         return 1
 
     def decide(self, minibatch: Minibatch) -> Decision:
-        """Decide what all ranks do with the minibatches that they have read."""
-        return Decision.LEARN if minibatch else Decision.END
+        """Decide what all ranks do with the minibatches that they have read; false ones are ends of sources."""
+        return Decision.LEARN
 
-    def passes(self, minibatch: Minibatch) -> bool:
-        """Return whether all ranks pass a minibatch by, where no session has called `decide`; all ranks do, or none."""
-        return False
-
-    def prepare(self) -> None:
-        """Get ready to learn from a minibatch, before its forward pass; all ranks do, or none."""
+    def prepare(self, minibatch: Minibatch) -> bool:
+        """Get ready to learn from a minibatch, before its forward pass; return whether all ranks do, or pass it by."""
+        return True
 
     def step(self) -> AbstractContextManager[None]:
         """Open a block with `reduce` and the update, which all ranks complete or none."""
@@ -164,9 +148,35 @@ class Strategy:
     def settle(self, saving: bool = False) -> None:
         """Make the models of all ranks equal; before ``saving``, also drop state that a checkpoint does not keep."""
 
-    def summed(self, summary: Summary) -> Summary:
-        """Return the sums of all ranks, given a session's running sums on this one."""
-        return summary
+
+class Alone(Strategy):
+    """Strategy of the only rank that learns, which skips empty minibatches."""
+
+
+# ---- what some strategies do on top; found with `isinstance` ---------------------------------------------------------
+
+
+class ExchangesInBackward:
+    """A strategy of a model that exchanges gradients in its backward pass, so every rank has to make one.
+
+    The summary in its `Total` is that of this rank's part alone.
+    """
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Open a block with a backward pass before the last one of a minibatch."""
+        raise NotImplementedError
+
+    def backward_of_nothing(self) -> None:
+        """Take part in the exchange of gradients without any sample."""
+        raise NotImplementedError
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Open a block in which this rank runs the model without the others."""
+        raise NotImplementedError
+
+
+class HoldsParts:
+    """A strategy of ranks that each hold a part of the model, so that a forward pass and a checkpoint need them all."""
 
     def pieces(self, count: int) -> None:
         """Announce the number of pieces in which this rank processes its part of a minibatch.
@@ -174,32 +184,15 @@ class Strategy:
         Raises:
             ValueError: other ranks do it in a number with which they cannot learn together.
         """
+        raise NotImplementedError
 
-    def accumulating(self) -> AbstractContextManager[None]:
-        """Open a block with a backward pass before the last one of a minibatch."""
-        return contextlib.nullcontext()
 
-    def backward_of_nothing(self) -> None:
-        """Take part in the exchange of gradients without any sample."""
-
-    def evaluating(self) -> AbstractContextManager[None]:
-        """Open a block in which this rank runs the model without the others."""
-        return contextlib.nullcontext()
+class KeepsState:
+    """A strategy with a state besides those of model and learners."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint keeps besides model and learners: JSON types, and ``"tensors"``."""
+        """Return the state for a checkpoint: JSON types, and ``"tensors"``."""
         return {}
-
-    def advice(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps that makes a resumed run the same to the last bit: as `state_dict`."""
-        return {}
-
-    def take_advice(self, advice: Mapping[str, Any]) -> None:
-        """Take over the `advice` of a checkpoint, maybe another strategy's, as far as it fits.
-
-        Raises:
-            StateError: it is damaged.
-        """
 
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Check a state and return a function that loads it.
@@ -207,18 +200,20 @@ class Strategy:
         Raises:
             StateError: the state does not fit; nothing has changed.
         """
-        if state:
-            raise StateError(
-                "expected the state of a trainer on its own", saved={"workers": state.get("way")}, current={}
-            )
-        return _nothing
+        raise NotImplementedError
 
 
-class Alone(Strategy):
-    """Strategy of a trainer on its own."""
+class Overlapping:
+    """A strategy that exchanges gradients while backward still runs: its `step` begins with the last backward pass."""
 
-    solo = True
+    def advice(self) -> dict[str, Any]:
+        """Return what a resumed run needs to be the same to the last bit: JSON types, and ``"tensors"``."""
+        raise NotImplementedError
 
+    def take_advice(self, advice: Mapping[str, Any]) -> None:
+        """Take over the `advice` of a checkpoint, maybe another strategy's, as far as it fits.
 
-def _nothing() -> None:
-    """Load nothing."""
+        Raises:
+            StateError: it is damaged.
+        """
+        raise NotImplementedError

@@ -27,7 +27,7 @@ from feedline.train.distributed.sharded import of_model, sharded, through
 from feedline.train.distributed.through_model import in_parallel
 from feedline.train.functions import call_model, check_functions
 from feedline.train.learner import Learner
-from feedline.train.strategy import Contribution, Strategy, Total
+from feedline.train.strategy import Alone, Contribution, ExchangesInBackward, HoldsParts, KeepsState, Overlapping, Total
 from feedline.train.summary import NOTHING, Summary, plus
 from feedline.train.wrapped import renamed, unwrapped
 
@@ -90,13 +90,13 @@ class Trainer:
         self.counted, self.ended = 0, False
         _check_parameters(model, self.learners)
         self._parameters = list(model.parameters())
-        self.strategy: Strategy = self.learners[0].strategy
-        if (sharded(model) or in_parallel(model)) and not self.strategy.solo:
+        self.strategy = self.learners[0].strategy
+        if (sharded(model) or in_parallel(model)) and not isinstance(self.strategy, Alone):
             kind = "sharded model" if sharded(model) else "model in DistributedDataParallel"
             raise ValueError(f"expected learners without strategy for a {kind}, which exchanges gradients itself")
-        if len({learner.strategy.solo for learner in self.learners}) > 1:
+        if len({isinstance(learner.strategy, Alone) for learner in self.learners}) > 1:
             raise ValueError("expected all learners to train together with other ranks or none, got some of both")
-        if self.strategy.solo:
+        if isinstance(self.strategy, Alone):
             self.strategy = of_model(model) or self.strategy
         self.strategy.join(model, self.learners)
         self._own_sweeps = self.learners[0].sweeps  # number whose end this rank has seen
@@ -115,7 +115,7 @@ class Trainer:
     def within(self, ranks: Ranks) -> Iterator[None]:
         """Open a block in which ``ranks`` run the same session: learners without strategy count all ranks' samples."""
         before = self.strategy
-        if before.solo and not ranks.alone:
+        if isinstance(before, Alone) and not ranks.alone:
             self.strategy = through(self.model, ranks)
         try:
             yield
@@ -138,15 +138,14 @@ class Trainer:
             ValueError: loss or metric is not a tensor with one number for each label sample.
             StoreError: another rank is missing; names it.
         """
-        solo, self.counted, self.ended = self.strategy.solo, 0, ended
+        solo, self.counted, self.ended = isinstance(self.strategy, Alone), 0, ended
         if solo and (not minibatch or minibatch.num_sequences == 0):
             if minibatch and minibatch.sweep_end:  # rates may change with it
                 self._skip(0)
             return NOTHING
-        if self.strategy.passes(minibatch):
+        if not self.strategy.prepare(minibatch):
             self._step(minibatch, NOTHING)
             return NOTHING
-        self.strategy.prepare()
         if not self.model.training:
             self.model.train()
         for parameter in self._parameters:
@@ -170,7 +169,7 @@ class Trainer:
         with strategy.step():
             # Within the step, since after Ctrl-C before it the caller would call again.
             counted = self.learners[0].sweeps  # by all ranks, so by this one too
-            self._own_sweeps = counted if strategy.solo else max(counted, self._own_sweeps)
+            self._own_sweeps = counted if isinstance(strategy, Alone) else max(counted, self._own_sweeps)
             if minibatch and minibatch.sweep_end:
                 self._own_sweeps += 1
             contribution = Contribution(
@@ -180,7 +179,7 @@ class Trainer:
                 sweeps=self._own_sweeps if minibatch else math.inf,
                 ended=self.ended,
                 # The end of a source has all of its 0 samples, but no rank shares it.
-                shared=strategy.exchanges_in_backward
+                shared=isinstance(strategy, ExchangesInBackward)
                 and bool(minibatch)
                 and minibatch.num_samples == minibatch.global_samples,
             )
@@ -244,19 +243,20 @@ class Trainer:
 
     def _backward_pieces(self, minibatch: Minibatch, step: contextlib.ExitStack) -> Summary:
         total, pieces, strategy = NOTHING, list(self._pieces(minibatch)), self.strategy
-        if self.microbatch is not None:
+        exchanging = strategy if isinstance(strategy, ExchangesInBackward) else None
+        if self.microbatch is not None and isinstance(strategy, HoldsParts):
             strategy.pieces(len(pieces))
         for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-            with contextlib.nullcontext() if left == 0 else strategy.accumulating():
+            with exchanging.accumulating() if exchanging and left else contextlib.nullcontext():
                 summary, summed = self._criteria(piece)
                 # Even without label samples, a rank takes part in its model's exchange of gradients.
-                if summary.samples or (strategy.exchanges_in_backward and left == 0 and summed.requires_grad):
-                    if strategy.begins_in_backward and left == 0:
+                if summary.samples or (exchanging and left == 0 and summed.requires_grad):
+                    if left == 0 and isinstance(strategy, Overlapping):
                         step.enter_context(strategy.step())
                     summed.backward()
                 total = plus(total, summary)
-        if not pieces:
-            strategy.backward_of_nothing()
+        if exchanging and not pieces:
+            exchanging.backward_of_nothing()
         return total
 
     def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
@@ -298,9 +298,9 @@ class Trainer:
             state = learner.state_dict()
             tensors |= {f"learner{i}/{name}": tensor for name, tensor in state.pop("tensors").items()}
             rest.append(state)
-        together = self.strategy.state_dict()
+        together = self.strategy.state_dict() if isinstance(self.strategy, KeepsState) else {}
         tensors |= {f"workers/{name}": tensor for name, tensor in together.pop("tensors", {}).items()}
-        advice = self.strategy.advice()
+        advice = self.strategy.advice() if isinstance(self.strategy, Overlapping) else {}
         tensors |= {f"advice/{name}": tensor for name, tensor in advice.pop("tensors", {}).items()}
         more = {"advice": advice} if advice else {}
         return tensors, {"learners": rest, "training": self.model.training, "workers": together, **more}
@@ -335,9 +335,14 @@ class Trainer:
             learner.checked({**own, "tensors": _under(f"learner{i}/", tensors)})
             for i, (learner, own) in enumerate(zip(self.learners, learners, strict=True))
         ]
-        together = {**workers, "tensors": _under("workers/", tensors)} if workers else {}
-        loads.append(self.strategy.checked(together))
-        self.strategy.take_advice({**advice, "tensors": _under("advice/", tensors)})
+        if isinstance(self.strategy, KeepsState):
+            loads.append(self.strategy.checked({**workers, "tensors": _under("workers/", tensors)} if workers else {}))
+        elif workers:
+            raise StateError(
+                "expected the state of a trainer on its own", saved={"workers": workers.get("way")}, current={}
+            )
+        if isinstance(self.strategy, Overlapping):
+            self.strategy.take_advice({**advice, "tensors": _under("advice/", tensors)})
         load_model(self.model, own_model)
         for load in loads:
             load()

@@ -28,6 +28,7 @@ from feedline.errors import CompatError, StateError, shown
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.networks import Node
 from feedline.train.random_states import checked_random_state, random_state
+from feedline.train.strategy import Alone
 from feedline.train.summary import NOTHING, Summary, plus
 from feedline.train.trainer import Trainer as Modern
 
@@ -191,7 +192,7 @@ class Trainer:
         self._trained = plus(self._trained, self._last)
         for writer in self._writers:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
-            if not self.modern.strategy.solo and self._last.samples:
+            if self._last.samples and not isinstance(self.modern.strategy, Alone):
                 writer.update_distributed_sync(self._last.samples, self._trained.metric_sum)
         return self._last.updated if watched is None else (self._last.updated, handed(watched, watched.more))
 

@@ -25,6 +25,7 @@ from feedline.cntk.train._configs import (
     every,
 )
 from feedline.cntk.train.trainer import Trainer, check_whole, saved_samples
+from feedline.train.strategy import Alone
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -146,10 +147,10 @@ class TrainingSession:
     def _partition(self) -> tuple[int, int]:
         """Return the partition of the next minibatch that this worker trains on."""
         strategy, seen = self.trainer.modern.strategy, self.trainer.total_number_of_samples_seen
-        if strategy.solo:
+        if isinstance(strategy, Alone):
             return (0, 1)
         ranks = strategy.session_ranks()
-        return strategy.partition(seen) or (ranks.rank, ranks.count)
+        return (ranks.rank, ranks.count) if strategy.apart(seen) else (0, 1)
 
     def _counts(self) -> dict[DataUnit, int]:
         first = self.trainer.parameter_learners[0].modern

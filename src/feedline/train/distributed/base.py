@@ -24,10 +24,10 @@ from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, StoreError
 from feedline.train.learner import Learner
-from feedline.train.strategy import Contribution, Decision, Strategy, Total
+from feedline.train.strategy import Contribution, KeepsState, Strategy, Total
 
 
-class DistributedStrategy(Strategy, ABC):
+class DistributedStrategy(Strategy, KeepsState, ABC):
     """A `Strategy` of several ranks.
 
     Args:
@@ -88,26 +88,19 @@ class DistributedStrategy(Strategy, ABC):
         return {"way": self.way, "group": self._group, "after": self._after, "timeout": self._timeout_s}
 
     def apart(self, samples: int) -> bool:
-        """Return whether ranks train on parts of a minibatch after ``samples`` label samples, or each on all of it."""
-        return samples >= self._after
-
-    def partition(self, samples: int) -> tuple[int, int] | None:
         """See `Strategy`."""
-        return None if self.apart(samples) else (0, 1)
+        return samples >= self._after
 
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
         return Ranks(lambda: self.ranks)
 
-    def decide(self, minibatch: Minibatch) -> Decision:
-        """See `Strategy`: a rank whose source has ended keeps training on the others' parts until all have."""
-        return Decision.LEARN
-
-    def prepare(self) -> None:
+    def prepare(self, minibatch: Minibatch) -> bool:
         """See `Strategy`: gradients of other parameters than rank 0's would not be of use."""
         if self._learners and not self._equal and self.apart(self._learners[0].samples):
             with self.step():
                 self._make_equal()
+        return True
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -170,7 +163,7 @@ class DistributedStrategy(Strategy, ABC):
                 learner.load_state_dict({**state, "tensors": tensors})
 
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """See `Strategy`.
+        """See `KeepsState`.
 
         Raises:
             StateError: the state is of another strategy.

@@ -139,12 +139,12 @@ class BlockMomentum(DistributedStrategy):
             self._agreed = [parameter.detach().clone() for parameter in self.parameters]
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Strategy`; after `settle`, the velocity is the whole state."""
+        """See `KeepsState`; after `settle`, the velocity is the whole state."""
         tensors = {f"velocity {i}": velocity for i, velocity in enumerate(self._velocity)}
         return {"way": self.way, "tensors": tensors}
 
     def checked(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """See `Strategy`."""
+        """See `KeepsState`."""
         tensors = state.get("tensors", {})
         names = [f"velocity {i}" for i in range(len(self._velocity))]
         if state.get("way") != self.way or sorted(tensors) != sorted(names):

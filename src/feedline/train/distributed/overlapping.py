@@ -22,13 +22,12 @@ from feedline.errors import StateError, shown
 from feedline.train.distributed.base import DistributedStrategy, check_dense
 from feedline.train.distributed.gradients import Gradients
 from feedline.train.learner import Learner
-from feedline.train.strategy import Contribution, Total
+from feedline.train.strategy import Contribution, Overlapping, Total
 
 
-class OverlappingStrategy(DistributedStrategy):
+class OverlappingStrategy(DistributedStrategy, Overlapping):
     """A `DistributedStrategy` that sums gradients; see the module."""
 
-    begins_in_backward = True
     _gradients: Gradients | None = None
     #: The order of gradients in a checkpoint that was loaded.
     _advised: list[int] | None = None
@@ -89,12 +88,12 @@ class OverlappingStrategy(DistributedStrategy):
         return max(orders, key=len), [max(counts) for counts in zip(*added, strict=True)]
 
     def advice(self) -> dict[str, Any]:
-        """See `Strategy`: the order of gradients in buckets."""
+        """See `Overlapping`: the order of gradients in buckets."""
         order = self._advised if self._gradients is None else self._gradients.order or self._advised
         return {} if order is None else {"order": order}
 
     def take_advice(self, advice: Mapping[str, Any]) -> None:
-        """See `Strategy`."""
+        """See `Overlapping`."""
         order = advice.get("order")
         if order is None:
             return

@@ -16,6 +16,7 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.train.distributed.through_model import ThroughModel, in_parallel
+from feedline.train.strategy import HoldsParts
 from feedline.updates.arrays import is_sharded
 
 
@@ -37,17 +38,15 @@ def of_model(model: torch.nn.Module) -> ThroughModel | None:
     return through(model, ranks) if in_parallel(model) and not ranks.alone else None
 
 
-class Sharded(ThroughModel):
+class Sharded(ThroughModel, HoldsParts):
     """The strategy of several ranks whose model is sharded and exchanges gradients itself."""
-
-    shards = True
 
     @property
     def _why_skip(self) -> str:
         return "every forward pass of a sharded model involves all ranks; choose a larger minibatch"
 
     def pieces(self, count: int) -> None:
-        """See `Strategy`."""
+        """See `HoldsParts`."""
         rows = [int(row[0]) for row in self._ranks.gather([float(count)])]
         if len(set(rows)) > 1:
             found = ", ".join(f"rank {r}: {number}" for r, number in enumerate(rows))
@@ -58,7 +57,7 @@ class Sharded(ThroughModel):
 
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:
-        """See `Strategy`: gradients are exchanged in the last pass."""
+        """See `ExchangesInBackward`: gradients are exchanged in the last pass."""
         parts = self._sharded_modules()
         for module in parts:
             module.set_requires_gradient_sync(False, recurse=False)
@@ -70,7 +69,7 @@ class Sharded(ThroughModel):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """See `Strategy`: parameters are gathered before, and stay so."""
+        """See `ExchangesInBackward`: parameters are gathered before, and stay so."""
         parts = self._sharded_modules()
         groups = [group for module in parts for group in module._get_fsdp_state()._fsdp_param_groups]
         before = [group.post_forward_mesh_info for group in groups]

@@ -21,8 +21,8 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
-from feedline.train.strategy import Contribution, Decision, Strategy, Total
-from feedline.train.summary import NOTHING, Summary, summed
+from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, Strategy, Total
+from feedline.train.summary import NOTHING, Summary
 from feedline.train.wrapped import uncompiled
 
 _log = logging.getLogger("feedline")
@@ -33,16 +33,13 @@ def in_parallel(model: torch.nn.Module) -> bool:
     return isinstance(uncompiled(model), torch.nn.parallel.DistributedDataParallel)
 
 
-class ThroughModel(Strategy):
+class ThroughModel(Strategy, ExchangesInBackward):
     """Strategy of a session of several ranks whose learners have none.
 
     Args:
         model: trained model, compiled or not.
         ranks: ranks of the session.
     """
-
-    exchanges_in_backward = True
-    splits_sums = True
 
     def __init__(self, model: torch.nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
@@ -106,14 +103,11 @@ class ThroughModel(Strategy):
             )
         return Decision.END if ended else Decision.SKIP
 
-    def passes(self, minibatch: Minibatch) -> bool:
-        """See `Strategy`: where a rank without data cannot take part."""
-        return not (self._decided or self._joins) and self.decide(minibatch) is not Decision.LEARN
-
-    def prepare(self) -> None:
-        """See `Strategy`."""
+    def prepare(self, minibatch: Minibatch) -> bool:
+        """See `Strategy`: where a rank without data cannot take part, all decide if no session has."""
         self._joined = False
         self._used.clear()
+        return self._decided or self._joins or self.decide(minibatch) is Decision.LEARN
 
     def reduce(self, own: Contribution) -> Total:
         """See `Strategy`: the model has computed the mean over ranks of the sums of their parts."""
@@ -139,18 +133,14 @@ class ThroughModel(Strategy):
             if not any(users):
                 parameter.grad = None
 
-    def summed(self, summary: Summary) -> Summary:
-        """See `Strategy`."""
-        return summed(self._ranks, summary)
-
     def accumulating(self) -> AbstractContextManager[None]:
-        """See `Strategy`: gradients are exchanged in the last pass, as ranks may make different numbers of passes."""
+        """See `ExchangesInBackward`: gradients travel in the last pass, as ranks may make different numbers of them."""
         postponed: Any = getattr(self._model, "no_sync", contextlib.nullcontext)
         context: AbstractContextManager[None] = postponed()
         return context
 
     def backward_of_nothing(self) -> None:
-        """See `Strategy`."""
+        """See `ExchangesInBackward`."""
         self._joined = True
         if self._joins:
             model: Any = uncompiled(self._model)
@@ -163,7 +153,7 @@ class ThroughModel(Strategy):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """See `Strategy`: ranks may evaluate different numbers of minibatches, but all use rank 0's buffers."""
+        """See `ExchangesInBackward`: ranks may evaluate different numbers of minibatches, with rank 0's buffers."""
         wrapped = [m for m in self._model.modules() if isinstance(m, torch.nn.parallel.DistributedDataParallel)]
         shared = [module for module in wrapped if module.broadcast_buffers]
         self._ranks.broadcast([buffer for module in shared for buffer in module.buffers() if buffer.numel()])

@@ -21,6 +21,7 @@ import torch
 from feedline.collective.buckets import Bucket
 from feedline.collective.communicator import Communicator
 from feedline.collective.sums import BucketSums
+from feedline.data import Minibatch
 from feedline.errors import StateError, shown
 from feedline.kvstore import KVStore
 from feedline.kvstore.bucket_sums import PushedSums
@@ -95,12 +96,12 @@ class ThroughStore(OverlappingStrategy):
 
     # ---- what compression holds back --------------------------------------------------------------------------
 
-    def prepare(self) -> None:
+    def prepare(self, minibatch: Minibatch) -> bool:
         """See `Strategy`."""
-        super().prepare()
         self._gathered = {}
         if self._gradients is not None and self._gradients.sums is not None:
             self._hold_back(self._gradients.sums)
+        return super().prepare(minibatch)
 
     def _hold_back(self, sums: BucketSums) -> None:
         """Continue with the residuals of a checkpoint, if they have the same code."""
@@ -141,7 +142,7 @@ class ThroughStore(OverlappingStrategy):
         return found
 
     def advice(self) -> dict[str, Any]:
-        """See `Strategy`; residuals are in it after a `settle` before ``saving``."""
+        """See `Overlapping`; residuals are in it after a `settle` before ``saving``."""
         if not self._gathered:
             return super().advice()
         about = {
@@ -153,7 +154,7 @@ class ThroughStore(OverlappingStrategy):
         return {**super().advice(), "residuals": about, "tensors": tensors}
 
     def take_advice(self, advice: Mapping[str, Any]) -> None:
-        """See `Strategy`."""
+        """See `Overlapping`."""
         super().take_advice(advice)
         about, tensors = advice.get("residuals", {}), advice.get("tensors", {})
         try:

@@ -28,6 +28,7 @@ from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
 from feedline.train.report.surroundings import surroundings
 from feedline.train.session import TrainingSession
+from feedline.train.strategy import Alone
 from feedline.train.summary import Summary
 from feedline.train.wrapped import unwrapped
 
@@ -183,7 +184,7 @@ def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, A
         "metric_name": _name_of(run.trainer.metric),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "learners": [type(learner).__name__ for learner in trainer.learners],
-        "workers": 1 if trainer.learners[0].strategy.solo else run.ranks.count,
+        "workers": 1 if isinstance(learners[0].strategy, Alone) else run.ranks.count,
         "streams": {} if schema is None else {name: repr(stream) for name, stream in schema.items()},
         "settings": {
             "minibatch size": str(run.size).removeprefix("Schedule(").removesuffix(")"),
