@@ -273,7 +273,7 @@ class MinibatchSource:
             if count > 1 and not self._reader.shared and self._timeline.arcs is None:
                 self._reader.shared = on_this_machine(count) > 1
             cursor, together = self._cursor, self._together
-            if together is not None and cursor is not None and cursor is together.cursor:
+            if together is not None and cursor is not None and cursor == together.cursor:
                 if size == together.size and count == 1:
                     minibatch, after = together.take(self._place.position.label_samples)
                     if finish is not None:

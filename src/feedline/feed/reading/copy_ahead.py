@@ -115,8 +115,7 @@ class CopyAhead:
         waiting = self._waiting
         if waiting:
             head = waiting[0]
-            # Identity, not equality: the cursor is the end of the last minibatch, or the position has jumped.
-            if head.cursor is cursor and head.request == (size, index, count):
+            if head.cursor == cursor and head.request == (size, index, count):
                 waiting.popleft()
                 self.used += head.begun is not None
                 return head.plan, head.begun

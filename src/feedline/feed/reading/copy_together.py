@@ -50,7 +50,7 @@ class CopyTogether:
         sources: of a corpus of several, the function from ids to the number of the corpus of each sequence; else None.
 
     Attributes:
-        cursor: where the next one begins, the very object with which the last one ended; None: there is none.
+        cursor: where the next one begins; None: there is none.
         size: budget in samples for which they were planned.
         used: number of minibatches taken.
     """
