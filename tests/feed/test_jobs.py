@@ -51,6 +51,24 @@ def test_no_more_threads_than_asked_for_and_none_after_the_end():
         threading.Event().wait(0.01)
 
 
+def test_one_thread_does_the_work_where_the_system_starts_no_more():
+    program = """
+import resource, threading
+from feedline.concurrency.jobs import Threads
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+threading.stack_size(1 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30) + (256 << 20),) * 2)
+threads = Threads(4)
+print(sum(job.result() for job in [threads.submit(lambda i=i: i) for i in range(8)]))
+try:
+    Threads(1).submit(int)
+except RuntimeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "28\ncan't start new thread\n", done.stderr
+
+
 def test_closing_cancels_what_has_not_begun():
     threads, go = Threads(1), threading.Event()
     running, waiting = threads.submit(go.wait), threads.submit(lambda: 1)

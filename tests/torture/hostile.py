@@ -7,8 +7,10 @@ error that it promises. Memory that an input of a few kilobytes asks for without
 from __future__ import annotations
 
 import copy
+import os
 import random
 import resource
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +93,10 @@ def _places(found: Any, path: tuple[Any, ...]) -> Any:
             yield from _places(child, (*path, key))
 
 
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
 def limit(memory: int, seconds: int) -> None:
     """Limit this process to some more bytes, and some seconds of processor time."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -124,8 +130,14 @@ class Hostile(Scenario):
             return
         for k in range(self.batch):
             what, parse = self.draw(case, k)
+            threads = _threads()
             case.attempt(what, parse, self.allowed())
             case.tally("inputs")
+            # Sources that were dropped end their threads as soon as these are scheduled. Until then they take address
+            # space, which is limited here.
+            deadline = time.monotonic() + 5
+            while _threads() > threads and time.monotonic() < deadline:
+                time.sleep(0.001)
 
     def allowed(self) -> tuple[type[BaseException], ...] | None:
         """Errors that the parser promises to raise; None: only feedline's."""

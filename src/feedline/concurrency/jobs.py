@@ -158,14 +158,23 @@ class Threads:
         _open.add(self)
 
     def submit(self, call: Callable[[], Result]) -> Job[Result]:
-        """Queue ``call()`` for a thread."""
+        """Queue ``call()`` for a thread.
+
+        Raises:
+            RuntimeError: the system starts no thread. Where there is one already, that does all the work.
+        """
         job = Job(call)
-        self._queue.put(job)
         if len(self._ends) < self._count:
             jobs, running = self._queue, self._running
             end = Job(lambda: _work(jobs, running))
-            _thread.start_new_thread(end.run, ())
-            self._ends.append(end)
+            try:
+                _thread.start_new_thread(end.run, ())
+            except RuntimeError:
+                if not self._ends:
+                    raise
+            else:
+                self._ends.append(end)
+        self._queue.put(job)
         return job
 
     def close(self) -> None:
