@@ -69,7 +69,7 @@ BegunAhead = _native.Copy | _native.Staged | Begun | None
 """A copy of a minibatch's sequences, their staging, or their first transform; None: it is made when requested."""
 
 
-class _Planned(NamedTuple):
+class _PlannedAhead(NamedTuple):
     """A minibatch planned ahead for a request (size, index, count) at a cursor."""
 
     cursor: Cursor
@@ -105,7 +105,7 @@ class CopyAhead:
         self._packer, self._axis, self._chunks, self._reader = packer, axis, chunks, reader
         self._staging = reader if isinstance(reader, Staging) else None
         self._budget_bytes, self._first = budget_bytes, first
-        self._waiting: deque[_Planned] = deque()
+        self._waiting: deque[_PlannedAhead] = deque()
         self._asked: tuple[int, int, int] | None = None
         self.threshold = AHEAD_BYTES
         self.used = 0
@@ -159,7 +159,7 @@ class CopyAhead:
                 plan = self._packer.plan(self._axis, cursor, size, index, count)
                 if plan.ended:
                     break
-                waiting.append(_Planned(cursor, asked, plan, self._start(plan.parts)))
+                waiting.append(_PlannedAhead(cursor, asked, plan, self._start(plan.parts)))
             except Exception:
                 # Planned again when requested, and raised then: the minibatches before it are valid.
                 break
