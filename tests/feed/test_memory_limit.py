@@ -10,6 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import feedline as fl
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.reading import prefetch
+from feedline.feed.reading.prefetch import BufferedReader, Stats
+from feedline.feed.timeline import ChunkTable
+
 LIMIT = 256 << 20
 PYARROW = 32 << 20  # bytes more with it, of which it takes 20 to 30, differing from run to run
 SIZE = 112 << 20  # of each file; more than the group has besides the interpreter, in one window
@@ -134,3 +140,30 @@ def test_a_source_is_not_killed(group, tmp_path, write):
         told[window] = done.stdout.strip()
     assert told["default"] in ("read True", "refused True")
     assert told["8"] == "read True"
+
+
+def test_what_was_fetched_for_a_chunk_that_has_no_room_is_dropped(tmp_path, monkeypatch):
+    """Otherwise the room for reading ahead would shrink with every error."""
+    _lines(tmp_path / "data.ctf", b"".join(b"|a %d |b %d\n" % (i, i % 7) for i in range(10_000)))
+    one = fl.Stream((), "float32")
+    corpus = fl.CTFDeserializer(tmp_path / "data.ctf", a=one, b=one, cache=False, chunk_size=4 << 20)
+    reader = BufferedReader(
+        corpus,
+        ChunkSet(corpus.schema),
+        Stats(),
+        total=len(corpus.chunks()),
+        table=ChunkTable(corpus.chunks()),
+        threads=2,
+        budget_bytes=None,
+    )
+    reader.ranges.forced = True
+    with monkeypatch.context() as patch:
+        patch.setattr(prefetch, "available", lambda: 1 << 20)
+        for chunk in range(4):
+            with pytest.raises(MemoryError, match=f"chunk {chunk} of .*data.ctf"):
+                reader.fetch(np.array([chunk]))
+            assert reader.ranges.used_bytes == 0
+    assert [chunk.num_sequences for chunk in reader.fetch(np.arange(2))] == [
+        info.sequences for info in corpus.chunks()[:2]
+    ]
+    reader.close()
