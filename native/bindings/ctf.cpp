@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "entries.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -107,11 +108,7 @@ feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::
 nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::int64_t start,
                 Input<std::uint8_t> entries, std::uint64_t origin, std::int64_t allowed_errors) {
     constexpr std::int64_t pad = 64;
-    const std::size_t n = entries.size() / sizeof(feedline::CtfEntry);
-    if (entries.size() % sizeof(feedline::CtfEntry) != 0)
-        throw nb::value_error("entries have 24 bytes each");
-    if (reinterpret_cast<std::uintptr_t>(entries.data()) % alignof(feedline::CtfEntry) != 0)
-        throw nb::value_error("entries must be aligned");
+    const std::size_t n = feedline::bindings::checked_entries(entries);
     if (n > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("more than 2**32 - 1 sequences");
     const auto total = static_cast<std::int64_t>(text.size());
     if (start < pad || start > total - pad)

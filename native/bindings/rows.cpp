@@ -132,12 +132,12 @@ void bind_rows(nb::module_& m) {
                                      "Parses rows that are JSON objects. Immutable and thread-safe.\n\n"
                                      "fields: (type, shape, ragged); paths: the keys that lead to each.")
         .def(nb::new_(&make_json), "fields"_a, "paths"_a, "memory_bytes"_a)
-        .def("parse", &parse<feedline::JsonParser>, "text"_a, "start"_a, "begin"_a, "size"_a, kParseDoc);
+        .def("parse", &parse<feedline::JsonParser>, "text"_a, "start"_a, "entries"_a, "origin"_a, kParseDoc);
     nb::class_<feedline::CsvParser>(m, "CsvParser",
                                     "Parses rows of cells. Immutable and thread-safe.\n\n"
                                     "columns: (field, or -1 to skip the column; place of its value in the sample).")
         .def(nb::new_(&make_csv), "fields"_a, "columns"_a, "delimiter"_a, "memory_bytes"_a)
-        .def("parse", &parse<feedline::CsvParser>, "text"_a, "start"_a, "begin"_a, "size"_a, kParseDoc);
+        .def("parse", &parse<feedline::CsvParser>, "text"_a, "start"_a, "entries"_a, "origin"_a, kParseDoc);
     nb::class_<feedline::RowIndexer> indexer(
         m, "RowIndexer",
         "Finds the rows of a text that is fed block by block. Not thread-safe.\n\n"

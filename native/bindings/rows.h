@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "entries.h"
 #include "feedline/rows.h"
 #include "unlocked.h"
 
@@ -53,32 +54,28 @@ inline std::vector<RowField> checked_fields(const std::vector<Field>& given, std
 }
 
 constexpr const char* kParseDoc =
-    "Parse rows and return (streams, errors). Row i is text[start + begin[i]:][:size[i]].\n\n"
+    "Parse rows and return (streams, errors). Entries are those of an indexer; a row is\n"
+    "text[start + offset - origin:][:size], so that `origin` is the offset of text[start].\n\n"
     "streams: for each field (values uint8, bounds, offsets); bounds of strings, offsets of ragged streams, else\n"
     "None. errors: uint8 array of 32-byte records: byte u8 (from text[start]), expected i8, got i8, row u4, stream\n"
     "i2, code u2; at most one a row.";
 
 template <class Parser>
-nb::tuple parse(const Parser& self, Input<std::uint8_t> text, std::int64_t start, Input<std::int64_t> begin,
-                Input<std::uint32_t> size) {
+nb::tuple parse(const Parser& self, Input<std::uint8_t> text, std::int64_t start, Input<std::uint8_t> entries,
+                std::uint64_t origin) {
     constexpr std::int64_t pad = 64;
-    const std::size_t n = begin.size();
-    if (size.size() != n) throw nb::value_error("begin and size must have one length");
+    const std::size_t n = checked_entries(entries);
     if (n > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("more than 2**32 - 1 rows");
     const auto total = static_cast<std::int64_t>(text.size());
     if (start < pad || start > total - pad)
         throw nb::value_error("64 bytes before `start` and behind the text must be readable");
-    const std::int64_t room = total - pad - start;
-    for (std::size_t i = 0; i < n; ++i) {
-        const std::int64_t b = begin.data()[i];
-        if (b < 0 || b > room || static_cast<std::int64_t>(size.data()[i]) > room - b)
-            throw nb::value_error("a row lies outside the text");
-    }
     RowColumns columns;
     {
         const Unlocked unlocked;
-        columns = self.parse({text.data() + start, begin.data(), size.data(), n});
+        columns = self.parse({text.data() + start, static_cast<std::size_t>(total - pad - start),
+                              reinterpret_cast<const CtfEntry*>(entries.data()), n, origin});
     }
+    if (columns.outside) throw nb::value_error("a row lies outside the text");
     nb::list streams;
     for (std::size_t s = 0; s < columns.streams.size(); ++s) {
         RowColumn& c = columns.streams[s];

@@ -53,8 +53,8 @@ struct Viewing {
 };
 
 nb::tuple view(const feedline::ExampleParser& self, Input<std::uint8_t> text, std::int64_t start,
-               Input<std::int64_t> begin, Input<std::uint32_t> size) {
-    return feedline::bindings::parse(Viewing{self}, text, start, begin, size);
+               Input<std::uint8_t> entries, std::uint64_t origin) {
+    return feedline::bindings::parse(Viewing{self}, text, start, entries, origin);
 }
 
 nb::object features(Input<std::uint8_t> message) {
@@ -76,9 +76,9 @@ void bind_tfrecord(nb::module_& m) {
         "fields: (type, shape, ragged); features: (name, whether it is a feature list, bytes of the sample where it is\n"
         "missing, or None).")
         .def(nb::new_(&make_parser), "fields"_a, "features"_a, "memory_bytes"_a)
-        .def("parse", &feedline::bindings::parse<feedline::ExampleParser>, "text"_a, "start"_a, "begin"_a, "size"_a,
+        .def("parse", &feedline::bindings::parse<feedline::ExampleParser>, "text"_a, "start"_a, "entries"_a, "origin"_a,
              feedline::bindings::kParseDoc)
-        .def("view", &view, "text"_a, "start"_a, "begin"_a, "size"_a,
+        .def("view", &view, "text"_a, "start"_a, "entries"_a, "origin"_a,
              "The same, but byte strings and texts, one a record and without bytes for missing ones, stay where they\n"
              "are: bounds are None, and the values begin and end of each in text[start:], int64.");
     nb::class_<feedline::RecordIndexer> indexer(

@@ -565,13 +565,12 @@ RowColumns JsonParser::parse(const Rows& rows) const {
     return parse_rows(machine, sink, rows);
 }
 
-std::uint32_t JsonParser::samples(const Rows& row, int size_stream) const {
+std::uint32_t JsonParser::samples(const std::uint8_t* row, std::size_t n, int size_stream) const {
     RowSink sink(fields_, 0, memory_limit_);
     Machine machine(fields_, *root_, sink);
     sink.begin_row();
-    std::vector<std::uint8_t> scratch(row.size[0] + 1 + 2 * kRowPad, 0);
-    std::memcpy(scratch.data() + kRowPad, row.text + row.begin[0], row.size[0]);
-    std::size_t n = row.size[0];
+    std::vector<std::uint8_t> scratch(n + 1 + 2 * kRowPad, 0);
+    std::memcpy(scratch.data() + kRowPad, row, n);
     if (n == 0 || scratch[kRowPad + n - 1] != '\n') scratch[kRowPad + n++] = '\n';
     machine.row(scratch.data() + kRowPad, scratch.data() + kRowPad + n);
     return machine.fault.code == RowError::none ? sink.count(size_stream) : 0;

@@ -52,7 +52,7 @@ public:
             if (fields[s].ragged) push(out.streams[s].offsets, 0);
             // Room for all samples at once, as far as they fit: moving written data is expensive.
             else if (bytes_[s] != 0 && rows <= std::min(limit, kReserve) / bytes_[s])
-                out.streams[s].values.grow(rows * bytes_[s]);
+                out.streams[s].values.grow(rows * bytes_[s] + 1);  // one more, see `samples`
         }
     }
 
@@ -181,8 +181,12 @@ template <class Machine>
 RowColumns parse_rows(Machine& machine, RowSink& sink, const Rows& rows) {
     std::vector<std::uint8_t> scratch;
     for (std::size_t i = 0; i < rows.n; ++i) {
-        const std::uint8_t* p = rows.text + rows.begin[i];
-        std::size_t n = rows.size[i];
+        std::size_t begin, n;
+        if (!rows.find(i, begin, n)) {
+            sink.out.outside = true;
+            break;
+        }
+        const std::uint8_t* p = rows.text + begin;
         if (n == 0 || p[n - 1] != '\n') {
             scratch.assign(n + 1 + 2 * kRowPad, 0);
             if (n != 0) std::memcpy(scratch.data() + kRowPad, p, n);
@@ -193,7 +197,7 @@ RowColumns parse_rows(Machine& machine, RowSink& sink, const Rows& rows) {
         sink.begin_row();
         machine.fault = RowFault{};
         machine.row(p, p + n);
-        if (!sink.end_row(i, machine.fault, p, static_cast<std::uint64_t>(rows.begin[i]))) break;
+        if (!sink.end_row(i, machine.fault, p, begin)) break;
     }
     return std::move(sink.out);
 }

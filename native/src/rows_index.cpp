@@ -79,12 +79,11 @@ bool RowIndexer::end_row(std::uint64_t end, const std::uint8_t* rest, std::size_
         }
         CtfEntry entry{row_line_ + 1, row_, static_cast<std::uint32_t>(size), 1};
         if (parser_ != nullptr) {
-            const std::int64_t begin = 0;
             if (!carry_.empty()) {
                 if (n != 0) carry_.append(reinterpret_cast<const char*>(rest), n);
                 rest = reinterpret_cast<const std::uint8_t*>(carry_.data());
             }
-            entry.samples = parser_->samples({rest, &begin, &entry.size, 1}, size_stream_);
+            entry.samples = parser_->samples(rest, entry.size, size_stream_);
         }
         if (entries.capacity - entries.size < sizeof entry) entries.grow(sizeof entry);
         std::memcpy(entries.data + entries.size, &entry, sizeof entry);

@@ -519,20 +519,25 @@ RowColumns ExampleParser::parse(const Rows& records, const std::vector<std::uint
     if (!views.empty()) machine.views = views;
     machine.base = records.text;
     for (std::size_t i = 0; i < records.n; ++i) {
-        const std::uint8_t* const p = records.text + records.begin[i];
+        std::size_t begin, n;
+        if (!records.find(i, begin, n)) {
+            sink.out.outside = true;
+            break;
+        }
+        const std::uint8_t* const p = records.text + begin;
         sink.begin_row();
         machine.fault = RowFault{};
-        machine.record(p, records.size[i]);
-        if (!sink.end_row(i, machine.fault, p, static_cast<std::uint64_t>(records.begin[i]))) break;
+        machine.record(p, n);
+        if (!sink.end_row(i, machine.fault, p, begin)) break;
     }
     return std::move(sink.out);
 }
 
-std::uint32_t ExampleParser::samples(const Rows& record, int size_stream) const {
+std::uint32_t ExampleParser::samples(const std::uint8_t* record, std::size_t bytes, int size_stream) const {
     RowSink sink(fields_, 0, memory_limit_);
     Machine machine(fields_, sources_, names_, sink);
     sink.begin_row();
-    return machine.record(record.text + record.begin[0], record.size[0]) ? sink.count(size_stream) : 0;
+    return machine.record(record, bytes) ? sink.count(size_stream) : 0;
 }
 
 bool list_features(const std::uint8_t* message, std::size_t n, std::vector<FeatureInfo>& found) {
@@ -618,11 +623,7 @@ void RecordIndexer::feed(const std::uint8_t* block, std::size_t n, CtfBytes& ent
         if (!told_) {
             const std::uint64_t whole = size_ + kRecordFrame;
             std::uint32_t samples = parser_ == nullptr;
-            if (count) {
-                const std::int64_t first = 0;
-                const auto size = static_cast<std::uint32_t>(whole);
-                samples = parser_->samples({held_.data(), &first, &size, 1}, size_stream_);
-            }
+            if (count) samples = parser_->samples(held_.data(), whole, size_stream_);
             emit(whole, samples, entries);
         }
         begin_ += size_ + kRecordFrame;

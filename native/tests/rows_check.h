@@ -96,24 +96,24 @@ inline void check_columns(const RowColumns& columns, const std::vector<RowField>
 template <class Parser>
 void parse(const Parser& parser, const std::string& text, const std::vector<CtfEntry>& entries, Random& random,
            std::size_t pad) {
-    std::vector<std::int64_t> begin;
-    std::vector<std::uint32_t> size;
-    for (const CtfEntry& e : entries) {
-        begin.push_back(static_cast<std::int64_t>(e.offset));
-        size.push_back(e.size);
-    }
+    std::vector<CtfEntry> rows = entries;
     if (random.below(4) == 0) {  // a hostile index: any ranges inside the text
         for (std::size_t i = random.below(5); i > 0; --i) {
             const std::size_t at = random.below(text.size() + 1);
-            begin.push_back(static_cast<std::int64_t>(at));
-            size.push_back(static_cast<std::uint32_t>(random.below(text.size() - at + 1)));
+            rows.push_back({0, at, static_cast<std::uint32_t>(random.below(text.size() - at + 1)), 1});
         }
     }
-    const std::size_t n = begin.size();
+    const std::size_t n = rows.size();
     const std::unique_ptr<std::uint8_t[]> bytes(new std::uint8_t[text.size() + 2 * pad]);
     std::memset(bytes.get(), "0\"\n9{,"[random.below(6)], text.size() + 2 * pad);
     if (!text.empty()) std::memcpy(bytes.get() + pad, text.data(), text.size());
-    const RowColumns all = parser.parse({bytes.get() + pad, begin.data(), size.data(), n});
+    const RowColumns all = parser.parse({bytes.get() + pad, text.size(), rows.data(), n, 0});
+    CHECK(!all.outside);
+    if (random.below(8) == 0) {
+        const CtfEntry beyond{0, text.size() + random.below(2), 1 + static_cast<std::uint32_t>(random.below(9)), 1};
+        CHECK(parser.parse({bytes.get() + pad, text.size(), &beyond, 1, 0}).outside);
+        CHECK(parser.parse({bytes.get() + pad, text.size(), &beyond, 1, beyond.offset + 1}).outside);
+    }
     if (all.errors.size) {
         CtfErrorRecord last;
         std::memcpy(&last, all.errors.data + all.errors.size - sizeof last, sizeof last);
@@ -123,7 +123,7 @@ void parse(const Parser& parser, const std::string& text, const std::vector<CtfE
     check_columns(all, parser.fields(), n);
     std::vector<std::size_t> at(parser.fields().size(), 0);
     for (std::size_t i = 0; i < n; ++i) {
-        const RowColumns one = parser.parse({bytes.get() + pad, &begin[i], &size[i], 1});
+        const RowColumns one = parser.parse({bytes.get() + pad, text.size(), &rows[i], 1, 0});
         check_columns(one, parser.fields(), 1);
         for (std::size_t s = 0; s < at.size(); ++s) {
             const CtfBytes& mine = one.streams[s].values;

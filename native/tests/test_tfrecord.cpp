@@ -93,10 +93,8 @@ T value(const CtfBytes& from, std::size_t at) {
 }
 
 RowColumns parsed(const ExampleParser& parser, const std::string& text, const std::vector<CtfEntry>& entries) {
-    std::vector<std::int64_t> begin;
-    std::vector<std::uint32_t> size;
-    for (const CtfEntry& e : entries) begin.push_back(static_cast<std::int64_t>(e.offset)), size.push_back(e.size);
-    return parser.parse({reinterpret_cast<const std::uint8_t*>(text.data()), begin.data(), size.data(), begin.size()});
+    return parser.parse(
+        {reinterpret_cast<const std::uint8_t*>(text.data()), text.size(), entries.data(), entries.size(), 0});
 }
 
 std::vector<RowError> errors(const RowColumns& columns) {
@@ -110,10 +108,7 @@ std::vector<RowError> errors(const RowColumns& columns) {
 void check_views(const std::string& text, const std::vector<CtfEntry>& entries) {
     const ExampleParser parser({{RowType::text, {}, false}, {RowType::bytes, {}, false}},
                                {{"t", false, false, ""}, {"n", false, true, "fallback"}}, std::uint64_t{1} << 30);
-    std::vector<std::int64_t> begin;
-    std::vector<std::uint32_t> size;
-    for (const CtfEntry& e : entries) begin.push_back(static_cast<std::int64_t>(e.offset)), size.push_back(e.size);
-    const Rows rows{reinterpret_cast<const std::uint8_t*>(text.data()), begin.data(), size.data(), begin.size()};
+    const Rows rows{reinterpret_cast<const std::uint8_t*>(text.data()), text.size(), entries.data(), entries.size(), 0};
     const RowColumns copied = parser.parse(rows), seen = parser.view(rows);
     CHECK(copied.errors.size == seen.errors.size && seen.streams[0].bounds.size == 0);
     CHECK(seen.errors.size == 0 || std::memcmp(copied.errors.data, seen.errors.data, seen.errors.size) == 0);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,15 +75,29 @@ struct RowColumn {
 struct RowColumns {
     std::vector<RowColumn> streams;
     CtfBytes errors;  // CtfErrorRecord with codes of RowError, ascending by row, one a row
+    bool outside = false;  // an entry lies outside the text: nothing else of the result counts
 };
 
-// Rows that a parser is given: row i is text[begin[i] .. begin[i] + size[i]). 64 bytes before text and after the last row
-// must be readable (their values do not matter).
+// Rows that a parser is given: row i is text[offset - origin ..][0 .. size) of its entry; `origin` is the file offset of
+// text[0]. 64 bytes before text and after its end must be readable (their values do not matter). Each entry is read
+// once, and checked, so that it may lie in a file that others can write to.
 struct Rows {
     const std::uint8_t* text;
-    const std::int64_t* begin;
-    const std::uint32_t* size;
+    std::size_t bytes;
+    const CtfEntry* entries;
     std::size_t n;
+    std::uint64_t origin;
+
+    // Finds row i: where it begins in the text, and its bytes; false if that is outside.
+    bool find(std::size_t i, std::size_t& begin, std::size_t& size) const {
+        CtfEntry entry;
+        std::memcpy(&entry, entries + i, sizeof entry);
+        const std::uint64_t first = entry.offset - origin;  // huge if it lies before the text
+        if (first > bytes || entry.size > bytes - first) return false;
+        begin = static_cast<std::size_t>(first);
+        size = entry.size;
+        return true;
+    }
 };
 
 // Parses rows, each a JSON object, strictly by RFC 8259, but with NaN, Infinity and -Infinity. Immutable, for any number
@@ -95,7 +110,7 @@ public:
 
     RowColumns parse(const Rows& rows) const;
     // Samples of one row: those of stream `size_stream`, if that is >= 0, else of the longest; 0 for a bad row.
-    std::uint32_t samples(const Rows& row, int size_stream) const;
+    std::uint32_t samples(const std::uint8_t* row, std::size_t bytes, int size_stream) const;
 
     const std::vector<RowField>& fields() const { return fields_; }
 

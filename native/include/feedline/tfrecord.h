@@ -55,7 +55,7 @@ public:
     // no bounds, and as values begin and end of each in records.text, int64.
     RowColumns view(const Rows& records) const { return parse(records, views_); }
     // Samples of one record: those of stream `size_stream`, if that is >= 0, else of the longest; 0 for a bad one.
-    std::uint32_t samples(const Rows& record, int size_stream) const;
+    std::uint32_t samples(const std::uint8_t* record, std::size_t bytes, int size_stream) const;
 
     const std::vector<RowField>& fields() const { return fields_; }
     std::uint64_t memory_limit() const { return memory_limit_; }

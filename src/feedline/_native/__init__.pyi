@@ -32,7 +32,7 @@ class CsvParser:
         memory_bytes: int,
     ) -> None: ...
     def parse(
-        self, text: NDArray[np.uint8], start: int, begin: NDArray[np.int64], size: NDArray[np.uint32]
+        self, text: NDArray[np.uint8], start: int, entries: NDArray[np.uint8], origin: int
     ) -> tuple[list[tuple[Any, ...]], NDArray[np.uint8]]: ...
 
 # What the classes below have in common; in the module they have no base.
@@ -81,10 +81,10 @@ class ExampleParser:
         memory_bytes: int,
     ) -> None: ...
     def parse(
-        self, text: NDArray[np.uint8], start: int, begin: NDArray[np.int64], size: NDArray[np.uint32]
+        self, text: NDArray[np.uint8], start: int, entries: NDArray[np.uint8], origin: int
     ) -> tuple[list[tuple[Any, ...]], NDArray[np.uint8]]: ...
     def view(
-        self, text: NDArray[np.uint8], start: int, begin: NDArray[np.int64], size: NDArray[np.uint32]
+        self, text: NDArray[np.uint8], start: int, entries: NDArray[np.uint8], origin: int
     ) -> tuple[list[tuple[Any, ...]], NDArray[np.uint8]]: ...
 
 class Fetch:
@@ -226,7 +226,7 @@ class JsonParser:
         memory_bytes: int,
     ) -> None: ...
     def parse(
-        self, text: NDArray[np.uint8], start: int, begin: NDArray[np.int64], size: NDArray[np.uint32]
+        self, text: NDArray[np.uint8], start: int, entries: NDArray[np.uint8], origin: int
     ) -> tuple[list[tuple[Any, ...]], NDArray[np.uint8]]: ...
 
 class MlfIndexer(_TextIndexer):

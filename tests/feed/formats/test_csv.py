@@ -142,13 +142,12 @@ def parsed(text, delimiter, kinds):
     indexer = _native.RowIndexer.csv(ord(delimiter), 0, 1 << 20)
     block = np.frombuffer(text, np.uint8)
     found = [indexer.feed(block[i : i + 7]) for i in range(0, len(block), 7)]
-    entries = np.concatenate([*found, indexer.finish()]).view("<u8").reshape(-1, 3)
-    begin, size = entries[:, 1].astype(np.int64), (entries[:, 2] & 0xFFFFFFFF).astype(np.uint32)
+    entries = np.concatenate([*found, indexer.finish()])
     buffer = np.full(len(text) + 128, ord("1"), np.uint8)
     buffer[64:-64] = block
     fields = fields_of(schema, frozenset(), 1 << 30, "CSV")
     parser = _native.CsvParser(fields, [(k, 0) for k in range(len(kinds))], ord(delimiter), 1 << 30)
-    arrays, errors = parser.parse(buffer, 64, begin, size)
+    arrays, errors = parser.parse(buffer, 64, entries, 0)
     bad = set(errors.view("<u4").reshape(-1, 8)[:, 6].tolist())
     columns = []
     for stream, (data, bounds, _) in zip(schema.values(), arrays, strict=True):

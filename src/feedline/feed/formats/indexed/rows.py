@@ -296,10 +296,9 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         file = place.file
         entries = file.checked(lambda index: index.entries(place.local))
         ordinals = self._ordinals(place)
-        position = entries["offset"].astype(np.int64) - place.begin
         parser = self._parser
         parse = parser.view if self._views and isinstance(parser, _native.ExampleParser) else parser.parse
-        return self._parse(file, buffer, parse, position=position, entries=entries, ordinals=ordinals, holes=holes)
+        return self._parse(file, buffer, parse, entries=entries, origin=place.begin, ordinals=ordinals, holes=holes)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return rows of one file; ``local`` is ascending."""
@@ -312,16 +311,11 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 holes += file.fill(text, buffer[_PAD + place : _PAD + place + high - low], low)
             file.compare(text)
+            moved = entries.copy()
+            moved["offset"] = position
             ordinals = local + self._starts[number]
-            return self._parse(
-                file,
-                buffer,
-                self._parser.parse,
-                position=position,
-                entries=entries,
-                ordinals=ordinals,
-                holes=holes,
-            )
+            parse = self._parser.parse
+            return self._parse(file, buffer, parse, entries=entries, moved=moved, ordinals=ordinals, holes=holes)
 
     def _parse(
         self,
@@ -329,14 +323,27 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         buffer: NDArray[np.uint8],
         parse: Callable[..., tuple[list[tuple[Any, ...]], NDArray[np.uint8]]],
         *,
-        position: NDArray[np.int64],
         entries: NDArray[Any],
+        moved: NDArray[Any] | None = None,
+        origin: int = 0,
         ordinals: Ordinals,
         holes: Sequence[Hole],
     ) -> Chunk:
-        """Parse the rows that are in ``buffer`` at ``position`` after the padding."""
+        """Parse rows whose text is in ``buffer`` after the padding.
+
+        Args:
+            file: the file.
+            buffer: text of the rows with padding on both sides.
+            parse: function of the parser.
+            entries: their entries in the index.
+            moved: the same with offsets in a text of which parts were left out; None: none were.
+            origin: offset of the buffer's first byte after the padding, as the entries count.
+            ordinals: their ordinals in the corpus.
+            holes: gaps in the text.
+        """
+        placed = entries if moved is None else moved
         try:
-            streams, found = parse(buffer, _PAD, position, np.ascontiguousarray(entries["size"]))
+            streams, found = parse(buffer, _PAD, placed.view(np.uint8), origin)
         except ValueError as error:
             # Cannot happen unless the index file is being changed: text and entries have been checked.
             raise DataError(
@@ -381,8 +388,8 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         def of_record(k: int) -> DataError:
             record = records[k]
             row = int(record["row"])
-            at = int(record["byte"])
-            shown = bytes(kept[_PAD + at : _PAD + int(position[row]) + int(entries["size"][row])][: 4 * _SHOWN])
+            at, position = int(record["byte"]), int(placed["offset"][row]) - origin
+            shown = bytes(kept[_PAD + at : _PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
             what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
             if not self._numbers_lines:
@@ -390,7 +397,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             return DataError(
                 what,
                 path=str(file.given),
-                byte=int(entries["offset"][row]) + at - int(position[row]),
+                byte=int(entries["offset"][row]) + at - position,
                 line=self._line(entries, row),
                 sequence=int(ordinals[row]),
                 stream=at_fault,
