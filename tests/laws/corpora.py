@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.timeline import blocks
+from tests.inside import lay_out, timeline_of
 from tests.oracles.packing import Step
 
 
@@ -109,7 +110,7 @@ class World:
     def source(self, **changes):
         with mock.patch.object(blocks, "BLOCK_BYTES", self.block or blocks.BLOCK_BYTES):
             source = fl.MinibatchSource(self.corpus(), **{**self.settings, **changes})
-        source._axis.step = self.step
+        lay_out(source, self.step)
         return source
 
     @property
@@ -143,7 +144,7 @@ def worlds(draw, unit=None, order=None):
 
 def chunks_of_windows(source, count):
     """Number of chunks, or blocks, of the windows that the next ``count`` sequences stand in, at least one of them."""
-    timeline, position = source._timeline, source.position
+    timeline, position = timeline_of(source), source.position
     plan = timeline.window_at(position.sweep, position.ordinal)
     chunks, seen = len(plan.chunks), plan.first + plan.count - position.ordinal
     while seen < count:
@@ -171,6 +172,6 @@ def owner(world, source, k, count):
     sweep, place = divmod(k, world.total)
     if world.settings["shuffle"] is False:
         return place % count
-    plan = source._timeline.window_at(sweep, place)
+    plan = timeline_of(source).window_at(sweep, place)
     chunk, _ = plan.locate(place - plan.first, place - plan.first + 1)
     return (plan.position + int(chunk[0])) % count

@@ -21,6 +21,7 @@ from feedline.feed.formats.store import MANIFEST
 from feedline.feed.timeline import blocks
 from tests.effort import examples
 from tests.feed.formats.test_store import forge, put, write
+from tests.inside import copy_ahead_of, never_together
 
 PAGE = os.sysconf("SC_PAGESIZE")
 N = 600
@@ -76,8 +77,8 @@ def expected(whole):
 
 def source_of(path, ahead=False, streams=None, **options):
     source = fl.MinibatchSource(fl.StoreDeserializer(path, streams), **{"seed": 3, "max_sweeps": 1, **options})
-    source._ahead.threshold = 0 if ahead else 1 << 60
-    source._together = None  # else all of it would have been copied before the cut
+    copy_ahead_of(source).threshold = 0 if ahead else 1 << 60
+    never_together(source)  # else all of it would have been copied before the cut
     return source
 
 

@@ -1,0 +1,401 @@
+"""Insides of the product that tests reach, each in one place.
+
+Tests speak to public names. A few need an inside: to force a path that little data would not take, to plant a fault in
+a running object, or to wait for what only the inside knows. Each such inside has one function here, which says why it
+is reached. So when an inside moves, this file changes and no test does. What is returned is used by its public names.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    import pytest
+    import torch
+
+    import feedline as fl
+    from feedline import _native
+    from feedline.collective.communicator import Communicator
+    from feedline.collective.heartbeat import Heartbeat
+    from feedline.feed.reading.copy_ahead import CopyAhead
+    from feedline.feed.reading.copy_together import CopyTogether
+    from feedline.feed.timeline import Timeline
+    from feedline.kvstore.parameter_server.connection import ServerConnection
+
+# ---- sources --------------------------------------------------------------------------------------------------
+
+
+def reader_of(source: fl.MinibatchSource) -> Any:
+    """Return the reader of a source: by its `forced` and `backend` all is fetched, whatever the page cache holds."""
+    return source._reader
+
+
+def copy_ahead_of(source: fl.MinibatchSource) -> CopyAhead:
+    """Return what copies minibatches ahead: its `threshold` decides for which sizes, its `used` tells how often."""
+    return source._ahead
+
+
+def copies_waiting(source: fl.MinibatchSource) -> list[Any]:
+    """Return the copies of the minibatches planned ahead: no one can see from outside how many wait, or are done."""
+    return [planned.copy for planned in source._ahead._waiting]
+
+
+def copy_together_of(source: fl.MinibatchSource) -> CopyTogether | None:
+    """Return what copies small minibatches together, None if nothing does: its `used` and `cursor` tell what it has."""
+    return source._together
+
+
+def never_together(source: fl.MinibatchSource) -> None:
+    """Have each minibatch made by itself: results are the same, so that no setting asks for it."""
+    source._together = None
+
+
+def interrupt_taking(source: fl.MinibatchSource, iterator: Any) -> None:
+    """Have minibatches copied together pass through ``iterator(those left)``, which raises where a signal would."""
+    source._together._left = iterator(source._together._left)
+
+
+def next_finished(source: fl.MinibatchSource, size: int, finish: Any) -> fl.Minibatch:
+    """Return the next minibatch as a loader takes it: ``finish`` is called before it counts as delivered."""
+    return source._next(size, None, finish)
+
+
+def timeline_of(source: fl.MinibatchSource) -> Timeline:
+    """Return the order of a source: its windows, which oracles are compared with, are not told by a plan."""
+    return source._timeline
+
+
+def lay_out(source: fl.MinibatchSource, step: int) -> None:
+    """Lay out so many sequences at a time, so that small corpora have ends of segments, too."""
+    source._axis.step = step
+
+
+# ---- fetching -------------------------------------------------------------------------------------------------
+
+
+def map_chunks(source: fl.MinibatchSource, count: int | None = None) -> None:
+    """Map the first chunks, None: all of them: faults are planted in files that are known, before anything is read."""
+    chunks = len(source.corpus.chunks()) if count is None else count
+    source._reader._slots_of(np.arange(chunks))
+
+
+def disk_of(source: fl.MinibatchSource) -> _native.Fetcher:
+    """Return the fetcher of mapped files: reads that fail are planted there, and it knows its memory."""
+    return source._reader._disk()
+
+
+def fetcher_memory(source: fl.MinibatchSource) -> int:
+    """Return the bytes that a fetcher holds: of the memory of a process, no other part is as exact."""
+    reader = source._reader
+    fetcher = getattr(reader, "ranges", reader)._fetcher
+    return 0 if fetcher is None else fetcher.memory
+
+
+def look_at_once(source: fl.MinibatchSource) -> None:
+    """Have the next minibatch check whether the page cache holds the data, whenever that was checked before."""
+    source._reader._look_at = 0.0
+
+
+def room_to_fetch(source: fl.MinibatchSource, room: int) -> None:
+    """Allow so many bytes of ranges in flight: little data would never fill the usual room."""
+    source._reader.ranges._room = room
+
+
+def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Return a list to which all readers of mapped files add ``("begin", blocks)`` and ``("take", block)``.
+
+    The order of reads is not visible from outside, where only the time they take depends on it.
+    """
+    from feedline.feed.reading.fetching import FetchingReader
+
+    begin, slot = FetchingReader._begin_group, FetchingReader._slot
+    calls: list[tuple[str, Any]] = []
+
+    def beginning(reader: FetchingReader, units: list[int], nbytes: int) -> None:
+        calls.append(("begin", tuple(units)))
+        begin(reader, units, nbytes)
+
+    def taking(reader: FetchingReader, unit: int) -> int:
+        calls.append(("take", unit))
+        return slot(reader, unit)
+
+    patch.setattr(FetchingReader, "_begin_group", beginning)
+    patch.setattr(FetchingReader, "_slot", taking)
+    return calls
+
+
+def segments_looked_up(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which readers add each segment whose chunks in memory they look up: a cost, not a result."""
+    from feedline.feed.reading.fetching import FetchingReader
+
+    looked, views = [], FetchingReader._views
+
+    def counted(reader: FetchingReader, segment: Any, which: slice) -> Any:
+        looked.append(segment)
+        return views(reader, segment, which)
+
+    patch.setattr(FetchingReader, "_views", counted)
+    return looked
+
+
+def fetch_mapped_files(
+    patch: pytest.MonkeyPatch,
+    backend: str = "any",
+    forced: bool = True,
+    fail: tuple[str, int, int, int] | None = None,
+) -> None:
+    """Have readers made from now on fetch everything; ``fail``: (name of a file, begin, end, errno) of failing reads.
+
+    For loaders, which make their readers themselves, and for faults that must be there before the first read.
+    """
+    from feedline.feed.reading.fetching import FetchingReader
+
+    init, know = FetchingReader.__init__, FetchingReader._know
+
+    def made(reader: FetchingReader, *arguments: Any) -> None:
+        init(reader, *arguments)
+        reader.backend, reader.forced = backend, forced
+
+    def known(reader: FetchingReader, file: Any) -> None:
+        known_before = file.address in reader._files
+        know(reader, file)
+        if fail is not None and not known_before and os.path.basename(file.path) == fail[0]:
+            reader._disk().fail(reader._files[file.address][1], *fail[1:])
+
+    patch.setattr(FetchingReader, "__init__", made)
+    patch.setattr(FetchingReader, "_know", known)
+
+
+def chunks_decided(patch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which fetchers of ranges add each chunk whose keeping they decide on: threads hide the order."""
+    from feedline.feed.reading.ranges import RangeFetcher
+
+    decided, decide = [], RangeFetcher._decided
+
+    def noted(fetcher: RangeFetcher, job: Any, cache: Any) -> Any:
+        decided.append(job.chunk)
+        return decide(fetcher, job, cache)
+
+    patch.setattr(RangeFetcher, "_decided", noted)
+    return decided
+
+
+# ---- chunks read ahead ----------------------------------------------------------------------------------------
+
+
+def chunks_held(source: fl.MinibatchSource) -> list[Any]:
+    """Return the chunks in memory or on their way, each with its `job` and its `slot`, -1 until it is in use.
+
+    Only a test waits for threads that read ahead of need.
+    """
+    return list(source._reader._entries.values())
+
+
+def reading_locks(source: fl.MinibatchSource, whose: str) -> list[Any]:
+    """Return the locks that a reading thread may hold at a fork: of ``"jobs"`` in flight, or of the ``"reader"``."""
+    reader = source._reader
+    if whose == "reader":
+        return [reader._lock]
+    return [entry.job._lock for entry in reader._entries.values() if entry.slot < 0]
+
+
+# ---- ranks ----------------------------------------------------------------------------------------------------
+
+
+def pulse_of(ranks: Communicator) -> Heartbeat:
+    """Return the heartbeat of this rank: its `round` counts the exchanges, its `interval_s` may be made longer."""
+    return ranks._pulse
+
+
+def beats_read(pulse: Heartbeat) -> int:
+    """Return how often a heartbeat has read those of others: a moment between two beats begins where it changes."""
+    return pulse._reads
+
+
+def has_lost_its_server(pulse: Heartbeat) -> bool:
+    """Return whether a heartbeat has noticed that the store's server has ended, which exchanges are told later."""
+    return pulse._lost
+
+
+def resting_pulse(store: Any, rank: int, count: int, host: int | None) -> Heartbeat:
+    """Return a heartbeat whose thread does not run: the test makes each beat with `beat`, so that no time matters."""
+    from feedline.collective import heartbeat
+
+    with mock.patch.object(heartbeat, "begin"):
+        return heartbeat.Heartbeat(store, rank, count, host)
+
+
+def beat(pulse: Heartbeat) -> None:
+    """Do what the thread of a heartbeat does between two beats, and read what others say."""
+    for silence in pulse._silences.values():
+        silence.passed(pulse.interval_s)
+    pulse._look(pulse._store)
+
+
+def notice_beats(notice: Callable[[int], object]) -> None:
+    """Have heartbeats of this process call ``notice`` with the number of their beats, as long as it lives.
+
+    For the process of a rank: while it waits for others nothing else of it runs.
+    """
+    from feedline.collective.heartbeat import Heartbeat
+
+    look = Heartbeat._look
+
+    def looks(pulse: Heartbeat, store: Any) -> None:
+        look(pulse, store)
+        notice(pulse._reads)
+
+    Heartbeat._look = looks
+
+
+def change_sent(collective: Communicator, change: Callable[[Sequence[Any]], object]) -> None:
+    """Have ``change`` alter the tensors of each exchange before they are sent: no rank of ours sends what is wrong."""
+    begin = collective.exchanges._begin
+
+    def lie(tensor: Any, method: str, received: Any, sent: Sequence[Any]) -> Any:
+        change(sent)
+        return begin(tensor, method, received, sent)
+
+    collective.exchanges._begin = lie
+
+
+def meeting_socket(host: str, port: int) -> socket.socket | None:
+    """Return the socket on which rank 0 would listen, None if torch has to: without waiting for other ranks."""
+    from feedline.collective import rendezvous
+
+    return rendezvous._listening(host, port)
+
+
+# ---- stores of weights ----------------------------------------------------------------------------------------
+
+
+def updater_of(store: Any) -> Any:
+    """Return the updater of a store of one process, whose numbers and states pulled weights tell only in part."""
+    return store._table.updater
+
+
+def entries_of(store: Any) -> list[Any]:
+    """Return what a store of one process keeps for each key, to see that memory is used again."""
+    return list(store._table.entries.values())
+
+
+def before_next_send(store: Any, what: Callable[[], object]) -> None:
+    """Have ``what`` run before the store sends next: so others wait for this rank in the middle of a call."""
+    send = store._send
+
+    def late(given: Any) -> None:
+        store._send = send
+        what()
+        send(given)
+
+    store._send = late
+
+
+def store_of_trainer(trainer: Any) -> Any:
+    """Return the store that a Trainer of Gluon has made, None if none, which MXNet's interface does not show."""
+    return trainer._store
+
+
+def exchanges_of_trainer(trainer: Any) -> int:
+    """Return how many exchanges a Trainer of Gluon has begun with other ranks: none before it has a store."""
+    return 0 if trainer._store is None else pulse_of(trainer._store._store.ranks).round
+
+
+# ---- stores of servers ----------------------------------------------------------------------------------------
+
+
+def links_of(store: Any) -> list[ServerConnection]:
+    """Return the connections of a store to its servers, each of which may be asked for its process."""
+    return store._links
+
+
+def forget_a_push(link: ServerConnection) -> None:
+    """Have a connection send its last push again, as if no answer to it had come."""
+    link._sent -= 1
+
+
+def actor_of(link: ServerConnection) -> Any:
+    """Return the server's actor, to call it past the connection that is being tested."""
+    return link._actor
+
+
+def coordinator_of(store: Any) -> Any:
+    """Return the coordinator's actor, to kill it."""
+    return store._membership._coordinator
+
+
+def snapshots_of(store: Any) -> str:
+    """Return the folder of the servers' snapshots, which goes away with the last worker."""
+    return store._membership.folder
+
+
+def fall_silent(store: Any) -> None:
+    """Send no heartbeat any more: a worker that was killed, as far as others can tell."""
+    store._membership._over.set()
+
+
+def disconnect(store: Any) -> None:
+    """Close the connection of a store and nothing else: it has been given up as dead."""
+    store._undo.close()
+
+
+def held_back(store: Any, key: Any) -> torch.Tensor:
+    """Return what the compression of pushes has not sent yet of a key, which a later push brings."""
+    import torch
+
+    return torch.cat([store._encoder._residuals[key, part.server][0] for part in store._entries[key].parts])
+
+
+def be_patient(store: Any, seconds: float) -> None:
+    """Change how long a store waits at barriers: short for one of them, long for the others."""
+    store._timeout_s = seconds
+
+
+def watch_of(coordinator: Any) -> Any:
+    """Return the task that looks for silent workers, which only the end of its process ends."""
+    return coordinator._watch
+
+
+def hush(coordinator: Any, worker: str, seconds: float) -> None:
+    """Let a worker have been silent for so long, which takes no time."""
+    coordinator._silences[worker].passed(seconds)
+
+
+def check_token(address: str) -> None:
+    """Refuse to join a Ray off this machine without a token, as is done before anything is connected."""
+    from feedline.kvstore.parameter_server import ray_cluster
+
+    ray_cluster._check_token(address)
+
+
+def supervisor_of(server: Any) -> int:
+    """Return the process that supervises the Ray of a server, whose descendants are all processes of it."""
+    return server._ray.supervisor
+
+
+# ---- training -------------------------------------------------------------------------------------------------
+
+
+def gradients_of(strategy: Any) -> Any:
+    """Return what exchanges the gradients of a strategy: its `announced` and `sums` are on their way between ranks."""
+    return strategy._gradients
+
+
+def has_sent(gradients: Any) -> bool:
+    """Return whether gradients were sent, to see that it was within backward."""
+    return gradients._sent
+
+
+def hold_back_as(strategy: Any, rank: int, count: int, state: Any, sums: Any) -> None:
+    """Give ``sums`` what a rank of ``count`` holds back of a state: so many ranks are not started for it."""
+    strategy._ranks = SimpleNamespace(rank=rank, count=count)
+    strategy.take_advice(state)
+    strategy._hold_back(sums)
