@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import numpy as np
 
 if TYPE_CHECKING:
     import socket
+    import threading
     from collections.abc import Callable, Sequence
 
     import pytest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from feedline.feed.reading.copy_ahead import CopyAhead
     from feedline.feed.reading.copy_together import CopyTogether
     from feedline.feed.timeline import Timeline
+    from feedline.feed.workers.pool import Pool
     from feedline.kvstore.parameter_server.connection import ServerConnection
 
 # ---- sources --------------------------------------------------------------------------------------------------
@@ -207,6 +208,174 @@ def reading_locks(source: fl.MinibatchSource, whose: str) -> list[Any]:
     return [entry.job._lock for entry in reader._entries.values() if entry.slot < 0]
 
 
+# ---- loaders and their workers ---------------------------------------------------------------------------------
+
+
+def pool_of(loader: fl.DataLoader) -> Pool:
+    """Return the pool that a loader started last, which it shows to nobody."""
+    return loader._crew._newest()
+
+
+def executor_of(iterator: Any) -> Any:
+    """Return what makes the batches of an iterator: they are the same whatever does."""
+    return iterator._executor
+
+
+def backend_of(pool: Pool) -> Any:
+    """Return the processes, threads or actors of a pool: its `poll` and `close` have waits that a pool does not."""
+    return pool._backend
+
+
+def shared_of(pool: Pool) -> Any:
+    """Return what the threads of a pool share: tests hold its `lock`, or wait until nothing is under way."""
+    return pool._backend._shared
+
+
+def threads_of(pool: Pool) -> list[threading.Thread]:
+    """Return the threads of a pool, to see that they end after it."""
+    return pool._backend._threads
+
+
+def has_backlog(pool: Pool) -> bool:
+    """Return whether units wait because the queue to the workers is full."""
+    return bool(pool._backend._backlog)
+
+
+def abandoned_units(pool: Pool) -> list[int]:
+    """Return the tickets that finalisers gave up, which the next call cancels."""
+    return list(pool._orphans)
+
+
+def end_as_collected(pool: Pool) -> None:
+    """End a pool as its finaliser does, at a moment that the garbage collector would not choose."""
+    pool._end()
+
+
+def listens(pool: Pool, there: Callable[[], bool]) -> bool:
+    """Return whether a pool goes on at once where ``there`` says that a result has come: no test hits that moment."""
+    return pool._listen(0.0, there)
+
+
+def is_listened_to(pool: Pool) -> bool:
+    """Return whether a thread waits for the workers, on behalf of all."""
+    return pool._leader is not None
+
+
+def members_of(pool: Pool) -> list[Any]:
+    """Return a pool's worker processes, each with the unit that is `running`."""
+    return pool._backend._members
+
+
+def segment_sizes(pool: Pool) -> list[int]:
+    """Return the sizes of the segments of shared memory that a pool has mapped."""
+    return [segment.mapping.size for worker in members_of(pool) for segment in worker._segments.values()]
+
+
+def segments_in_use(pool: Pool) -> int:
+    """Return how many segments are not free for the next result."""
+    return sum(flag != 0 for worker in members_of(pool) for flag in worker._control.flags)
+
+
+def segments_of(arena: Any) -> list[Any]:
+    """Return the segments that the current unit has written to."""
+    return arena._unit
+
+
+def result_memory(value: Any) -> tuple[int, list[int]]:
+    """Encode a result in a worker, and return the address of its first array, and the bytes used of each segment."""
+    from feedline.feed.workers import message
+
+    arena = message._arena
+    pieces, *_ = message.Encoder(arena).encode(value)
+    segments = segments_of(arena)
+    return segments[-1].mapping.address + pieces[0][1], [segment.used for segment in segments]
+
+
+def private_ray() -> Any:
+    """Return the Ray that this process has started for itself, None if none: it may be joined, or be found dead."""
+    from feedline.interop import ray_session
+
+    return ray_session._private
+
+
+# ---- formats --------------------------------------------------------------------------------------------------
+
+
+def files_of(corpus: fl.Deserializer) -> list[Any]:
+    """Return the opened files of a corpus, which know where its parts begin: damage is planted there."""
+    return corpus._files
+
+
+def index_builds(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that grows with each index of a CTF file that is built, instead of read from its file."""
+    from feedline.feed.formats.cntk import ctf_index
+
+    calls, build = [], ctf_index._build
+    patch.setattr(ctf_index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
+    return calls
+
+
+def table_of(join: fl.Join) -> Any:
+    """Return the table of a join: the pairs of sequences of corpora that cannot be read, and its file."""
+    return join._table
+
+
+def kept_bytes(join: fl.Join) -> int:
+    """Return the bytes of secondary chunks that a join keeps."""
+    return join._kept.used
+
+
+def trust_the_size(corpus: fl.StoreDeserializer, part: int) -> None:
+    """Have the size of a part not compared before it is read, as if it had been cut right after that."""
+    corpus._map(corpus._manifest.parts[part]).file.check = lambda: None
+
+
+def reserved_bytes(cache: Any) -> int:
+    """Return the bytes of a cache that are reserved for what is on its way."""
+    return cache._holder.own.reserved
+
+
+# ---- pictures and networks ------------------------------------------------------------------------------------
+
+
+def work_of(begun: Any) -> Any:
+    """Return the work behind a transform that was begun, to see that nothing keeps it, or to cancel it."""
+    return begun._work
+
+
+def work_threads(begun: Any) -> list[threading.Thread]:
+    """Return the threads of a transform that was begun, to see that they end."""
+    return begun._work._threads
+
+
+def forget_pillow() -> None:
+    """Look for Pillow again when it is needed next: whether it is there is found out once."""
+    from feedline.images import decoders
+
+    decoders._pillow.cache_clear()
+
+
+def steps_of(network: Any) -> list[Any]:
+    """Return the steps of a compiled network, whose number tells which operations run as one."""
+    return network._plan
+
+
+def fed(network: Any, node: Any) -> list[Any]:
+    """Return a list of what the network's steps read of an input from now on: results do not show its form."""
+    seen: list[Any] = []
+    plan = steps_of(network)
+    slot = next(i for i, input_node, _ in network._fed if input_node is node)
+    for k, (i, below, run, done) in enumerate(plan):
+        if slot in below:
+
+            def watched(batch: Any, *values: Any, below: Any = below, run: Any = run) -> Any:
+                seen.append(values[below.index(slot)])
+                return run(batch, *values)
+
+            plan[k] = (i, below, watched, done)
+    return seen
+
+
 # ---- ranks ----------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +396,8 @@ def has_lost_its_server(pulse: Heartbeat) -> bool:
 
 def resting_pulse(store: Any, rank: int, count: int, host: int | None) -> Heartbeat:
     """Return a heartbeat whose thread does not run: the test makes each beat with `beat`, so that no time matters."""
+    from unittest import mock
+
     from feedline.collective import heartbeat
 
     with mock.patch.object(heartbeat, "begin"):

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.kvstore import create, dist  # noqa: E402
 from tests.effort import examples  # noqa: E402
+from tests.inside import pulse_of  # noqa: E402
 from tests.ranks import Job, run, say  # noqa: E402
 
 KEYS = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3), "f": (400,)}
@@ -100,14 +101,17 @@ def exchanges(rank, count):
         store.init(key, torch.zeros(10))
     found = []
     for step in range(3):
-        begun, values = store.ranks._pulse.round, [torch.full((10,), float(step + key + rank)) for key in range(count)]
+        begun, values = (
+            pulse_of(store.ranks).round,
+            [torch.full((10,), float(step + key + rank)) for key in range(count)],
+        )
         for key, value in enumerate(values):
             store.push(key, value, priority=-key)
             value.fill_(99)  # pushed values were copied
         for key in range(count):
             store.pull(key, out := torch.empty(10), priority=-key)
             assert out.tolist() == [2.0 * (step + key) + 1] * 10
-        found.append(store.ranks._pulse.round - begun)
+        found.append(pulse_of(store.ranks).round - begun)
     return found
 
 

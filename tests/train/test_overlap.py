@@ -14,6 +14,7 @@ from feedline.errors import StateError  # noqa: E402
 from feedline.kvstore import KVStore, create  # noqa: E402
 from feedline.train import SGD, Trainer, data_parallel, through_store  # noqa: E402
 from feedline.train.distributed import gradients as overlapped  # noqa: E402
+from tests.inside import gradients_of, has_sent  # noqa: E402
 from tests.ranks import Job, run  # noqa: E402
 
 
@@ -101,7 +102,7 @@ def minibatches(rank, steps, world, uneven):
 
 def others_have_told(trainer):
     """Wait until the other ranks have told what they do, if this one has."""
-    announced = trainer.strategy._gradients.announced
+    announced = gradients_of(trainer.strategy).announced
     while announced is not None and not announced.work.is_completed():
         time.sleep(0.001)
 
@@ -118,8 +119,8 @@ def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, sl
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, learner, microbatch=microbatch)
     sent = []
     if way is not None:
-        gradients = trainer.strategy._gradients
-        model.first.weight.register_post_accumulate_grad_hook(lambda _: sent.append(gradients._sent))
+        gradients = gradients_of(trainer.strategy)
+        model.first.weight.register_post_accumulate_grad_hook(lambda _: sent.append(has_sent(gradients)))
         if slow:
             model.first.weight.register_hook(lambda _: others_have_told(trainer))
     seen = []
