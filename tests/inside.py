@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    import socket
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import pytest
     import torch
 
     import feedline as fl
     from feedline import _native
-    from feedline.collective.communicator import Communicator
     from feedline.collective.heartbeat import Heartbeat
     from feedline.feed.reading.copy_ahead import CopyAhead
     from feedline.feed.reading.copy_together import CopyTogether
@@ -46,7 +44,7 @@ def copy_ahead_of(source: fl.MinibatchSource) -> CopyAhead:
 
 def copies_waiting(source: fl.MinibatchSource) -> list[Any]:
     """Return the copies of the minibatches planned ahead: no one can see from outside how many wait, or are done."""
-    return [planned.copy for planned in source._ahead._waiting]
+    return [planned.copy for planned in copy_ahead_of(source)._waiting]
 
 
 def copy_together_of(source: fl.MinibatchSource) -> CopyTogether | None:
@@ -61,7 +59,8 @@ def never_together(source: fl.MinibatchSource) -> None:
 
 def interrupt_taking(source: fl.MinibatchSource, iterator: Any) -> None:
     """Have minibatches copied together pass through ``iterator(those left)``, which raises where a signal would."""
-    source._together._left = iterator(source._together._left)
+    together = copy_together_of(source)
+    together._left = iterator(together._left)
 
 
 def next_finished(source: fl.MinibatchSource, size: int, finish: Any) -> fl.Minibatch:
@@ -85,29 +84,29 @@ def lay_out(source: fl.MinibatchSource, step: int) -> None:
 def map_chunks(source: fl.MinibatchSource, count: int | None = None) -> None:
     """Map the first chunks, None: all of them: faults are planted in files that are known, before anything is read."""
     chunks = len(source.corpus.chunks()) if count is None else count
-    source._reader._slots_of(np.arange(chunks))
+    reader_of(source)._slots_of(np.arange(chunks))
 
 
 def disk_of(source: fl.MinibatchSource) -> _native.Fetcher:
     """Return the fetcher of mapped files: reads that fail are planted there, and it knows its memory."""
-    return source._reader._disk()
+    return reader_of(source)._disk()
 
 
 def fetcher_memory(source: fl.MinibatchSource) -> int:
     """Return the bytes that a fetcher holds: of the memory of a process, no other part is as exact."""
-    reader = source._reader
+    reader = reader_of(source)
     fetcher = getattr(reader, "ranges", reader)._fetcher
     return 0 if fetcher is None else fetcher.memory
 
 
 def look_at_once(source: fl.MinibatchSource) -> None:
     """Have the next minibatch check whether the page cache holds the data, whenever that was checked before."""
-    source._reader._look_at = 0.0
+    reader_of(source)._look_at = 0.0
 
 
 def room_to_fetch(source: fl.MinibatchSource, room: int) -> None:
     """Allow so many bytes of ranges in flight: little data would never fill the usual room."""
-    source._reader.ranges._room = room
+    reader_of(source).ranges._room = room
 
 
 def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
@@ -166,10 +165,11 @@ def fetch_mapped_files(
         reader.backend, reader.forced = backend, forced
 
     def known(reader: FetchingReader, file: Any) -> None:
-        known_before = file.address in reader._files
+        files = reader._files
+        known_before = file.address in files
         know(reader, file)
         if fail is not None and not known_before and os.path.basename(file.path) == fail[0]:
-            reader._disk().fail(reader._files[file.address][1], *fail[1:])
+            reader._disk().fail(files[file.address][1], *fail[1:])
 
     patch.setattr(FetchingReader, "__init__", made)
     patch.setattr(FetchingReader, "_know", known)
@@ -197,15 +197,13 @@ def chunks_held(source: fl.MinibatchSource) -> list[Any]:
 
     Only a test waits for threads that read ahead of need.
     """
-    return list(source._reader._entries.values())
+    return list(reader_of(source)._entries.values())
 
 
 def reading_locks(source: fl.MinibatchSource, whose: str) -> list[Any]:
     """Return the locks that a reading thread may hold at a fork: of ``"jobs"`` in flight, or of the ``"reader"``."""
-    reader = source._reader
-    if whose == "reader":
-        return [reader._lock]
-    return [entry.job._lock for entry in reader._entries.values() if entry.slot < 0]
+    held = [reader_of(source)] if whose == "reader" else [entry.job for entry in chunks_held(source) if entry.slot < 0]
+    return [each._lock for each in held]
 
 
 # ---- loaders and their workers ---------------------------------------------------------------------------------
@@ -221,24 +219,14 @@ def executor_of(iterator: Any) -> Any:
     return iterator._executor
 
 
-def backend_of(pool: Pool) -> Any:
-    """Return the processes, threads or actors of a pool: its `poll` and `close` have waits that a pool does not."""
-    return pool._backend
-
-
 def shared_of(pool: Pool) -> Any:
     """Return what the threads of a pool share: tests hold its `lock`, or wait until nothing is under way."""
-    return pool._backend._shared
-
-
-def threads_of(pool: Pool) -> list[threading.Thread]:
-    """Return the threads of a pool, to see that they end after it."""
-    return pool._backend._threads
+    return pool.backend._shared
 
 
 def has_backlog(pool: Pool) -> bool:
     """Return whether units wait because the queue to the workers is full."""
-    return bool(pool._backend._backlog)
+    return bool(pool.backend._backlog)
 
 
 def abandoned_units(pool: Pool) -> list[int]:
@@ -263,7 +251,7 @@ def is_listened_to(pool: Pool) -> bool:
 
 def members_of(pool: Pool) -> list[Any]:
     """Return a pool's worker processes, each with the unit that is `running`."""
-    return pool._backend._members
+    return pool.backend._members
 
 
 def segment_sizes(pool: Pool) -> list[int]:
@@ -307,17 +295,12 @@ def files_of(corpus: fl.Deserializer) -> list[Any]:
 
 
 def index_builds(patch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list that grows with each index of a CTF file that is built, instead of read from its file."""
-    from feedline.feed.formats.cntk import ctf_index
+    """Return a list that grows with each index of a text file that is built, instead of read from its file."""
+    from feedline.feed.formats.indexed import index
 
-    calls, build = [], ctf_index._build
-    patch.setattr(ctf_index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
+    calls, build = [], index._build
+    patch.setattr(index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
     return calls
-
-
-def table_of(join: fl.Join) -> Any:
-    """Return the table of a join: the pairs of sequences of corpora that cannot be read, and its file."""
-    return join._table
 
 
 def kept_bytes(join: fl.Join) -> int:
@@ -328,6 +311,13 @@ def kept_bytes(join: fl.Join) -> int:
 def trust_the_size(corpus: fl.StoreDeserializer, part: int) -> None:
     """Have the size of a part not compared before it is read, as if it had been cut right after that."""
     corpus._map(corpus._manifest.parts[part]).file.check = lambda: None
+
+
+def open_corpora() -> int:
+    """Return how many corpora keep the thread of requests alive: its end is seen only when there is none."""
+    from feedline.feed.remote import requests
+
+    return requests._kept
 
 
 def reserved_bytes(cache: Any) -> int:
@@ -345,25 +335,13 @@ def work_of(begun: Any) -> Any:
 
 def work_threads(begun: Any) -> list[threading.Thread]:
     """Return the threads of a transform that was begun, to see that they end."""
-    return begun._work._threads
-
-
-def forget_pillow() -> None:
-    """Look for Pillow again when it is needed next: whether it is there is found out once."""
-    from feedline.images import decoders
-
-    decoders._pillow.cache_clear()
-
-
-def steps_of(network: Any) -> list[Any]:
-    """Return the steps of a compiled network, whose number tells which operations run as one."""
-    return network._plan
+    return work_of(begun)._threads
 
 
 def fed(network: Any, node: Any) -> list[Any]:
     """Return a list of what the network's steps read of an input from now on: results do not show its form."""
     seen: list[Any] = []
-    plan = steps_of(network)
+    plan = network.steps
     slot = next(i for i, input_node, _ in network._fed if input_node is node)
     for k, (i, below, run, done) in enumerate(plan):
         if slot in below:
@@ -377,21 +355,6 @@ def fed(network: Any, node: Any) -> list[Any]:
 
 
 # ---- ranks ----------------------------------------------------------------------------------------------------
-
-
-def pulse_of(ranks: Communicator) -> Heartbeat:
-    """Return the heartbeat of this rank: its `round` counts the exchanges, its `interval_s` may be made longer."""
-    return ranks._pulse
-
-
-def beats_read(pulse: Heartbeat) -> int:
-    """Return how often a heartbeat has read those of others: a moment between two beats begins where it changes."""
-    return pulse._reads
-
-
-def has_lost_its_server(pulse: Heartbeat) -> bool:
-    """Return whether a heartbeat has noticed that the store's server has ended, which exchanges are told later."""
-    return pulse._lost
 
 
 def resting_pulse(store: Any, rank: int, count: int, host: int | None) -> Heartbeat:
@@ -422,40 +385,27 @@ def notice_beats(notice: Callable[[int], object]) -> None:
 
     def looks(pulse: Heartbeat, store: Any) -> None:
         look(pulse, store)
-        notice(pulse._reads)
+        notice(pulse.reads)
 
     Heartbeat._look = looks
-
-
-def change_sent(collective: Communicator, change: Callable[[Sequence[Any]], object]) -> None:
-    """Have ``change`` alter the tensors of each exchange before they are sent: no rank of ours sends what is wrong."""
-    begin = collective.exchanges._begin
-
-    def lie(tensor: Any, method: str, received: Any, sent: Sequence[Any]) -> Any:
-        change(sent)
-        return begin(tensor, method, received, sent)
-
-    collective.exchanges._begin = lie
-
-
-def meeting_socket(host: str, port: int) -> socket.socket | None:
-    """Return the socket on which rank 0 would listen, None if torch has to: without waiting for other ranks."""
-    from feedline.collective import rendezvous
-
-    return rendezvous._listening(host, port)
 
 
 # ---- stores of weights ----------------------------------------------------------------------------------------
 
 
+def table_of(store: Any) -> Any:
+    """Return the table of a store or a join, of which pulled weights, or chunks, tell only a part."""
+    return store._table
+
+
 def updater_of(store: Any) -> Any:
-    """Return the updater of a store of one process, whose numbers and states pulled weights tell only in part."""
-    return store._table.updater
+    """Return the updater of a store of one process: its numbers and states."""
+    return table_of(store).updater
 
 
 def entries_of(store: Any) -> list[Any]:
     """Return what a store of one process keeps for each key, to see that memory is used again."""
-    return list(store._table.entries.values())
+    return list(table_of(store).entries.values())
 
 
 def before_next_send(store: Any, what: Callable[[], object]) -> None:
@@ -477,7 +427,8 @@ def store_of_trainer(trainer: Any) -> Any:
 
 def exchanges_of_trainer(trainer: Any) -> int:
     """Return how many exchanges a Trainer of Gluon has begun with other ranks: none before it has a store."""
-    return 0 if trainer._store is None else pulse_of(trainer._store._store.ranks).round
+    store = store_of_trainer(trainer)
+    return 0 if store is None else store._store.ranks.pulse.round
 
 
 # ---- stores of servers ----------------------------------------------------------------------------------------
@@ -493,24 +444,14 @@ def forget_a_push(link: ServerConnection) -> None:
     link._sent -= 1
 
 
-def actor_of(link: ServerConnection) -> Any:
-    """Return the server's actor, to call it past the connection that is being tested."""
-    return link._actor
-
-
-def coordinator_of(store: Any) -> Any:
-    """Return the coordinator's actor, to kill it."""
-    return store._membership._coordinator
-
-
-def snapshots_of(store: Any) -> str:
-    """Return the folder of the servers' snapshots, which goes away with the last worker."""
-    return store._membership.folder
+def membership_of(store: Any) -> Any:
+    """Return what makes a store one of several workers: its `coordinator`, to kill it, and `folder`, to see it go."""
+    return store._membership
 
 
 def fall_silent(store: Any) -> None:
     """Send no heartbeat any more: a worker that was killed, as far as others can tell."""
-    store._membership._over.set()
+    membership_of(store)._over.set()
 
 
 def disconnect(store: Any) -> None:
@@ -530,23 +471,6 @@ def be_patient(store: Any, seconds: float) -> None:
     store._timeout_s = seconds
 
 
-def watch_of(coordinator: Any) -> Any:
-    """Return the task that looks for silent workers, which only the end of its process ends."""
-    return coordinator._watch
-
-
-def hush(coordinator: Any, worker: str, seconds: float) -> None:
-    """Let a worker have been silent for so long, which takes no time."""
-    coordinator._silences[worker].passed(seconds)
-
-
-def check_token(address: str) -> None:
-    """Refuse to join a Ray off this machine without a token, as is done before anything is connected."""
-    from feedline.kvstore.parameter_server import ray_cluster
-
-    ray_cluster._check_token(address)
-
-
 def supervisor_of(server: Any) -> int:
     """Return the process that supervises the Ray of a server, whose descendants are all processes of it."""
     return server._ray.supervisor
@@ -558,11 +482,6 @@ def supervisor_of(server: Any) -> int:
 def gradients_of(strategy: Any) -> Any:
     """Return what exchanges the gradients of a strategy: its `announced` and `sums` are on their way between ranks."""
     return strategy._gradients
-
-
-def has_sent(gradients: Any) -> bool:
-    """Return whether gradients were sent, to see that it was within backward."""
-    return gradients._sent
 
 
 def hold_back_as(strategy: Any, rank: int, count: int, state: Any, sums: Any) -> None:

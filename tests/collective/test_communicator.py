@@ -23,16 +23,7 @@ from feedline.collective.buckets import laid_out  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
-from tests.inside import (  # noqa: E402
-    beat,
-    beats_read,
-    change_sent,
-    has_lost_its_server,
-    meeting_socket,
-    notice_beats,
-    pulse_of,
-    resting_pulse,
-)
+from tests.inside import beat, notice_beats, resting_pulse  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
 
 
@@ -185,12 +176,14 @@ def test_texts_are_shown_where_they_differ():
 def telling(rank, count):
     collective = Communicator()
     if rank:
+        begin = collective.exchanges.begin
 
-        def lie(sent):
+        def lie(tensor, method, received, sent):
             if sent[0].numel() == FRAME * 8:
                 sent[0].view(torch.float64)[3] = count
+            return begin(tensor, method, received, sent)
 
-        change_sent(collective, lie)
+        collective.exchanges.begin = lie
     return collective.gather_bytes(b"x")
 
 
@@ -332,7 +325,7 @@ def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, 
         lambda host, port, **_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in found],
     )
     with pytest.warns(UserWarning, match=rf"listens on all addresses of this machine: {why}"):
-        assert meeting_socket(host, 1) is None
+        assert meeting.listening_socket(host, 1) is None
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_it():
@@ -393,7 +386,7 @@ def working(rank, timeout, ends=None, how=None):
                     collective.close()
                     hear()  # nothing
                 if how == "reads late":
-                    pulse_of(collective).interval_s = 1.0
+                    collective.pulse.interval_s = 1.0
                 if how == "returns":
                     return "done"
                 if how == "raises":
@@ -429,16 +422,15 @@ def test_a_killed_rank_is_named_long_before_the_timeout(world, lost):
 def seeing(rank, path, busy):
     """Write what rank 1 sees on stderr to a file: messages of torch, and the final traceback."""
     collective = Communicator(timeout_s=600)
-    pulse = pulse_of(collective)
     if rank:
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 2)
         # Right after a heartbeat: in the middle of one, torch would speak first.
-        read = beats_read(pulse)
-        while beats_read(pulse) == read:
+        read = collective.pulse.reads
+        while collective.pulse.reads == read:
             time.sleep(0.001)
     say("under way")
-    while busy and rank and not has_lost_its_server(pulse):  # its heartbeat is the first to notice
+    while busy and rank and not collective.pulse.lost:  # its heartbeat is the first to notice
         time.sleep(0.01)
     while True:
         try:

@@ -16,7 +16,7 @@ from feedline.errors import StoreError  # noqa: E402
 from feedline.kvstore import RefusedError, create, optimizer, register_optimizer  # noqa: E402
 from feedline.kvstore.optimizers import Test as Adding  # noqa: E402
 from tests.effort import stride  # noqa: E402
-from tests.inside import before_next_send, pulse_of  # noqa: E402
+from tests.inside import before_next_send  # noqa: E402
 from tests.moments import AtLine  # noqa: E402
 from tests.ranks import Failure, Job, hear, run, say  # noqa: E402
 
@@ -148,12 +148,12 @@ KINDS = {
 
 def call(store, what, moment):
     """Make one call of all workers with Ctrl-C in the middle, and again if it had not begun."""
-    round = pulse_of(store.ranks).round
+    round = store.ranks.pulse.round
     try:
         with moment:
             what()
     except KeyboardInterrupt:
-        if pulse_of(store.ranks).round == round:
+        if store.ranks.pulse.round == round:
             what()
 
 

@@ -130,8 +130,8 @@ def test_layouts_do_not_depend_on_neighbours():
     """A chunk of single samples beside longer ones: a minibatch has offsets only if its own sequences need them."""
 
     class Mixed(CountedCorpus):
-        def _made(self, a, b):
-            chunk = super()._made(a, b)
+        def made(self, a, b):
+            chunk = super().made(a, b)
             if a:
                 return chunk
             values = {name: fl.Value.from_dense(value.rows) for name, value in chunk.values.items() if name == "x"}

@@ -40,7 +40,10 @@ class Told(CountedCorpus):
     stored = np.full(1000, 1 << 40)
 
     def chunks(self):
-        return [info._replace(bytes=size) for info, size in zip(super().chunks(), self.stored.tolist(), strict=False)]
+        return [
+            fl.ChunkInfo(info.sequences, info.samples, size)
+            for info, size in zip(super().chunks(), self.stored.tolist(), strict=False)
+        ]
 
 
 class ToldOnceRead(Told, Unsized):

@@ -22,7 +22,7 @@ from feedline.feed.reading.prefetch import BufferedReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.forked import Forked
-from tests.inside import reader_of, room_to_fetch
+from tests.inside import files_of, reader_of, room_to_fetch
 
 ROWS = 400
 KINDS = ["ctf", "parquet", "store", "tar"]
@@ -152,7 +152,7 @@ def expected_losses(corpus, path, begin, end):
         first += info.sequences
     if path.suffix != ".ctf":
         return lost
-    entries = np.concatenate([corpus._files[0].index.entries(i) for i in range(len(corpus.chunks()))])
+    entries = np.concatenate([files_of(corpus)[0].index.entries(i) for i in range(len(corpus.chunks()))])
     offsets = entries["offset"].astype(int)
     inside = (offsets < page[1]) & (offsets + entries["size"] > page[0])
     return set(np.flatnonzero(inside).tolist()) & lost

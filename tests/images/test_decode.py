@@ -14,7 +14,7 @@ from feedline.images import decoders
 from feedline.images.step import CROP, PictureOp
 from tests.forked import Forked
 from tests.images.pictures import drawn, encoded
-from tests.inside import copy_ahead_of
+from tests.inside import copy_ahead_of, work_of, work_threads
 from tests.oracles import pictures as reference
 
 pytestmark = pytest.mark.usefixtures("executor")
@@ -120,9 +120,9 @@ def test_dropped_work_ends(monkeypatch):
     monkeypatch.setattr(decoders, "decode", slow)
     png = [encoded(drawn(9, 9), "PNG")] * N
     begun = images.Decode("image", images.Resize((5, 5)), threads=1).start(SCHEMA, values(pictures=png), places())
-    (thread,) = begun._work._threads
+    (thread,) = work_threads(begun)
     entered.wait(60)
-    work = weakref.ref(begun._work)
+    work = weakref.ref(work_of(begun))
     del begun
     may_go.set()
     thread.join(60)
@@ -516,5 +516,5 @@ def test_what_was_begun_before_a_fork_is_done_again_in_the_child(kind):
     expected = decode.run_all(corpus.schema, values, keys).values["image"].rows
     begun = decode.start(corpus.schema, values, keys)
     assert Forked(lambda: (begun.result().values["image"].rows == expected).all()).status() == 0
-    begun._work.cancel()
+    work_of(begun).cancel()
     assert (begun.result().values["image"].rows == expected).all()

@@ -32,18 +32,7 @@ from feedline.kvstore.parameter_server import server
 from feedline.kvstore.parameter_server import store as async_store
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.workers.tasks import alive, eventually
-from tests.inside import (
-    actor_of,
-    check_token,
-    coordinator_of,
-    disconnect,
-    fall_silent,
-    forget_a_push,
-    held_back,
-    links_of,
-    snapshots_of,
-    supervisor_of,
-)
+from tests.inside import disconnect, fall_silent, forget_a_push, held_back, links_of, membership_of, supervisor_of
 from tests.warm import Python
 
 pytestmark = [
@@ -290,7 +279,7 @@ def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, mon
             time.sleep(0.01)
 
     def beat():
-        return actor_of(link).beat.options(concurrency_group=server.BEATS).remote()
+        return link.actor.beat.options(concurrency_group=server.BEATS).remote()
 
     ray = sys.modules["ray"]
     store.init("hangs", torch.ones(10))
@@ -314,7 +303,7 @@ def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, mon
 
 
 def test_a_coordinator_that_was_killed_learns_who_works(store):
-    sys.modules["ray"].kill(coordinator_of(store), no_restart=False)
+    sys.modules["ray"].kill(membership_of(store).coordinator, no_restart=False)
     store.barrier()
     store.barrier()
 
@@ -330,7 +319,7 @@ def test_two_workers_and_two_servers_whatever_dies(ours):
         servers_die(stores)
         other_dies(stores, ends)
         store = stores[0]
-        processes, folder = [process_of(store, server) for server in range(2)], Path(snapshots_of(store))
+        processes, folder = [process_of(store, server) for server in range(2)], Path(membership_of(store).folder)
         assert list(folder.iterdir())
         assert folder.stat().st_mode & 0o077 == 0
     assert gone(processes)
@@ -401,15 +390,15 @@ def test_off_loopback_only_with_a_token(monkeypatch, tmp_path):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RefusedError, match="a token"):
-        check_token("192.0.2.1:6379")
+        cluster.check_token("192.0.2.1:6379")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(RefusedError, match="a token"):
-        check_token("192.0.2.1:6379")
+        cluster.check_token("192.0.2.1:6379")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    check_token("192.0.2.1:6379")
+    cluster.check_token("192.0.2.1:6379")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(RefusedError, match="a token"):
-        check_token("192.0.2.1:6379")
+        cluster.check_token("192.0.2.1:6379")
 
 
 def test_addresses():

@@ -15,7 +15,7 @@ from feedline.errors import StoreError
 from feedline.kvstore.parameter_server import coordinator
 from feedline.kvstore.parameter_server.coordinator import Coordinator
 from feedline.kvstore.parameter_server.store import AsyncStore
-from tests.inside import be_patient, hush, watch_of
+from tests.inside import be_patient
 from tests.kvstore.ray_double import ADDRESS, AFTER, TAKEN, Ray
 
 WORKERS = ("a", "b", "c")
@@ -59,7 +59,7 @@ def test_it_opens_for_those_who_wait_and_for_nobody_who_gave_up(steps):
                     assert [await task for task in waiting.values()] == [None] * 3
                     waiting = {}
         finally:
-            for task in (*waiting.values(), watch_of(made)):
+            for task in (*waiting.values(), made.watch):
                 task.cancel()
             await settled()
 
@@ -76,7 +76,7 @@ def test_who_gave_up_after_a_while_does_not_count():
         both = [made.arrive("a", ticket, 1000.0), made.arrive("b", None, 1000.0)]
         assert await asyncio.gather(*both) == [None, None]
         assert await made.arrive("a", ticket, 0.0) is None  # that one has opened
-        watch_of(made).cancel()
+        made.watch.cancel()
 
     asyncio.run(follow())
 
@@ -90,12 +90,12 @@ def test_who_left_while_waiting_does_not_count(how):
         if how == "leaves":
             await made.leave("a")
         else:
-            hush(made, "a", coordinator.SILENT_S)
+            made.silences["a"].passed(coordinator.SILENT_S)
             await made.join("other", 0, "there")
         _, missing = await made.arrive("b", None, 0.01)
         assert list(missing) == [0]
         first.cancel()
-        watch_of(made).cancel()
+        made.watch.cancel()
 
     asyncio.run(follow())
 
@@ -109,7 +109,7 @@ def test_a_call_that_ends_late_does_not_take_a_later_one_along():
         await first
         assert await made.arrive("b", None, 1000.0) is None
         assert await again is None
-        watch_of(made).cancel()
+        made.watch.cancel()
 
     asyncio.run(follow())
 

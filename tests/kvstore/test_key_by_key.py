@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.kvstore import create, dist  # noqa: E402
 from tests.effort import examples  # noqa: E402
-from tests.inside import pulse_of  # noqa: E402
 from tests.ranks import Job, run, say  # noqa: E402
 
 KEYS = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3), "f": (400,)}
@@ -102,7 +101,7 @@ def exchanges(rank, count):
     found = []
     for step in range(3):
         begun, values = (
-            pulse_of(store.ranks).round,
+            store.ranks.pulse.round,
             [torch.full((10,), float(step + key + rank)) for key in range(count)],
         )
         for key, value in enumerate(values):
@@ -111,7 +110,7 @@ def exchanges(rank, count):
         for key in range(count):
             store.pull(key, out := torch.empty(10), priority=-key)
             assert out.tolist() == [2.0 * (step + key) + 1] * 10
-        found.append(pulse_of(store.ranks).round - begun)
+        found.append(store.ranks.pulse.round - begun)
     return found
 
 

@@ -59,7 +59,7 @@ class CountedCorpus(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
     def read(self, chunk):
         with self._lock:
             self.reads.append(chunk)
-        return self._made(int(self._starts[chunk]), int(self._starts[chunk + 1]))
+        return self.made(int(self._starts[chunk]), int(self._starts[chunk + 1]))
 
     def capability(self, kind):
         return super().capability(kind) if self._can.get(kind, True) else None
@@ -68,9 +68,9 @@ class CountedCorpus(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
         a, b = (int(self._starts[chunk]) + i for i in (start, stop))
         with self._lock:
             self.reads.append((chunk, start, stop))
-        return self._made(a, b)
+        return self.made(a, b)
 
-    def _made(self, a, b):
+    def made(self, a, b):
         if a == b:
             x = fl.Value.from_dense(np.empty((0, 2), np.float32))
             y = fl.Value.from_csr([0], [], np.empty(0, np.float32), 7)

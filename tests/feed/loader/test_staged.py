@@ -18,7 +18,7 @@ from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.staged import StagedExecutor
 from tests.effort import examples
 from tests.feed.page_cache import evict
-from tests.inside import fetch_mapped_files
+from tests.inside import executor_of, fetch_mapped_files
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -85,7 +85,7 @@ def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind
         for _ in range(sweeps):
             iterator = iter(fetched)
             assert isinstance(iterator, LoaderIterator)
-            assert isinstance(iterator._executor, StagedExecutor)
+            assert isinstance(executor_of(iterator), StagedExecutor)
             same(list(iterator), list(plain))
 
 
@@ -117,7 +117,7 @@ def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
         fetched = fl.DataLoader(wrap(torch.from_numpy(x)), 64, shuffle=shuffle, seed=1)
         plain = fl.DataLoader(wrap(torch.from_numpy(np.array(x))), 64, shuffle=shuffle, seed=1)
         iterator = iter(fetched)
-        assert isinstance(iterator._executor, StagedExecutor)
+        assert isinstance(executor_of(iterator), StagedExecutor)
         for one, two in zip(iterator, plain, strict=True):
             assert torch.equal(one[0], two[0])
 
