@@ -471,9 +471,9 @@ def be_patient(store: Any, seconds: float) -> None:
     store._timeout_s = seconds
 
 
-def supervisor_of(server: Any) -> int:
-    """Return the process that supervises the Ray of a server, whose descendants are all processes of it."""
-    return server._ray.supervisor
+def supervisor_of(cluster: Any) -> int:
+    """Return the process that supervises the Ray of an `AsyncCluster`: its descendants are all other processes."""
+    return cluster._ray.supervisor
 
 
 # ---- training -------------------------------------------------------------------------------------------------
