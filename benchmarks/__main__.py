@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in _asked(options.only):
             started = time.monotonic()
             print(f"{name} ...", end=" ", flush=True)
-            found = _ask(name, options, scale)
+            found = ask(name, options, scale)
             seconds[name] = round(time.monotonic() - started, 1)
             if found is None:
                 failed.append(name)
@@ -104,7 +104,7 @@ def _answer(name: str, stage: Stage) -> int:
     return 0
 
 
-def _ask(name: str, options: argparse.Namespace, scale: float) -> list[Answer] | None:
+def ask(name: str, options: argparse.Namespace, scale: float) -> list[Answer] | None:
     """Answer a question in a fresh process; None if that fails, after showing what it said."""
     command = [sys.executable, "-m", "benchmarks", "--answer", name, "--data", str(options.data)]
     command += ["--scale", str(scale)] + (["--quick"] if options.quick else [])

@@ -236,7 +236,7 @@ def children_of(parent: int) -> list[int]:
 
 
 def test_a_benchmark_that_fails_fails_the_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("benchmarks.__main__._ask", lambda *_: None)
+    monkeypatch.setattr("benchmarks.__main__.ask", lambda *_: None)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine").write_text("")
     (tmp_path / "data" / "bench-theirs").write_text("")

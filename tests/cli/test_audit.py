@@ -186,7 +186,7 @@ def test_a_run_with_arcs():
         b = LoggedFeed(25, 16, source.state_dict())
     assert [step.ids.tolist() for step in audited(corpus, [a, b])] == fed
     with pytest.raises(fl.StateError, match="expected the state of a source in the log"):
-        list(audited(corpus, [a._replace(state={**a.state, "arcs": "8"}), b]))
+        list(audited(corpus, [LoggedFeed(0, 16, {**a.state, "arcs": "8"}), b]))
 
 
 def test_what_does_not_fit_is_refused(tmp_path, described):
@@ -195,11 +195,11 @@ def test_what_does_not_fit_is_refused(tmp_path, described):
     corpus = fl.open_corpus(described)
     a, b, c = read_records(loop.path)
     with pytest.raises(fl.DataError, match="sizes changed in between"):
-        list(audited(corpus, [a._replace(size=15), b]))
+        list(audited(corpus, [LoggedFeed(a.step, 15, a.state), b]))
     with pytest.raises(fl.DataError, match="fingerprint"):
-        list(audited(corpus, [a, b._replace(state={**b.state, "fingerprint": "0" * 16})]))
+        list(audited(corpus, [a, LoggedFeed(b.step, b.size, {**b.state, "fingerprint": "0" * 16})]))
     with pytest.raises(fl.DataError, match="expected step 9"):
-        list(audited(corpus, [b, c._replace(step=9)]))
+        list(audited(corpus, [b, LoggedFeed(9, c.size, c.state)]))
     for broken in ({}, {**a.state, "seed": "x"}, {**a.state, "filling": "cntk"}):
         with pytest.raises(fl.StateError, match="expected the state of a source in the log"):
             list(audited(corpus, [LoggedFeed(0, 16, broken), b]))

@@ -78,8 +78,8 @@ def test_the_page(path, tmp_path):
 
 
 def test_advice_heeds_labels(corpus):
-    by_distance = window_page._advice(window_page.choices(corpus, 64, 0, None))
-    by_labels = window_page._advice(window_page.choices(corpus, 64, 0, "s"))
+    by_distance = window_page.advice(window_page.choices(corpus, 64, 0, None))
+    by_labels = window_page.advice(window_page.choices(corpus, 64, 0, "s"))
     assert by_distance.split(" is ")[0] != by_labels.split(" is ")[0]
 
 
@@ -93,7 +93,7 @@ def test_all_samples_of_a_sequence_count(tmp_path):
     path.write_text("".join(lines))
     streams = {"s": fl.Stream(CLASSES + 1, sparse=True), "x": fl.Stream(1)}
     corpus = fl.CTFDeserializer(str(path), chunk_size=1024, **streams)
-    labels = window_page._labels(corpus, "s")
+    labels = window_page.labels_of(corpus, "s")
     shares = labels.shares()
     assert shares == pytest.approx([1 / 3, *[2 / 3 / CLASSES] * CLASSES])
     assert labels.shares(np.array([1, 0])) == pytest.approx([1 / 3, 2 / 3, *[0] * (CLASSES - 1)])

@@ -22,9 +22,8 @@ from feedline.collective import rendezvous as meeting  # noqa: E402
 from feedline.collective.buckets import laid_out  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
-from feedline.collective.heartbeat import SILENT_BEATS, Heartbeat  # noqa: E402
-from feedline.collective.silence import Silence  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
+from tests.inside import beat, notice_beats, resting_pulse  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
 
 
@@ -177,14 +176,14 @@ def test_texts_are_shown_where_they_differ():
 def telling(rank, count):
     collective = Communicator()
     if rank:
-        begin = collective.exchanges._begin
+        begin = collective.exchanges.begin
 
         def lie(tensor, method, received, sent):
             if sent[0].numel() == FRAME * 8:
                 sent[0].view(torch.float64)[3] = count
             return begin(tensor, method, received, sent)
 
-        collective.exchanges._begin = lie
+        collective.exchanges.begin = lie
     return collective.gather_bytes(b"x")
 
 
@@ -326,7 +325,7 @@ def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, 
         lambda host, port, **_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in found],
     )
     with pytest.warns(UserWarning, match=rf"listens on all addresses of this machine: {why}"):
-        assert meeting._listening(host, 1) is None
+        assert meeting.listening_socket(host, 1) is None
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_it():
@@ -361,14 +360,7 @@ def late(rank):
     if rank:
         hear()
     else:
-        look = Heartbeat._look
-
-        def looks(pulse, store):
-            look(pulse, store)
-            if pulse._reads == 12:
-                say("waits")
-
-        Heartbeat._look = looks
+        notice_beats(lambda beats: say("waits") if beats == 12 else None)
     return Communicator(timeout_s=5).gather([float(rank)])
 
 
@@ -394,7 +386,7 @@ def working(rank, timeout, ends=None, how=None):
                     collective.close()
                     hear()  # nothing
                 if how == "reads late":
-                    collective._pulse.interval_s = 1.0
+                    collective.pulse.interval_s = 1.0
                 if how == "returns":
                     return "done"
                 if how == "raises":
@@ -434,11 +426,11 @@ def seeing(rank, path, busy):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 2)
         # Right after a heartbeat: in the middle of one, torch would speak first.
-        read = collective._pulse._reads
-        while collective._pulse._reads == read:
+        read = collective.pulse.reads
+        while collective.pulse.reads == read:
             time.sleep(0.001)
     say("under way")
-    while busy and rank and not collective._pulse._lost:  # its heartbeat is the first to notice
+    while busy and rank and not collective.pulse.lost:  # its heartbeat is the first to notice
         time.sleep(0.01)
     while True:
         try:
@@ -464,44 +456,39 @@ def test_of_a_killed_rank_0_our_message_is_the_first_and_the_last(busy, tmp_path
     assert text.splitlines()[-1].startswith("  the exchange was 'barrier'; restart all ranks")
 
 
-def test_what_others_say_may_be_read_while_it_changes():
-    """The heartbeat thread adds ranks while the main thread iterates over them."""
-    pulse = Heartbeat.__new__(Heartbeat)
-    pulse._rank, pulse._others, pulse._lost, pulse._host = 0, range(1, 4000), False, 0
-    pulse._silences = {rank: Silence(1.0) for rank in pulse._others}
-    pulse.interval_s, pulse.round, pulse.doing = 5, 1, "barrier"
-
-    def add():
-        for rank in pulse._others:
-            pulse._texts[rank] = f"{rank} 0 barrier"
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(100):
-            pulse._texts = {}
-            thread = threading.Thread(target=add)
-            thread.start()
-            while thread.is_alive():
-                assert pulse._conspicuous(False) is None
-                pulse._laggards()
-                pulse.absent()
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-
-
 class Beats:
-    """A store without a server: the last message of each of three ranks."""
+    """A store without a server: the last message of each of ``count`` ranks."""
 
-    def __init__(self):
-        self.texts = {f"beat/{rank}": "1 0 barrier" for rank in range(3)}
+    def __init__(self, count):
+        self.texts = {f"beat/{rank}": "1 0 barrier" for rank in range(count)}
+
+    def clone(self):
+        return self
 
     def check(self, keys):
         return all(key in self.texts for key in keys)
 
     def multi_get(self, keys):
         return [self.texts[key].encode() for key in keys]
+
+
+def test_what_others_say_may_be_read_while_it_changes():
+    """The heartbeat thread adds ranks while the main thread iterates over them."""
+    store = Beats(4000)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            pulse = resting_pulse(store, 0, 4000, 0)
+            pulse.round, pulse.doing = 1, "barrier"
+            thread = threading.Thread(target=beat, args=(pulse,))
+            thread.start()
+            while thread.is_alive():
+                assert "alive" in pulse.missing(0)[1]
+                pulse.absent()
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize(
@@ -514,22 +501,17 @@ class Beats:
 )
 def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, why, monkeypatch):
     """A hundred seconds pass between two beats of this rank; only those who say nothing meanwhile are missing."""
-    store, now, beats = Beats(), [0.0], [1]
-    pulse = Heartbeat.__new__(Heartbeat)
-    pulse._rank, pulse._others, pulse._host, pulse._line, pulse._lost = 1, [0, 2], 0, None, False
-    pulse._texts, pulse._reads, pulse.interval_s, pulse.round, pulse.doing = {}, 0, 0.5, 0, "barrier"
-    pulse._silences = {rank: Silence(SILENT_BEATS * pulse.interval_s) for rank in pulse._others}
-    pulse._look(store)
+    store, now, beats = Beats(3), [0.0], [1]
+    pulse = resting_pulse(store, 1, 3, 0)
+    beat(pulse)
 
     def sleep(seconds):
         now[0] += 100.0
         if who != "nobody":
-            for silence in pulse._silences.values():
-                silence.passed(pulse.interval_s)
             beats[0] += 1
             for rank in (0, 2) if who == "all" else (0,):
                 store.texts[f"beat/{rank}"] = f"{beats[0]} 0 barrier"
-            pulse._look(store)
+            beat(pulse)
 
     monkeypatch.setattr("time.sleep", sleep)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -539,11 +521,8 @@ def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, w
 
 
 def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(monkeypatch):
-    store, beats = Beats(), [1]
-    pulse = Heartbeat.__new__(Heartbeat)
-    pulse._rank, pulse._others, pulse._line, pulse._lost, pulse._store = 1, [0, 2], None, False, store
-    pulse._texts, pulse._reads, pulse.interval_s = {}, 0, 0.5
-    pulse._silences = {rank: Silence(2.0) for rank in pulse._others}
+    store, beats = Beats(3), [1]
+    pulse = resting_pulse(store, 1, 3, None)
 
     def sleep(seconds):
         beats[0] += 1

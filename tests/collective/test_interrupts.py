@@ -16,6 +16,7 @@ from feedline.errors import StoreError  # noqa: E402
 from feedline.kvstore import RefusedError, create, optimizer, register_optimizer  # noqa: E402
 from feedline.kvstore.optimizers import Test as Adding  # noqa: E402
 from tests.effort import stride  # noqa: E402
+from tests.inside import before_next_send  # noqa: E402
 from tests.moments import AtLine  # noqa: E402
 from tests.ranks import Failure, Job, hear, run, say  # noqa: E402
 
@@ -147,12 +148,12 @@ KINDS = {
 
 def call(store, what, moment):
     """Make one call of all workers with Ctrl-C in the middle, and again if it had not begun."""
-    round = store.ranks._pulse.round
+    round = store.ranks.pulse.round
     try:
         with moment:
             what()
     except KeyboardInterrupt:
-        if store.ranks._pulse.round == round:
+        if store.ranks.pulse.round == round:
             what()
 
 
@@ -241,14 +242,7 @@ def left_in_wait(rank, verb):
             say(error.__notes__)
         value.fill_(99)
     elif verb == "pull":  # what this one sends comes late
-        send = store._send
-
-        def late(given):
-            store._send = send
-            hear()
-            send(given)
-
-        store._send = late
+        before_next_send(store, hear)
         store.push("w", value)
     else:
         hear()

@@ -301,6 +301,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.compat.test_cntk_checkpoints import trained, weights
+from tests.forked import Forked
 
 path, folder = Path(sys.argv[1]), Path(sys.argv[2])
 expected = weights(trained(path, folder / "whole" / "m"))
@@ -316,13 +317,13 @@ def watch(event, arguments):
 
 
 def child(k, name):
-    global deadly
-    if (pid := os.fork()) == 0:
+    def train():
+        global deadly
         deadly = k
         sys.addaudithook(watch)
-        done = weights(trained(path, name))
-        os._exit(0 if done == expected else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return weights(trained(path, name)) == expected
+
+    return Forked(train).status()
 
 
 for k in range(1, 1000, int(sys.argv[3])):

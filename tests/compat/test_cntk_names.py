@@ -13,10 +13,10 @@ import pytest
 
 import feedline as fl
 import feedline.cntk as C
-from feedline.cntk._names import NAMES
 from tests.cli.shell import feedline
 from tests.compat import tables
 from tests.docs import cntk_table
+from tests.docs.cntk_table import NAMES
 from tests.docs.pages import IMPORTED_FROM
 
 MODULES = list(NAMES)

@@ -682,7 +682,7 @@ def test_functions_run_piece_by_piece(tmp_path):
     source = characters(tmp_path / "d.ctf", truncation_length=3, max_sweeps=1)
     first, second = (source.next_minibatch(6, {x: source.streams.x}) for _ in range(2))
     found = [*z.eval(first), *z.eval(second[x])]
-    begins = [*first[x].data._starts, *second[x].data._starts]
+    begins = [start for fed in (first, second) for start in fed[x].data._starts]
     assert begins == [True, True, False, False, True]
     same(found, [expected[0][:3], expected[1][:3], expected[0][3:6], expected[1][3:], expected[2][:2]])
     with pytest.raises(ValueError, match="whole sequences"):

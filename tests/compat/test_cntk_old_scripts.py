@@ -354,9 +354,10 @@ def test_configs_take_arrays_in_the_order_of_their_criterion():
 def test_examples_split_their_own_criterion():
     x = C.input_variable(1)
     loss, metric = x * 1, x * 2
-    assert C.Trainer._get_loss_metric((loss, metric)) == (loss, metric)
-    assert C.Trainer._get_loss_metric(loss) == (loss, None)
-    assert [f.node for f in C.Trainer._get_loss_metric(C.combine([loss, metric]))] == [loss.node, metric.node]
+    split = C.Trainer._get_loss_metric
+    assert split((loss, metric)) == (loss, metric)
+    assert split(loss) == (loss, None)
+    assert [f.node for f in split(C.combine([loss, metric]))] == [loss.node, metric.node]
 
 
 # ---- debugging and names ----------------------------------------------------------------------------
@@ -403,7 +404,7 @@ def test_star_imports_hand_on_what_cntks_do(facade):
 
 
 def tables_of():
-    from feedline.cntk._names import NAMES
+    from tests.docs.cntk_table import NAMES
 
     return NAMES.items()
 

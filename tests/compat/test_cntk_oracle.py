@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline.cntk as C  # noqa: E402
-from feedline.cntk._names import NAMES  # noqa: E402
 from tests.compat.cntk_cases import TABLE, learners  # noqa: E402
 from tests.compat.cntk_cases.case import Case, problems  # noqa: E402
+from tests.docs.cntk_table import NAMES  # noqa: E402
 from tests.oracles.learners import Oracle  # noqa: E402
 
 #: Operators without a formula, and why.

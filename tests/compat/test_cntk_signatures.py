@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from feedline.cntk._names import NAMES
+from tests.docs.cntk_table import NAMES
 from tests.docs.pages import ROOT
 
 ORIGINAL = json.loads((ROOT / "tests" / "fixtures" / "signatures_of_cntk.json").read_text("utf-8"))

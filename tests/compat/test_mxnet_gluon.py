@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline as fl  # noqa: E402
 import feedline.mxnet as mx  # noqa: E402
+from tests.inside import store_of_trainer  # noqa: E402
 from tests.ranks import run  # noqa: E402
 
 STEPS, BATCH = 6, 12
@@ -130,7 +131,7 @@ def test_where_updates_are_made_is_mxnets(copies, kvstore, asked, made):
     for model in made_models:
         backward(model, batches()[0])
     trainer.step(BATCH)
-    store = trainer._store
+    store = store_of_trainer(trainer)
     assert (None if store is None else store.type, trainer._on_store) == made
 
 

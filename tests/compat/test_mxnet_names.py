@@ -9,10 +9,10 @@ import pytest
 
 import feedline as fl
 import feedline.mxnet as mx
-from feedline.mxnet._names import NAMES
 from tests.cli.shell import feedline
 from tests.compat import tables
 from tests.docs import mxnet_table
+from tests.docs.mxnet_table import NAMES
 
 MODULES = list(NAMES)
 

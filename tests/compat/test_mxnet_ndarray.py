@@ -191,7 +191,7 @@ def test_updaters_of_rows_change_what_is_stored(kind):
         else:
             stored *= 3
 
-    kv._set_updater(update)
+    kv.set_updater(update)
     kv.push("w", sparse([1], [[4, 4]]))
     out = mx.nd.zeros((4, 2))
     kv.pull("w", out)
@@ -251,7 +251,7 @@ def test_an_updater_of_an_optimizer():
     update(0, gradient, weight)
     assert weight.asnumpy().tolist() == [0.5, 0.5]
     kv = mx.kv.create()
-    kv._set_updater(update)
+    kv.set_updater(update)
     kv.init(0, weight)
     kv.pushpull(0, gradient, out=weight)
     assert weight.asnumpy().tolist() == [0, 0]

@@ -15,13 +15,15 @@ import feedline as fl
 from feedline.data.value import BytesValue
 from feedline.feed.reading import copy_ahead as ahead
 from tests.feed.elsewhere import Elsewhere
+from tests.forked import Forked
+from tests.inside import copies_waiting, copy_ahead_of, never_together
 from tests.laws.corpora import CountedCorpus, worlds
 
 
 def forced(source):
     """Copies ahead however small, one by one."""
-    source._ahead.threshold = 0
-    source._together = None
+    copy_ahead_of(source).threshold = 0
+    never_together(source)
     return source
 
 
@@ -29,8 +31,8 @@ def pair(world, **changes):
     """The same source twice: the ring forced on, and off."""
     changes = {"read_ahead": 1 << 20, **changes}
     off = world.source(**changes)
-    off._ahead.threshold = 1 << 60
-    off._together = None
+    copy_ahead_of(off).threshold = 1 << 60
+    never_together(off)
     return forced(world.source(**changes)), off
 
 
@@ -89,7 +91,7 @@ def test_on_is_off(world, size, asked, filling, limit):
             saved = off.state_dict()
     for name in ("minibatches", "sequences", "samples", "skipped"):
         assert getattr(on.stats(), name) == getattr(off.stats(), name)
-    assert off._ahead.used == 0
+    assert copy_ahead_of(off).used == 0
 
 
 @given(worlds(order="feedline"), sizes, st.data())
@@ -117,10 +119,10 @@ def test_skipping_is_the_same(tmp_path):
     for number, threshold in enumerate((0, 1 << 60)):
         file = tmp_path / f"{number}.jsonl"
         source = fl.MinibatchSource(world, seed=5, on_error=fl.Quarantine(file), max_sweeps=2)
-        source._ahead.threshold = threshold
+        copy_ahead_of(source).threshold = threshold
         got = [content(m) for m in source.minibatches(10)]
         skipped.append((got, file.read_text(), source.stats().skipped))
-        assert (source._ahead.used > 20) == (threshold == 0)
+        assert (copy_ahead_of(source).used > 20) == (threshold == 0)
     assert skipped[0] == skipped[1]
     assert skipped[0][2] == 10
 
@@ -131,8 +133,8 @@ def test_the_ring_is_used(random_access):
     source = forced(fl.MinibatchSource(CountedCorpus([1] * 400, [100] * 4, random_access), seed=1))
     for _ in range(40):
         source.next_minibatch(10)
-    assert 32 <= source._ahead.used <= 38
-    assert len(source._ahead._waiting) <= ahead.DEPTH
+    assert 32 <= copy_ahead_of(source).used <= 38
+    assert len(copies_waiting(source)) <= ahead.DEPTH
 
 
 def test_transforms_see_the_same():
@@ -145,7 +147,7 @@ def test_transforms_see_the_same():
     got = []
     for threshold in (0, 1 << 60):
         source = fl.MinibatchSource(world, seed=1, transforms=[fl.Map(noise)])
-        source._ahead.threshold = threshold
+        copy_ahead_of(source).threshold = threshold
         got.append([content(source.next_minibatch(12)) for _ in range(30)])
     assert got[0] == got[1]
 
@@ -164,7 +166,7 @@ def test_a_minibatch_that_fails_is_delivered_again():
     plain = fl.MinibatchSource(world, seed=1, read_ahead=0)
     for step in range(12):
         if step == 6:
-            assert source._ahead._waiting
+            assert copies_waiting(source)
             fail.append("once")
             with pytest.raises(RuntimeError, match="once"):
                 source.next_minibatch(12)
@@ -176,7 +178,7 @@ def test_without_read_ahead_nothing_waits(read_ahead, used):
     source = forced(fl.MinibatchSource(CountedCorpus([1] * 100, [100], True), read_ahead=read_ahead))
     for _ in range(8):
         source.next_minibatch(5)
-    assert (source._ahead.used > 0) == used
+    assert (copy_ahead_of(source).used > 0) == used
 
 
 def test_what_waits_stays_within_the_budget():
@@ -187,7 +189,7 @@ def test_what_waits_stays_within_the_budget():
         waiting = []
         for _ in range(10):
             minibatch = source.next_minibatch(120)
-            waiting.append(len(source._ahead._waiting))
+            waiting.append(len(copies_waiting(source)))
         size = sum(value.nbytes for value in minibatch.values())
         assert 3000 < size < 6000
         assert max(waiting) == most
@@ -199,7 +201,7 @@ def test_small_minibatches_are_copied_in_the_call():
         corpus = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((512, width), np.float32)))
         for _ in range(6):
             corpus.next_minibatch(64)
-        assert (corpus._ahead.used > 0) == used
+        assert (copy_ahead_of(corpus).used > 0) == used
 
 
 def test_a_different_question_each_time_copies_nothing_in_vain():
@@ -207,7 +209,7 @@ def test_a_different_question_each_time_copies_nothing_in_vain():
     source = forced(fl.MinibatchSource(CountedCorpus([1] * 300, [300], True)))
     for step in range(20):
         source.next_minibatch(10, partition=(step % 2, 2))
-        assert not source._ahead._waiting
+        assert not copies_waiting(source)
 
 
 @pytest.mark.parametrize("change", ["seek", "load", "close"])
@@ -215,14 +217,14 @@ def test_a_jump_drops_what_waits(change):
     source = forced(fl.MinibatchSource(CountedCorpus([1] * 300, [300], True)))
     for _ in range(4):
         source.next_minibatch(10)
-    assert source._ahead._waiting
+    assert copies_waiting(source)
     if change == "seek":
         source.seek(samples=30)
     elif change == "load":
         source.load_state_dict(source.state_dict())
     else:
         source.close()
-    assert not source._ahead._waiting
+    assert not copies_waiting(source)
 
 
 def test_a_source_dropped_lets_its_chunks_go():
@@ -232,7 +234,7 @@ def test_a_source_dropped_lets_its_chunks_go():
     source = forced(fl.MinibatchSource(fl.ArrayDeserializer(x=rows)))
     for _ in range(4):
         source.next_minibatch(1000)
-    assert source._ahead._waiting
+    assert copies_waiting(source)
     del source, rows
     gc.collect()
     assert alive() is None
@@ -251,7 +253,7 @@ def test_an_error_while_looking_ahead_waits_for_its_turn():
     for threshold in (0, 1 << 60):
         corpus = Broken([2] * 300, [100] * 3, True)
         source = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=1), seed=2)
-        source._ahead.threshold = threshold
+        copy_ahead_of(source).threshold = threshold
         count = 0
         with pytest.raises(fl.DataError, match="planted"):
             while True:
@@ -268,16 +270,14 @@ def test_a_forked_child_goes_on():
     source = forced(fl.MinibatchSource(corpus, seed=4))
     for step in range(4):
         assert content(source.next_minibatch(500)) == expected[step]
-    assert source._ahead._waiting
-    child = os.fork()
-    if child == 0:
-        try:
-            right = all(content(source.next_minibatch(500)) == expected[step] for step in range(4, 12))
-        except BaseException:
-            right = False
-        os._exit(0 if right else 1)
-    assert all(content(source.next_minibatch(500)) == expected[step] for step in range(4, 12))
-    assert os.waitpid(child, 0)[1] == 0
+    assert copies_waiting(source)
+
+    def go_on():
+        return all(content(source.next_minibatch(500)) == expected[step] for step in range(4, 12))
+
+    child = Forked(go_on)
+    assert go_on()
+    assert child.status() == 0
 
 
 def transformed(world, bad=(), **changes):
@@ -352,8 +352,8 @@ def test_a_transform_is_begun_ahead(shuffle):
         if read_ahead == 0:
             assert stage.begun == 0
         else:
-            assert 32 <= stage.finished == source._ahead.used <= 38
-            assert len(source._ahead._waiting) <= ahead.DEPTH
+            assert 32 <= stage.finished == copy_ahead_of(source).used <= 38
+            assert len(copies_waiting(source)) <= ahead.DEPTH
 
 
 @pytest.mark.parametrize("options", [{"frame_mode": True}, {"skip": [3]}, {"truncation_length": 2}])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.feed.reading import copy_together as together
 from tests.feed.test_copy_ahead import content, partitions, sizes, steps
+from tests.inside import copy_together_of, interrupt_taking, never_together, next_finished
 from tests.laws.corpora import CountedCorpus, worlds
 
 
@@ -24,7 +25,7 @@ def eager(monkeypatch):
 
 def alone(source):
     """Every minibatch by itself."""
-    source._together = None
+    never_together(source)
     return source
 
 
@@ -129,8 +130,8 @@ def test_layouts_do_not_depend_on_neighbours():
     """A chunk of single samples beside longer ones: a minibatch has offsets only if its own sequences need them."""
 
     class Mixed(CountedCorpus):
-        def _made(self, a, b):
-            chunk = super()._made(a, b)
+        def made(self, a, b):
+            chunk = super().made(a, b)
             if a:
                 return chunk
             values = {name: fl.Value.from_dense(value.rows) for name, value in chunk.values.items() if name == "x"}
@@ -155,12 +156,12 @@ def test_most_minibatches_are_copied_together():
     source = tiny()
     for _ in range(700):
         source.next_minibatch(8)
-    assert source._together.used > 650
+    assert copy_together_of(source).used > 650
 
 
 @pytest.mark.parametrize("settings", [{"read_ahead": 0}, {"transforms": [lambda s: s]}, {"frame_mode": True}])
 def test_where_it_must_not_be(settings):
-    assert tiny(**settings)._together is None
+    assert copy_together_of(tiny(**settings)) is None
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (16,), (3, 2)])
@@ -179,21 +180,21 @@ def test_floating_point_numbers_lie_where_they_always_do(monkeypatch, shape, siz
         minibatch = source.next_minibatch(size)
         assert minibatch["x"].rows.ctypes.data % 64 == 0
         assert minibatch["c"].values.ctypes.data % 64 == 0
-    assert kind == "alone" or source._together.used > 0
+    assert kind == "alone" or copy_together_of(source).used > 0
 
 
 def test_what_others_ask_for_is_not_copied_in_vain():
     source = tiny()
     for step in range(40):
         source.next_minibatch(8 + step % 2)
-        assert source._together.cursor is None
+        assert copy_together_of(source).cursor is None
 
 
 def test_large_minibatches_are_not_copied_together():
     source = tiny()
     for _ in range(8):
         source.next_minibatch(2000)
-    assert source._together.used == 0
+    assert copy_together_of(source).used == 0
 
 
 @pytest.mark.parametrize("change", ["seek", "load", "close"])
@@ -201,14 +202,14 @@ def test_a_jump_drops_what_waits(change):
     source = tiny()
     for _ in range(3):
         source.next_minibatch(8)
-    assert source._together.cursor is not None
+    assert copy_together_of(source).cursor is not None
     if change == "seek":
         source.seek(samples=80)
     elif change == "load":
         source.load_state_dict(source.state_dict())
     else:
         source.close()
-    assert source._together.cursor is None
+    assert copy_together_of(source).cursor is None
 
 
 def test_a_minibatch_that_is_kept_keeps_little():
@@ -242,7 +243,7 @@ def test_a_source_dropped_lets_its_chunks_go():
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=rows))
     for _ in range(4):
         source.next_minibatch(8)
-    assert source._together.cursor is not None
+    assert copy_together_of(source).cursor is not None
     del source, rows
     gc.collect()
     assert alive() is None
@@ -256,13 +257,13 @@ def test_an_interrupted_minibatch_is_delivered_next(monkeypatch, where):
         assert told(source.next_minibatch(8)) == told(other.next_minibatch(8))
     before = source.position
     if where == "take":
-        take = source._together.take
+        take = copy_together_of(source).take
 
         def interrupted(labels):
             take(labels)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(source._together, "take", interrupted)
+        monkeypatch.setattr(copy_together_of(source), "take", interrupted)
         with pytest.raises(KeyboardInterrupt):
             source.next_minibatch(8)
         monkeypatch.undo()
@@ -272,7 +273,7 @@ def test_an_interrupted_minibatch_is_delivered_next(monkeypatch, where):
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            source._next(8, None, failing)
+            next_finished(source, 8, failing)
     assert source.position == before
     for _ in range(20):
         assert told(source.next_minibatch(8)) == told(other.next_minibatch(8))
@@ -305,8 +306,8 @@ def test_an_interrupt_behind_a_minibatch_loses_none():
     with source() as plain, source() as interrupted:
         expected = [minibatch["x"].rows.tolist() for minibatch in plain.minibatches(5)]
         found = [interrupted.next_minibatch(5)["x"].rows.tolist() for _ in range(20)]
-        assert interrupted._together.cursor is not None
-        interrupted._together._left = InterruptedBehind(interrupted._together._left)
+        assert copy_together_of(interrupted).cursor is not None
+        interrupt_taking(interrupted, InterruptedBehind)
         with pytest.raises(KeyboardInterrupt):
             interrupted.next_minibatch(5)
         found += [minibatch["x"].rows.tolist() for minibatch in interrupted.minibatches(5)]

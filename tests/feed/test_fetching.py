@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 
 import numpy as np
 import pytest
@@ -16,6 +15,8 @@ from feedline.feed.reading import fetching
 from feedline.feed.reading.fetching import FetchingReader
 from feedline.testing import sequences_of
 from tests.feed.elsewhere import Elsewhere
+from tests.forked import Forked
+from tests.inside import blocks_fetched, copies_waiting, disk_of, map_chunks, reader_of, segments_looked_up
 
 ROWS, WIDTH = 3000, 700  # rows of 2.8 KB: most lie on two pages
 SHUFFLES = [False, "whole", fl.Window(bytes=2 << 20), fl.Window(chunks=2)]
@@ -43,8 +44,9 @@ def store(folder, tmp_path):
 def source(path, shuffle, backend="any", **options):
     options = {"seed": 1, "shuffle": shuffle, "max_sweeps": 1, **options}
     found = fl.MinibatchSource(fl.StoreDeserializer(path), **options)
-    assert isinstance(found._reader, FetchingReader)
-    found._reader.backend, found._reader.forced = backend, True
+    reader = reader_of(found)
+    assert isinstance(reader, FetchingReader)
+    reader.backend, reader.forced = backend, True
     return found
 
 
@@ -63,8 +65,8 @@ def rows_of(path, stream):
 
 def fail(feed, begin, end, number):
     """Have reads of these bytes of the only part fail."""
-    feed._reader._slots_of(np.array([0]))
-    feed._reader._disk().fail(0, begin, end, number)
+    map_chunks(feed, 1)
+    disk_of(feed).fail(0, begin, end, number)
 
 
 @pytest.mark.parametrize("backend", ["any", "threads"])
@@ -112,7 +114,7 @@ def test_a_file_that_is_cut_costs_what_was_behind_the_cut(store, tmp_path, shuff
     """In known chunks, sequences before the truncation are delivered, and those after it are listed."""
     place = rows_of(store, "x")[2950]
     with source(store, shuffle, on_error=fl.Quarantine(tmp_path / "listed.jsonl"), read_ahead=0) as feed:
-        feed._reader._slots_of(np.arange(len(feed.corpus.chunks())))
+        map_chunks(feed)
         os.truncate(store / "part-00000.arrow", place)
         found = list(feed.minibatches(64))
         ids = np.concatenate([m.ids for m in found])
@@ -136,7 +138,7 @@ def test_a_file_that_is_cut_while_it_is_in_memory(store, tmp_path, shuffle, kind
     listed, sizes = tmp_path / "listed.jsonl", [info.sequences for info in corpus.chunks()]
     options = {"seed": 1, "shuffle": shuffle, "max_sweeps": 1, "on_error": fl.Quarantine(listed)}
     with fl.MinibatchSource(corpus, **options) as feed:
-        feed._reader._slots_of(np.arange(len(sizes)))
+        map_chunks(feed)
         before = feed.next_minibatch(64)
         feed.state_dict()  # looks at samples of the data, once
         os.truncate(part, place)
@@ -192,7 +194,7 @@ def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
     with source(folder, shuffle, read_ahead=1 << 20) as feed:
         peak = 0
         for _ in feed.minibatches(16):
-            peak = max(peak, feed._reader._disk().memory)
+            peak = max(peak, disk_of(feed).memory)
         window = {True: 0}.get(shuffle is False or shuffle == "whole", 2 << 20)
         assert 0 < peak < window + (1 << 20) + (9 << 20)
         stats = feed.stats()
@@ -206,7 +208,7 @@ def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
 @pytest.mark.parametrize("forced", [False, True])
 def test_what_was_asked_for_is_counted_wherever_it_was(folder, shuffle, forced):
     with source(folder, shuffle) as feed:
-        feed._reader.forced = forced
+        reader_of(feed).forced = forced
         assert feed.stats().asked_bytes == 0
         half = sum(feed.next_minibatch(16).num_sequences for _ in range(ROWS // 32))
         assert feed.stats().asked_bytes >= half * (WIDTH * 4 + 8)  # what is copied ahead counts, too
@@ -225,18 +227,14 @@ def test_a_forked_child_reads_on(folder, shuffle, backend):
     expected = sequences_of(plain.minibatches(64))
     for _ in range(3):
         parent.next_minibatch(64)
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(60)
-        good = False
-        try:
-            good = sequences_of(parent.minibatches(64)) == expected[3 * 64 :]
-            parent.close()
-        finally:
-            os._exit(0 if good else 1)
-    assert sequences_of(parent.minibatches(64)) == expected[3 * 64 :]
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def read_on():
+        with parent:
+            return sequences_of(parent.minibatches(64)) == expected[3 * 64 :]
+
+    child = Forked(read_on)
+    assert read_on()
+    assert child.status() == 0
 
 
 @pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=2 << 20)])
@@ -320,19 +318,7 @@ def test_lanes_are_cut_from_what_is_fetched(tmp_path, shuffle):
 
 
 def test_what_a_jump_needs_does_not_share_the_disk_with_what_is_read_ahead(folder, monkeypatch):
-    calls = []
-    begin, slot = FetchingReader._begin_group, FetchingReader._slot
-
-    def beginning(self, units, nbytes):
-        calls.append(("begin", tuple(units)))
-        begin(self, units, nbytes)
-
-    def taking(self, unit):
-        calls.append(("take", unit))
-        return slot(self, unit)
-
-    monkeypatch.setattr(FetchingReader, "_begin_group", beginning)
-    monkeypatch.setattr(FetchingReader, "_slot", taking)
+    calls = blocks_fetched(monkeypatch)
     with source(folder, False) as feed:
         feed.seek(fl.Position(0, 1500, 1500))
         feed.next_minibatch(64)
@@ -345,13 +331,7 @@ def test_what_a_jump_needs_does_not_share_the_disk_with_what_is_read_ahead(folde
 
 def test_chunks_in_memory_are_looked_up_once_a_segment(tmp_path, monkeypatch):
     """Not for each minibatch: that cost a third of a tiny one."""
-    looked, views = [], FetchingReader._views
-
-    def counted(self, segment, which):
-        looked.append(segment)
-        return views(self, segment, which)
-
-    monkeypatch.setattr(FetchingReader, "_views", counted)
+    looked = segments_looked_up(monkeypatch)
     monkeypatch.setattr(fetching, "_LOOK_UNITS", 1)  # so that chunks are known one after the other, as of a large store
     rows = 40_000
     fl.convert(fl.ArrayDeserializer(x=np.arange(rows)), tmp_path / "store", chunk_bytes=100_000)
@@ -376,7 +356,7 @@ def test_a_transform_is_begun_as_soon_as_the_next_minibatch_is_read(folder, tmp_
             fail(feed, place + 100, place + 200, errno.EIO)
         while minibatch := feed.next_minibatch(64):
             got.append(minibatch)
-            while not all(getattr(planned.begun, "done", True) for planned in feed._ahead._waiting):
+            while not all(getattr(copy, "done", True) for copy in copies_waiting(feed)):
                 os.sched_yield()
         assert feed.stats().skipped == failing
     for i, (one, other) in enumerate(zip(expected, got, strict=True)):

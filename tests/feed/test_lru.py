@@ -1,6 +1,5 @@
 """Things kept within a budget, made once however many ask, and made again in a forked child."""
 
-import os
 import pickle
 import threading
 import time
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from feedline.concurrency.per_process import PerProcess
 from feedline.feed.files.lru import LruCache
+from tests.forked import Forked
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 20))
@@ -66,8 +66,5 @@ def test_a_forked_child_has_a_lock_of_its_own():
     lock = PerProcess(threading.Lock)
     with lock.get():
         assert not lock.get().acquire(blocking=False)
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if lock.get().acquire(blocking=False) else 1)
-        assert os.waitpid(child, 0)[1] == 0
+        assert Forked(lambda: lock.get().acquire(blocking=False)).status() == 0
     assert pickle.loads(pickle.dumps(lock)).get().acquire(blocking=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from feedline.feed.timeline.cntk import CntkOrder
 from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import ChunkTable
 from tests.feed.loader.datasets import Plain, Resetting
+from tests.forked import Forked
 
 THREADS = 8
 
@@ -226,8 +226,5 @@ def test_what_others_look_at_is_a_place():
 def test_a_child_forked_at_rest_reads_its_copy():
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(9)), shuffle=False)
     source.next_minibatch(3)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if source.next_minibatch(3).ids.tolist() == [3, 4, 5] else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert Forked(lambda: source.next_minibatch(3).ids.tolist() == [3, 4, 5]).status() == 0
     assert source.next_minibatch(3).ids.tolist() == [3, 4, 5]

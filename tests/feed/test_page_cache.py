@@ -13,8 +13,10 @@ import pytest
 import feedline as fl
 from feedline.feed.protocol import can
 from feedline.feed.reading import waiting
+from feedline.feed.reading.fetching import FetchingReader
 from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
+from tests.inside import fetcher_memory, reader_of
 
 ROWS, WIDTH = 6000, 2000  # 48 MB; text of half as much
 WINDOW, AHEAD = 2 * MIB, MIB
@@ -96,7 +98,7 @@ def test_a_feed_takes_what_it_needs_now(data, shuffle):
         for number, _ in enumerate(feed.minibatches(64)):
             if number % 16 == 0:
                 cache, own = max(cache, held(paths)), max(own, mapped_in_memory(paths))
-                private = max(private, private_bytes(feed._reader))
+                private = max(private, private_bytes(feed))
         stats = feed.stats()
     assert stats.sequences == 2 * ROWS
     assert stats.disk_bytes > 1.8 * sum(map(os.path.getsize, paths))
@@ -107,12 +109,10 @@ def test_a_feed_takes_what_it_needs_now(data, shuffle):
     assert sum(map(os.path.getsize, paths)) > 1.5 * allowed
 
 
-def private_bytes(reader):
-    """Return the bytes of data that a reader holds in its own memory."""
-    ranges = getattr(reader, "ranges", None)
-    fetcher = reader._fetcher if ranges is None else ranges._fetcher
-    decoded = 0 if ranges is None else reader._stats.held_bytes
-    return decoded + (0 if fetcher is None else fetcher.memory)
+def private_bytes(feed):
+    """Return the bytes of data that a feed holds in memory of its own: decoded, and fetched."""
+    decoded = 0 if isinstance(reader_of(feed), FetchingReader) else feed.stats().held_bytes
+    return decoded + fetcher_memory(feed)
 
 
 @pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=WINDOW), "whole"])

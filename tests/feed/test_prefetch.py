@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import threading
 import time
 import weakref
@@ -18,6 +17,8 @@ from feedline.concurrency.jobs import NAME, Job
 from feedline.feed.protocol import Unsized
 from feedline.feed.reading import prefetch
 from feedline.testing import sequences_of
+from tests.forked import Forked
+from tests.inside import chunks_held, reader_of, reading_locks, timeline_of
 from tests.laws.corpora import CountedCorpus
 
 
@@ -39,7 +40,10 @@ class Told(CountedCorpus):
     stored = np.full(1000, 1 << 40)
 
     def chunks(self):
-        return [info._replace(bytes=size) for info, size in zip(super().chunks(), self.stored.tolist(), strict=False)]
+        return [
+            fl.ChunkInfo(info.sequences, info.samples, size)
+            for info, size in zip(super().chunks(), self.stored.tolist(), strict=False)
+        ]
 
 
 class ToldOnceRead(Told, Unsized):
@@ -73,7 +77,7 @@ def test_reading_ahead_goes_on_while_a_window_is_in_use(sized):
     """Once a chunk's size is known, more chunks are read as far as there is room, not only at the next window."""
     how = {"shuffle": fl.Window(chunks=10), "threads": 1, "max_sweeps": 1}
     sizes = [3] * 400, [10] * 40
-    first = fl.MinibatchSource(Told(*sizes), **how)._timeline.window_at(0, 0).chunks
+    first = timeline_of(fl.MinibatchSource(Told(*sizes), **how)).window_at(0, 0).chunks
     one = Told(*sizes).read(0).nbytes
     corpus = (Told if sized else ToldOnceRead)(*sizes)
     # Chunks after the first window decode to a tenth of the size expected from those in the first.
@@ -81,7 +85,7 @@ def test_reading_ahead_goes_on_while_a_window_is_in_use(sized):
     feed = fl.MinibatchSource(corpus, read_ahead=11 * one, **how)
     for _ in range(5):
         feed.next_minibatch(30)
-        wait_for(lambda: feed.stats().chunks_read == len(feed._reader._entries))
+        wait_for(lambda: feed.stats().chunks_read == len(chunks_held(feed)))
     assert 20 <= len(corpus.reads) <= 21
 
 
@@ -148,7 +152,7 @@ def test_a_source_dropped_while_it_reads_ahead_is_freed_at_once(sized):
         corpus = (CountedCorpus if sized else ToldOnceRead)([3] * 400, [20] * 20)
         dropped = fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), read_ahead=3 * corpus.read(0).nbytes)
         dropped.next_minibatch(20)
-        reader = weakref.ref(dropped._reader)
+        reader = weakref.ref(reader_of(dropped))
         wait_for(lambda: len(corpus.reads) > 3)
         del dropped
         wait_for(lambda: reader() is None)
@@ -180,7 +184,7 @@ def test_a_dropped_source_is_freed_at_once():
                 minibatch = dropped.next_minibatch(60)
             except fl.DataError:
                 assert bad
-            reader = weakref.ref(dropped._reader)
+            reader = weakref.ref(reader_of(dropped))
             wait_for(lambda corpus=corpus, bad=bad: len(corpus.reads) >= (1 if bad else 4))
             begun = reading_threads() - before  # those of an earlier test may end meanwhile
             assert begun
@@ -201,10 +205,9 @@ def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
     plain.next_minibatch(50)
     wait_for(lambda: len(parent.corpus.reads) == 20)
     expected = [sequences_of([plain.next_minibatch(290)]) for _ in range(5)]
-    reader = parent._reader
-    waiting = [entry for entry in reader._entries.values() if entry.slot < 0]
-    assert waiting
-    locks = [entry.job._lock for entry in waiting] if locked == "jobs" else [reader._lock]
+    assert any(entry.slot < 0 for entry in chunks_held(parent))
+    locks = reading_locks(parent, locked)
+    assert locks
     held, over = threading.Event(), threading.Event()
 
     def hold():
@@ -217,16 +220,16 @@ def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait(60)
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(30)
+
+    def read_on():
         good = [sequences_of([parent.next_minibatch(290)]) for _ in range(5)] == expected
         parent.close()
-        os._exit(0 if good and parent.stats().held_bytes == 0 else 1)
+        return good and parent.stats().held_bytes == 0
+
+    child = Forked(read_on, 30)
     over.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert child.status() == 0
     assert [sequences_of([parent.next_minibatch(290)]) for _ in range(5)] == expected
 
 
@@ -244,7 +247,7 @@ def test_what_failed_ahead_of_need_is_read_again_when_needed():
     corpus = Flaky([1] * 40, [10] * 4)
     source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, threads=1)
     first = source.next_minibatch(10)
-    while not any(entry.job.done and entry.slot < 0 for entry in source._reader._entries.values()):
+    while not any(entry.job.done and entry.slot < 0 for entry in chunks_held(source)):
         time.sleep(0.01)
     corpus.failing = False
     assert [first.ids.tolist(), *(m.ids.tolist() for m in source.minibatches(10))] == [

@@ -7,7 +7,6 @@ import gc
 import io
 import json
 import os
-import signal
 import tarfile
 
 import numpy as np
@@ -22,6 +21,8 @@ from feedline import _native
 from feedline.feed.reading.prefetch import BufferedReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
+from tests.forked import Forked
+from tests.inside import files_of, reader_of, room_to_fetch
 
 ROWS = 400
 KINDS = ["ctf", "parquet", "store", "tar"]
@@ -66,7 +67,7 @@ def files(request, tmp_path_factory):
 
 def source(corpus, backend="any", forced=True, **options):
     found = fl.MinibatchSource(corpus, **{"seed": 1, "max_sweeps": 1, "shuffle": fl.Window(bytes=20_000), **options})
-    reader = found._reader
+    reader = reader_of(found)
     assert isinstance(reader, BufferedReader)
     reader.ranges.backend, reader.ranges.forced = backend, forced
     return found
@@ -87,7 +88,8 @@ def test_fetched_chunks_are_those_of_the_file(files, backend, shuffle, read_ahea
     reopen, _ = files
     options = {"shuffle": shuffle, "read_ahead": read_ahead, "threads": threads, "max_sweeps": 2}
     with source(reopen(), forced=False, **options) as plain, source(reopen(), backend, **options) as fetched:
-        fetched._reader.ranges._room, fetched._reader.ranges.direct = room, direct
+        room_to_fetch(fetched, room)
+        reader_of(fetched).ranges.direct = direct
         assert sequences_of(plain.minibatches(size)) == sequences_of(fetched.minibatches(size))
         assert plain.state_dict() == fetched.state_dict()
         assert plain.stats().disk_bytes == 0
@@ -101,7 +103,7 @@ def test_what_was_asked_for_is_counted_wherever_it_was(kind, forced, tmp_path):
     corpus = opened()
     parts = sum(extent.size for chunk in range(len(corpus.chunks())) for extent in corpus.extents(chunk))
     with fl.MinibatchSource(corpus, max_sweeps=1) as feed:
-        feed._reader.ranges.forced = forced
+        reader_of(feed).ranges.forced = forced
         assert sum(minibatch.num_sequences for minibatch in feed) == ROWS
         assert feed.stats().asked_bytes == parts > 0
         assert (feed.stats().disk_bytes > 0) == forced
@@ -150,7 +152,7 @@ def expected_losses(corpus, path, begin, end):
         first += info.sequences
     if path.suffix != ".ctf":
         return lost
-    entries = np.concatenate([corpus._files[0].index.entries(i) for i in range(len(corpus.chunks()))])
+    entries = np.concatenate([files_of(corpus)[0].index.entries(i) for i in range(len(corpus.chunks()))])
     offsets = entries["offset"].astype(int)
     inside = (offsets < page[1]) & (offsets + entries["size"] > page[0])
     return set(np.flatnonzero(inside).tolist()) & lost
@@ -168,7 +170,7 @@ def test_a_failing_disk_costs_what_it_holds_and_no_more(files, tmp_path, monkeyp
     listed = tmp_path / "listed.jsonl"
     with source(corpus, "any", forced, shuffle=shuffle, on_error=fl.Quarantine(listed)) as feed:
         feed.state_dict()
-        feed._reader.ranges.fail(str(path), begin, begin + 10, errno.EIO)
+        reader_of(feed).ranges.fail(str(path), begin, begin + 10, errno.EIO)
         failing_reads(monkeypatch, path, begin, begin + 10)
         found = list(feed.minibatches(64))
     monkeypatch.undo()
@@ -195,7 +197,7 @@ def test_a_failing_disk_is_an_error_with_file_and_byte(files, monkeypatch, force
     begin = path.stat().st_size // 2
     with source(reopen(), "any", forced, shuffle=False) as feed:
         feed.state_dict()
-        feed._reader.ranges.fail(str(path), begin, begin + 10, errno.EIO)
+        reader_of(feed).ranges.fail(str(path), begin, begin + 10, errno.EIO)
         failing_reads(monkeypatch, path, begin, begin + 10)
         for _ in range(2):
             with pytest.raises(fl.DataError, match="Input/output error") as caught:
@@ -239,19 +241,14 @@ def test_a_forked_child_reads_on(files, backend):
     parent, expected = source(reopen(), backend), sequences_of(source(reopen(), forced=False).minibatches(32))
     parent.next_minibatch(32)
     done = len(sequences_of([source(reopen(), forced=False).next_minibatch(32)]))
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(60)
-        good = False
-        try:
-            good = sequences_of(parent.minibatches(32)) == expected[done:]
-            parent.close()
-        finally:
-            os._exit(0 if good else 1)
-    assert sequences_of(parent.minibatches(32)) == expected[done:]
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    parent.close()
+
+    def read_on():
+        with parent:
+            return sequences_of(parent.minibatches(32)) == expected[done:]
+
+    child = Forked(read_on)
+    assert read_on()
+    assert child.status() == 0
 
 
 def test_a_jump_drops_what_was_fetched(files, leaves_nothing):
@@ -266,7 +263,7 @@ def test_a_jump_drops_what_was_fetched(files, leaves_nothing):
         for k in (20, 3, 11, 1, 29, 5):
             feed.seek(states[k])
             assert [feed.next_minibatch(30).ids.tolist() for _ in range(2)] == expected[k + 1 : k + 3]
-        assert feed._reader.ranges._used >= 0
+        assert reader_of(feed).ranges.used_bytes >= 0
 
 
 def test_files_are_closed_again(tmp_path, monkeypatch):

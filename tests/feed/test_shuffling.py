@@ -17,6 +17,7 @@ from feedline import _native
 from feedline.feed.conversion import shuffling
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.store import StoreDeserializer
+from feedline.feed.formats.store.manifest import Manifest
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.feed.test_convert import Counted, Torn
@@ -157,7 +158,7 @@ def test_streams_ragged_in_some_parts_only(tmp_path):
     """The parts differ in their columns; the store is one."""
     fl.convert(Mixed(), tmp_path / "s", shuffle=1, memory=600, chunk_bytes=80)
     store = StoreDeserializer(tmp_path / "s", verify=True)
-    assert len({part.ragged for part in store._manifest.parts}) == 2
+    assert len({part.ragged for part in Manifest.load(tmp_path / "s").parts}) == 2
     found = [int(sequence[0]) for sequence in everything(store)["x"].sequences()]
     assert found == expected_order(1, 301)
     assert store.lengths(np.arange(301)).sum() == 302

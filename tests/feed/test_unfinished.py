@@ -134,6 +134,7 @@ DYING = """
 import os, sys
 import numpy as np
 import feedline as fl
+from tests.forked import Forked, die
 
 HEARD = {"os.remove", "os.rmdir", "os.rename", "os.link", "os.mkdir", "open"}
 
@@ -144,7 +145,7 @@ def convert(folder, other, dies=None):
         if left is not None and event in HEARD:
             left -= 1
             if left < 0:
-                os._exit(9)
+                die(9)
     data = fl.ArrayDeserializer(x=np.arange(60), chunk_sequences=20)
     how = {"shuffle": 4 if other else 3, "memory": 1000} if shuffled else {"part_bytes": 100 + other}
     if dies is not None:
@@ -152,11 +153,7 @@ def convert(folder, other, dies=None):
     fl.convert(data, folder, chunk_bytes=80, overwrite=True, **how)
 
 def forked(*arguments):
-    child = os.fork()
-    if child == 0:
-        convert(*arguments)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return Forked(lambda: [convert(*arguments)]).status()
 
 def contents(folder):
     return {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}

@@ -11,6 +11,7 @@ import pytest
 import feedline as fl
 from feedline.feed.reading import waiting
 from feedline.feed.reading.waiting import Waits
+from tests.inside import reader_of
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +112,8 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
             with open(path, "rb") as file:
                 file.read()
         with fl.MinibatchSource(corpus, max_sweeps=1, **options) as feed:
-            getattr(feed._reader, "ranges", feed._reader).forced = forced
+            reader = reader_of(feed)
+            getattr(reader, "ranges", reader).forced = forced
             assert sum(m.num_sequences for m in feed.minibatches(64)) == ROWS
     messages = told(caplog)
     assert len(messages) == forced

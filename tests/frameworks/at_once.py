@@ -21,6 +21,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.forked import die
+
 WORLDS, WORKERS, EPOCHS, STOP = (1, 2, 3), (0, 2), 2, 1
 SEED = 5
 # What torch's loader gives does not depend on it, but for the numbers it draws: ``make prove`` has both.
@@ -156,7 +158,7 @@ def main() -> None:
                     traceback.print_exc()
                 finally:
                     sys.stderr.flush()
-                    os._exit(status)
+                    die(status)
             running.append(pid)
         ended = [os.waitpid(pid, 0)[1] for pid in running]
         if any(ended):

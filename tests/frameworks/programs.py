@@ -75,14 +75,20 @@ def parameters(model: Any) -> list[float]:
     return [float(value) for p in model.parameters() for value in p.detach().flatten()]
 
 
-def accelerate(options: dict[str, Any], fed: list[Any], facts: dict[str, Any]) -> None:
-    """`prepare`, `skip_first_batches` or a stateful loader, `save_state` and `load_state`, `gather_for_metrics`."""
-    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+def forget_accelerator() -> None:
+    """Let the next program of this process set up accelerate as if it were the first."""
     from accelerate.state import AcceleratorState, GradientState
-    from accelerate.utils import set_seed
 
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
+
+
+def accelerate(options: dict[str, Any], fed: list[Any], facts: dict[str, Any]) -> None:
+    """`prepare`, `skip_first_batches` or a stateful loader, `save_state` and `load_state`, `gather_for_metrics`."""
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+    from accelerate.utils import set_seed
+
+    forget_accelerator()
     set_seed(options["seed"])
     mode = options["mode"]
     configuration = DataLoaderConfiguration(
@@ -213,11 +219,9 @@ def lightning(options: dict[str, Any], fed: list[Any], facts: dict[str, Any]) ->
 
 def transformers(options: dict[str, Any], fed: list[Any], facts: dict[str, Any]) -> None:
     """`Trainer.train`, with ``resume_from_checkpoint``."""
-    from accelerate.state import AcceleratorState, GradientState
     from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
+    forget_accelerator()
     set_seed(options["seed"])
     mode = options["mode"]
 

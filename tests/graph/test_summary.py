@@ -63,13 +63,18 @@ def read(html):
     return cells
 
 
+def html_of(table):
+    """What a notebook shows."""
+    return table._repr_html_()
+
+
 def test_text():
     assert str(fl.summary(MODEL, (2, 4))) == TABLE
 
 
 def test_html_has_the_same_cells():
     table = fl.summary(MODEL, (2, 4))
-    head, *rows = read(table._repr_html_()).rows
+    head, *rows = read(html_of(table)).rows
     lines = TABLE.splitlines()
     assert head == list(table.head)
     shown = [" ".join(cell for cell in row if cell) for row in rows[:-1]]
@@ -99,7 +104,7 @@ def test_columns_are_chosen():
         ["0", "(Conv2d)", "3×5", "1×1×6×6", "1×2×4×2", "30", "120", "B", "240", "no"],
         ["1", "(Conv2d)", "1×1", "1×2×4×2", "1×2×4×2", "6", "24", "B", "32", "partly"],
     ]
-    assert read(table._repr_html_()).rows[0] == list(table.head)
+    assert read(html_of(table)).rows[0] == list(table.head)
     assert fl.summary(model, (1, 1, 6, 6), columns=()).head == ("Layer",)
     for wrong, named in (
         (("kernels",), "'kernels'"),
@@ -142,7 +147,7 @@ def test_names_are_no_markup():
     )
     table = fl.summary(graph)
     assert name in str(table)
-    parsed = read(table._repr_html_())
+    parsed = read(html_of(table))
     assert any(name in cell for row in parsed.rows for cell in row)
     assert "script" not in parsed.tags
     out = io.StringIO()

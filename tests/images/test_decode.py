@@ -1,6 +1,5 @@
 """The transform: laws of pictures in minibatches, masks and boxes with them, damage, schemas."""
 
-import os
 import pickle
 import threading
 import weakref
@@ -13,7 +12,9 @@ from feedline import images
 from feedline.feed.transforms import DrawKeys
 from feedline.images import decoders
 from feedline.images.step import CROP, PictureOp
+from tests.forked import Forked
 from tests.images.pictures import drawn, encoded
+from tests.inside import copy_ahead_of, work_of, work_threads
 from tests.oracles import pictures as reference
 
 pytestmark = pytest.mark.usefixtures("executor")
@@ -119,9 +120,9 @@ def test_dropped_work_ends(monkeypatch):
     monkeypatch.setattr(decoders, "decode", slow)
     png = [encoded(drawn(9, 9), "PNG")] * N
     begun = images.Decode("image", images.Resize((5, 5)), threads=1).start(SCHEMA, values(pictures=png), places())
-    (thread,) = begun._work._threads
+    (thread,) = work_threads(begun)
     entered.wait(60)
-    work = weakref.ref(begun._work)
+    work = weakref.ref(work_of(begun))
     del begun
     may_go.set()
     thread.join(60)
@@ -473,7 +474,7 @@ def test_a_sweep_in_a_source(train, tmp_path):
     assert delivered(source("b"), 1) == everything
     assert delivered(source("c", 0, 2), 5) | delivered(source("d", 1, 2), 5) == everything
     ahead = source("e")
-    ahead._ahead.threshold = 0
+    copy_ahead_of(ahead).threshold = 0
     assert delivered(ahead, 2) == everything
     first = source("f")
     first.next_minibatch(4)
@@ -514,13 +515,6 @@ def test_what_was_begun_before_a_fork_is_done_again_in_the_child(kind):
     values = corpus.read(0).values
     expected = decode.run_all(corpus.schema, values, keys).values["image"].rows
     begun = decode.start(corpus.schema, values, keys)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            same = (begun.result().values["image"].rows == expected).all()
-            os._exit(0 if same else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
-    begun._work.cancel()
+    assert Forked(lambda: (begun.result().values["image"].rows == expected).all()).status() == 0
+    work_of(begun).cancel()
     assert (begun.result().values["image"].rows == expected).all()

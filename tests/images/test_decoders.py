@@ -215,20 +215,20 @@ def decode_mask(data):
 
 
 def test_the_path_names_decoders_and_versions(monkeypatch):
-    monkeypatch.setattr(decoders._native, "NATIVE_JPEG", "3.1.2", raising=False)
+    monkeypatch.setattr(_native, "NATIVE_JPEG", "3.1.2", raising=False)
     assert decoders.path() == f"JPEG: native, libjpeg-turbo 3.1.2; others: Pillow {Image.__version__}"
-    monkeypatch.setattr(decoders._native, "NATIVE_JPEG", "")
+    monkeypatch.setattr(_native, "NATIVE_JPEG", "")
     monkeypatch.setattr(decoders, "_simplejpeg", lambda: None)
     assert decoders.path() == f"JPEG: Pillow {Image.__version__}; others: Pillow {Image.__version__}"
 
 
 def test_without_pillow_the_error_names_the_extra(monkeypatch):
-    decoders._pillow.cache_clear()
+    decoders.pillow.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     monkeypatch.setattr(importlib, "import_module", _import_without(importlib.import_module))
     with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[images\]'"):
         decode(encoded(PICTURE, "BMP"), header=UNKNOWN)
-    decoders._pillow.cache_clear()
+    decoders.pillow.cache_clear()
 
 
 def _import_without(import_module):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline import images
+from feedline import _native, images
 from feedline.images import decoding
 from tests.images.conftest import BUILT
 from tests.images.pictures import drawn, encoded
@@ -30,7 +30,7 @@ def on_cpu(monkeypatch):
         found = []
         for picture in pictures:
             data = picture.numpy()
-            header = decoding._native.picture_headers(data, np.array([0, len(data)]))[0]
+            header = _native.picture_headers(data, np.array([0, len(data)]))[0]
             color = "grey" if grey else "RGB"
             try:
                 pixels = decoding.decode_pixels(data, header, color=color, upright=False, max_pixels=1 << 27)

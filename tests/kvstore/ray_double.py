@@ -84,36 +84,70 @@ class Kept:
         self.value = value
 
 
-class Actor:
-    """A handle; its attributes are methods that can be called remotely."""
+class Handle:
+    """What `Ray` gives to callers: its attributes are methods that can be called remotely."""
 
-    def __init__(self, ray, kind, arguments):
-        self._ray, self._kind, self._arguments = ray, kind, arguments
-        self._queue, self._running, self._away, self._gone = [], [], 0, False
-        self._beats = True  # whether its heartbeat is answered
-        self._object = kind(*_carried(arguments))
+    def __init__(self, actor):
+        self._actor = actor
 
     def __getattr__(self, name):
-        call = types.SimpleNamespace(remote=lambda *arguments: self._ray._call(self, name, arguments))
+        call = types.SimpleNamespace(remote=lambda *arguments: self._actor.call(name, arguments))
         # In a concurrency group of its own a call waits for no other.
-        call.options = lambda concurrency_group: types.SimpleNamespace(remote=lambda: self._ray._beat(self))
+        call.options = lambda concurrency_group: types.SimpleNamespace(remote=lambda: self._actor.beat())
         return call
 
-    def _die(self):
-        """Die, with all messages in flight; the next message, or a later one, reaches a new process."""
+
+class Actor:
+    """What stands in for the process of an actor.
+
+    Attributes:
+        arguments: what it is made of, also after a death.
+        queue: messages in flight, oldest first.
+        beats: whether its heartbeat is answered.
+        gone: whether it is not started again.
+    """
+
+    def __init__(self, ray, kind, arguments):
+        self._ray, self._kind, self.arguments = ray, kind, arguments
+        self.queue, self._running, self._away, self.gone = [], [], 0, False
+        self.beats = True
+        self._object = kind(*_carried(arguments))
+
+    def call(self, method, arguments):
+        """Send a message."""
+        ray = self._ray
+        with ray.lock:
+            dies = ray.dies.get(len(ray.messages))
+            ray.messages.append((type(self._object).__name__, method))
+            message = Message(self, method, [a.value if isinstance(a, Kept) else a for a in arguments], dies)
+            self.queue.append(message)
+            return message
+
+    def beat(self):
+        """Send a heartbeat, which waits for no message."""
+        message = Message(self, "beat", (), None)
+        message.answer = (lambda seconds: None) if self.beats else _raises(GetTimeoutError("no answer yet"))
+        return message
+
+    def end_writer(self):
+        """Wait for the thread in which a server writes, which would survive its actor in this process."""
         writer = getattr(self._object, "_writer", None)
-        if writer is not None:  # a thread of this process, which would continue
+        if writer is not None:
             writer.join()
-        for message in [*self._queue, *(one for one in self._running if not one.future.done())]:
+
+    def die(self):
+        """Die, with all messages in flight; the next message, or a later one, reaches a new process."""
+        self.end_writer()
+        for message in [*self.queue, *(one for one in self._running if not one.future.done())]:
             message.lost()
-        self._queue, self._running = [], []
-        self._object = self._kind(*_carried(self._arguments))
+        self.queue, self._running = [], []
+        self._object = self._kind(*_carried(self.arguments))
         self._away = self._ray.away
 
-    def _take(self):
+    def take(self):
         """Deliver the oldest message in flight."""
-        message = self._queue.pop(0)
-        if self._gone or self._ray.ended:
+        message = self.queue.pop(0)
+        if self.gone or self._ray.ended:
             message.answer = _raises(ActorDiedError("the actor is gone"))
             return
         if self._away:
@@ -122,7 +156,7 @@ class Actor:
             return
         if message.dies == BEFORE:
             message.lost()
-            self._die()
+            self.die()
             return
         try:
             found = getattr(self._object, message.method)(*_carried(message.arguments))
@@ -137,7 +171,7 @@ class Actor:
         if message.dies == TAKEN:
             message.lost()
         if message.dies is not None:
-            self._die()
+            self.die()
 
     def _run(self, message, coroutine):
         """Let a coroutine run; a death waits until it has an answer, or not for long."""
@@ -148,7 +182,7 @@ class Actor:
             found = message.future.result(seconds)
             if message.dies == AFTER:
                 message.dies = None
-                self._die()
+                self.die()
             return found
 
         message.answer = answer
@@ -156,7 +190,7 @@ class Actor:
             with contextlib.suppress(TimeoutError):
                 message.future.result(0.02)
             message.lost()
-            self._die()
+            self.die()
 
 
 class Ray(types.ModuleType):
@@ -212,9 +246,7 @@ class Ray(types.ModuleType):
         self.thread.join()
         self.loop.close()
         for actor in self.actors.values():
-            writer = getattr(actor._object, "_writer", None)
-            if writer is not None:
-                writer.join()
+            actor.end_writer()
         if self.real is None:
             del sys.modules["ray"]
         else:
@@ -239,7 +271,7 @@ class Ray(types.ModuleType):
             def make(*arguments):
                 if name not in self.actors:
                     self.actors[name] = Actor(self, kind, arguments)
-                return self.actors[name]
+                return Handle(self.actors[name])
 
             return types.SimpleNamespace(remote=make)
 
@@ -251,7 +283,7 @@ class Ray(types.ModuleType):
     def get(self, message, timeout=None):
         with self.lock:
             while message.answer is None:
-                message.actor._take()
+                message.actor.take()
         try:
             return message.answer(timeout)
         except TimeoutError as error:
@@ -264,28 +296,13 @@ class Ray(types.ModuleType):
             if self.eager:
                 for message in messages:
                     while message.answer is None:
-                        message.actor._take()
+                        message.actor.take()
         return [message for message in messages if message.answer is not None], []
 
     def kill(self, actor, no_restart):
         with self.lock:
-            actor._die()
-            actor._gone = no_restart
-
-    # ---- within ---------------------------------------------------------------------------------------------
-
-    def _beat(self, actor):
-        message = Message(actor, "beat", (), None)
-        message.answer = (lambda seconds: None) if actor._beats else _raises(GetTimeoutError("no answer yet"))
-        return message
-
-    def _call(self, actor, method, arguments):
-        with self.lock:
-            dies = self.dies.get(len(self.messages))
-            self.messages.append((type(actor._object).__name__, method))
-            message = Message(actor, method, [a.value if isinstance(a, Kept) else a for a in arguments], dies)
-            actor._queue.append(message)
-            return message
+            actor.die()
+            actor.gone = no_restart
 
 
 def _raises(error):

@@ -32,6 +32,7 @@ from feedline.kvstore.parameter_server import server
 from feedline.kvstore.parameter_server import store as async_store
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.workers.tasks import alive, eventually
+from tests.inside import disconnect, fall_silent, forget_a_push, held_back, links_of, membership_of, supervisor_of
 from tests.warm import Python
 
 pytestmark = [
@@ -131,7 +132,7 @@ def alone(name, **options):
 
 
 def process_of(store, index):
-    link = store._links[index]
+    link = links_of(store)[index]
     return int(link.answered(link.ask("greet", "nobody")).place.rsplit(" ", 1)[1])
 
 
@@ -221,10 +222,8 @@ def test_what_was_sent_and_the_residual_are_what_was_pushed(store):
     sent = [torch.empty(shape) for shape in shapes]
     store.pull(keys, sent)
     for key, one, total in zip(keys, sent, pushed, strict=True):
-        pieces = store._entries[key].parts
-        left = torch.cat([store._encoder._residuals[key, part.server][0] for part in pieces])
         assert one.any()
-        assert torch.equal(one + left, total)
+        assert torch.equal(one + held_back(store, key), total)
 
 
 def test_refused_calls_change_nothing(store):
@@ -264,9 +263,9 @@ def test_a_push_that_comes_again_is_taken_once(store):
     store.init("again", torch.zeros(10))
     store.set_optimizer("test")
     store.push("again", torch.ones(10))
-    for link in store._links:
+    for link in links_of(store):
         link.drain()
-        link._sent -= 1
+        forget_a_push(link)
     store.pull("again", out := torch.empty(10))
     assert out.tolist() == [1] * 10
 
@@ -280,11 +279,11 @@ def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, mon
             time.sleep(0.01)
 
     def beat():
-        return link._actor.beat.options(concurrency_group=server.BEATS).remote()
+        return link.actor.beat.options(concurrency_group=server.BEATS).remote()
 
     ray = sys.modules["ray"]
     store.init("hangs", torch.ones(10))
-    link = store._links[0]
+    link = links_of(store)[0]
     store.set_updater(waits)
     store.push("hangs", torch.ones(10))
     assert eventually(begun.exists)
@@ -304,7 +303,7 @@ def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, mon
 
 
 def test_a_coordinator_that_was_killed_learns_who_works(store):
-    sys.modules["ray"].kill(store._membership._coordinator, no_restart=False)
+    sys.modules["ray"].kill(membership_of(store).coordinator, no_restart=False)
     store.barrier()
     store.barrier()
 
@@ -320,7 +319,7 @@ def test_two_workers_and_two_servers_whatever_dies(ours):
         servers_die(stores)
         other_dies(stores, ends)
         store = stores[0]
-        processes, folder = [process_of(store, server) for server in range(2)], Path(store._membership.folder)
+        processes, folder = [process_of(store, server) for server in range(2)], Path(membership_of(store).folder)
         assert list(folder.iterdir())
         assert folder.stat().st_mode & 0o077 == 0
     assert gone(processes)
@@ -355,7 +354,7 @@ def servers_die(stores):
 def other_dies(stores, ends):
     """It is killed, as far as others can tell: it says nothing more."""
     store, other = stores
-    other._membership._over.set()
+    fall_silent(other)
     push(store, 1)  # it waits for nobody
     assert pulled(store)[0][0] > 2 * PUSHES
     with pytest.raises(fl.StoreError, match="missing rank 1, which sent no heartbeat"):
@@ -367,7 +366,7 @@ def other_dies(stores, ends):
         push(heir, 1)
     both(lambda rank: (store, heir)[rank].barrier())
     assert pulled(store) == [[2 * PUSHES + 1 + 5]] * 3
-    other._undo.close()  # its connection alone
+    disconnect(other)  # its connection alone
 
 
 # ---- access, and leftovers ------------------------------------------------------------------------------------
@@ -391,15 +390,15 @@ def test_off_loopback_only_with_a_token(monkeypatch, tmp_path):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RefusedError, match="a token"):
-        cluster._check_token("192.0.2.1:6379")
+        cluster.check_token("192.0.2.1:6379")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(RefusedError, match="a token"):
-        cluster._check_token("192.0.2.1:6379")
+        cluster.check_token("192.0.2.1:6379")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    cluster._check_token("192.0.2.1:6379")
+    cluster.check_token("192.0.2.1:6379")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(RefusedError, match="a token"):
-        cluster._check_token("192.0.2.1:6379")
+        cluster.check_token("192.0.2.1:6379")
 
 
 def test_addresses():
@@ -416,7 +415,7 @@ def test_it_listens_on_loopback_alone(ours):
     from feedline.interop.ray_supervisor import descendants
 
     sockets = set()
-    for pid in [ours._ray.supervisor, *descendants(ours._ray.supervisor)]:
+    for pid in [supervisor_of(ours), *descendants(supervisor_of(ours))]:
         with contextlib.suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):

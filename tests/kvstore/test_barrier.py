@@ -15,6 +15,7 @@ from feedline.errors import StoreError
 from feedline.kvstore.parameter_server import coordinator
 from feedline.kvstore.parameter_server.coordinator import Coordinator
 from feedline.kvstore.parameter_server.store import AsyncStore
+from tests.inside import be_patient
 from tests.kvstore.ray_double import ADDRESS, AFTER, TAKEN, Ray
 
 WORKERS = ("a", "b", "c")
@@ -58,7 +59,7 @@ def test_it_opens_for_those_who_wait_and_for_nobody_who_gave_up(steps):
                     assert [await task for task in waiting.values()] == [None] * 3
                     waiting = {}
         finally:
-            for task in (*waiting.values(), made._watch):
+            for task in (*waiting.values(), made.watch):
                 task.cancel()
             await settled()
 
@@ -75,7 +76,7 @@ def test_who_gave_up_after_a_while_does_not_count():
         both = [made.arrive("a", ticket, 1000.0), made.arrive("b", None, 1000.0)]
         assert await asyncio.gather(*both) == [None, None]
         assert await made.arrive("a", ticket, 0.0) is None  # that one has opened
-        made._watch.cancel()
+        made.watch.cancel()
 
     asyncio.run(follow())
 
@@ -89,12 +90,12 @@ def test_who_left_while_waiting_does_not_count(how):
         if how == "leaves":
             await made.leave("a")
         else:
-            made._silences["a"].passed(coordinator.SILENT_S)
+            made.silences["a"].passed(coordinator.SILENT_S)
             await made.join("other", 0, "there")
         _, missing = await made.arrive("b", None, 0.01)
         assert list(missing) == [0]
         first.cancel()
-        made._watch.cancel()
+        made.watch.cancel()
 
     asyncio.run(follow())
 
@@ -108,7 +109,7 @@ def test_a_call_that_ends_late_does_not_take_a_later_one_along():
         await first
         assert await made.arrive("b", None, 1000.0) is None
         assert await again is None
-        made._watch.cancel()
+        made.watch.cancel()
 
     asyncio.run(follow())
 
@@ -126,10 +127,10 @@ def test_a_store_that_gave_up_comes_again(tmp_path, monkeypatch):
     with Ray() as ray:
         first, second = two(tmp_path, ray)
         for store in (first, second):  # one after another, each alone
-            store._timeout_s = 0.2
+            be_patient(store, 0.2)
             with pytest.raises(StoreError, match=rf"missing rank {1 - store.rank}, which is alive"):
                 store.barrier()
-            store._timeout_s = 20.0
+            be_patient(store, 20.0)
         for _ in range(3):
             other = threading.Thread(target=second.barrier)
             other.start()

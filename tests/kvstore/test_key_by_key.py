@@ -100,14 +100,17 @@ def exchanges(rank, count):
         store.init(key, torch.zeros(10))
     found = []
     for step in range(3):
-        begun, values = store.ranks._pulse.round, [torch.full((10,), float(step + key + rank)) for key in range(count)]
+        begun, values = (
+            store.ranks.pulse.round,
+            [torch.full((10,), float(step + key + rank)) for key in range(count)],
+        )
         for key, value in enumerate(values):
             store.push(key, value, priority=-key)
             value.fill_(99)  # pushed values were copied
         for key in range(count):
             store.pull(key, out := torch.empty(10), priority=-key)
             assert out.tolist() == [2.0 * (step + key) + 1] * 10
-        found.append(store.ranks._pulse.round - begun)
+        found.append(store.ranks.pulse.round - begun)
     return found
 
 

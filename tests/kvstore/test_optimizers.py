@@ -20,6 +20,7 @@ from feedline.kvstore import Optimizer, RefusedError, create, optimizer, registe
 from feedline.kvstore import optimizers as rules
 from feedline.kvstore.step_rules import drawn_by
 from feedline.updates import formulas
+from tests.inside import updater_of
 from tests.oracles.update_rules import follow
 
 RULES = [
@@ -164,7 +165,7 @@ def test_half_precision_is_kept_in_single(dtype, sparse, tmp_path):
             store.push("w", value)
             if i == 29:
                 store.save_optimizer_states(tmp_path / "s")
-        return pulled(store, "w", (2, 1)), store._table.updater.states()["w"]
+        return pulled(store, "w", (2, 1)), updater_of(store).states()["w"]
 
     assert trained(False, False)[0] == [[1], [1]]
     found, (states, count) = trained(True, False)
@@ -213,7 +214,7 @@ def test_one_gradient_of_one_key_is_checked_as_several_are():
         one.push("w", gradient)
         listed.push(["w"], [[gradient]])
     assert pulled(one, "w", (3,)) == pulled(listed, "w", (3,))
-    assert one._table.updater.states()["w"][1] == 4
+    assert updater_of(one).states()["w"][1] == 4
     for wrong in (
         torch.ones(3, dtype=torch.float64),
         torch.ones(3, dtype=torch.float16),
@@ -276,7 +277,7 @@ def test_a_rule_that_goes_on_after_a_formula_is_not_put_off(overridden):
 
     setattr(Bounded, overridden, bounded)
     store = create("local")
-    store._set_updater(Bounded(learning_rate=1.0))
+    store.set_updater(Bounded(learning_rate=1.0))
     store.init([0, 1], [torch.zeros(3), torch.zeros(2)])
     outs = [torch.empty(3), torch.empty(2)]
     for _ in range(2):
@@ -291,7 +292,7 @@ def test_a_push_that_fails_within_counts_what_it_has_done():
     store, rule = create("local"), optimizer("adam", learning_rate=0.1)
     store.set_optimizer(rule)
     store.init([0, 1, 2], [torch.zeros(2) for _ in range(3)])
-    held, usual = store._table.updater, type(rule).at
+    held, usual = updater_of(store), type(rule).at
 
     def failing(self, key, count):
         if key == 1:
@@ -314,7 +315,7 @@ def test_threads_share_an_optimizer_without_states(monkeypatch):
     rule = optimizer("sgd", learning_rate=1.0)
     stores = {name: create("local") for name in ("first", "second")}
     for store in stores.values():
-        store._set_updater(rule)
+        store.set_updater(rule)
         store.init([0, 1], [torch.zeros(3), torch.zeros(2)])
     second_began, first_reads, second_ended = (threading.Event() for _ in range(3))
     at, numbers = type(rule).at, formulas.StepFormula.numbers
@@ -501,8 +502,8 @@ def test_loading_forgets_what_the_file_does_not_have(tmp_path):
     trained("momentum", {}, ["w"], range(1)).save_optimizer_states(tmp_path / "s")
     store = trained("momentum", {}, ["w", "v"], range(2))
     store.load_optimizer_states(tmp_path / "s")
-    assert list(store._table.updater.states()) == ["w"]
-    assert store._table.updater.states()["w"][1] == 1
+    assert list(updater_of(store).states()) == ["w"]
+    assert updater_of(store).states()["w"][1] == 1
 
 
 def test_numbers_go_along_if_asked(tmp_path):
@@ -511,7 +512,7 @@ def test_numbers_go_along_if_asked(tmp_path):
         store.save_optimizer_states(tmp_path / "s", dump_optimizer=dump)  # replaces the existing file
         other = trained("adam", {"learning_rate": 0.5}, ["w"], [])
         other.load_optimizer_states(tmp_path / "s")
-        assert other._table.updater.learning_rate == (0.25 if dump else 0.5)
+        assert updater_of(other).learning_rate == (0.25 if dump else 0.5)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
@@ -535,7 +536,7 @@ def test_what_depends_on_the_number_of_workers_is_in_no_file(name, numbers, tmp_
     assert not {"rescale_grad", "workers"} & set(about["parameters"])
     other = trained(name, {"rescale_grad": 0.125}, ["w"], [])
     other.load_optimizer_states(tmp_path / "s")
-    assert (other._table.updater.learning_rate, other._table.updater.rescale_grad) == (0.25, 0.125)
+    assert (updater_of(other).learning_rate, updater_of(other).rescale_grad) == (0.25, 0.125)
 
 
 def test_what_older_files_say_of_it_is_passed_over(tmp_path):
@@ -544,7 +545,7 @@ def test_what_older_files_say_of_it_is_passed_over(tmp_path):
     replace_tensors(tmp_path / "s", tensors, about | {"parameters": about["parameters"] | {"rescale_grad": 7.0}})
     other = trained("adam", {"rescale_grad": 0.125}, ["w"], [])
     other.load_optimizer_states(tmp_path / "s")
-    assert (other._table.updater.learning_rate, other._table.updater.rescale_grad) == (0.25, 0.125)
+    assert (updater_of(other).learning_rate, updater_of(other).rescale_grad) == (0.25, 0.125)
 
 
 def test_states_that_are_no_floating_point_are_refused(tmp_path):
@@ -621,10 +622,10 @@ def test_states_that_do_not_fit_change_nothing(what, tmp_path):
     store.init("w", torch.ones(size))
     store.set_optimizer(name)
     store.push("w", torch.ones(size))
-    before = {k: ({n: t.clone() for n, t in s.items()}, c) for k, (s, c) in store._table.updater.states().items()}
+    before = {k: ({n: t.clone() for n, t in s.items()}, c) for k, (s, c) in updater_of(store).states().items()}
     with pytest.raises(StateError):
         store.load_optimizer_states(path)
-    after = store._table.updater.states()
+    after = updater_of(store).states()
     assert {k: c for k, (_, c) in before.items()} == {k: c for k, (_, c) in after.items()}
     for key, (states, _) in before.items():
         assert all(torch.equal(state, after[key][0][name]) for name, state in states.items())
@@ -680,7 +681,7 @@ def test_a_failed_optimizer_leaves_everything_as_it_was(halving):
         with pytest.raises(RuntimeError, match="at three"):
             store.push(["a", "b"], [torch.ones(1)] * 2)
         assert [pulled(store, key) for key in "ab"] == [[4], [2]]
-        states = store._table.updater.states()
+        states = updater_of(store).states()
         assert [(states[k][0]["seen"].item(), states[k][1]) for k in "ab"] == [(1, 1), (2, 2)]
 
 

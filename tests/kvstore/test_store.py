@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.kvstore import KVStore, RefusedError, create, register
 from feedline.kvstore import base as registry
+from tests.inside import entries_of
 from tests.oracles.kvstore import DictStore
 
 TYPES = ("local", "device")
@@ -412,15 +413,11 @@ def test_steps_allocate_nothing():
     values = [[torch.ones(1000) for _ in range(4)] for _ in range(2)]
     store.set_updater(lambda key, merged, stored: stored.add_(merged))
     store.pushpull([1, 2], values)
-    before = [(id(e.stored), e.stored.data_ptr(), e.merged.data_ptr(), e.spare.data_ptr()) for e in entries(store)]
+    before = [(id(e.stored), e.stored.data_ptr(), e.merged.data_ptr(), e.spare.data_ptr()) for e in entries_of(store)]
     store.pushpull([1, 2], values)
     assert before == [
-        (id(e.stored), e.stored.data_ptr(), e.merged.data_ptr(), e.spare.data_ptr()) for e in entries(store)
+        (id(e.stored), e.stored.data_ptr(), e.merged.data_ptr(), e.spare.data_ptr()) for e in entries_of(store)
     ]
-
-
-def entries(store):
-    return store._table.entries.values()
 
 
 # ---- threads, kinds, ends -------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.timeline import blocks
+from tests.inside import lay_out, timeline_of
 from tests.oracles.packing import Step
 
 
@@ -58,7 +59,7 @@ class CountedCorpus(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
     def read(self, chunk):
         with self._lock:
             self.reads.append(chunk)
-        return self._made(int(self._starts[chunk]), int(self._starts[chunk + 1]))
+        return self.made(int(self._starts[chunk]), int(self._starts[chunk + 1]))
 
     def capability(self, kind):
         return super().capability(kind) if self._can.get(kind, True) else None
@@ -67,9 +68,9 @@ class CountedCorpus(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
         a, b = (int(self._starts[chunk]) + i for i in (start, stop))
         with self._lock:
             self.reads.append((chunk, start, stop))
-        return self._made(a, b)
+        return self.made(a, b)
 
-    def _made(self, a, b):
+    def made(self, a, b):
         if a == b:
             x = fl.Value.from_dense(np.empty((0, 2), np.float32))
             y = fl.Value.from_csr([0], [], np.empty(0, np.float32), 7)
@@ -109,7 +110,7 @@ class World:
     def source(self, **changes):
         with mock.patch.object(blocks, "BLOCK_BYTES", self.block or blocks.BLOCK_BYTES):
             source = fl.MinibatchSource(self.corpus(), **{**self.settings, **changes})
-        source._axis.step = self.step
+        lay_out(source, self.step)
         return source
 
     @property
@@ -143,7 +144,7 @@ def worlds(draw, unit=None, order=None):
 
 def chunks_of_windows(source, count):
     """Number of chunks, or blocks, of the windows that the next ``count`` sequences stand in, at least one of them."""
-    timeline, position = source._timeline, source.position
+    timeline, position = timeline_of(source), source.position
     plan = timeline.window_at(position.sweep, position.ordinal)
     chunks, seen = len(plan.chunks), plan.first + plan.count - position.ordinal
     while seen < count:
@@ -171,6 +172,6 @@ def owner(world, source, k, count):
     sweep, place = divmod(k, world.total)
     if world.settings["shuffle"] is False:
         return place % count
-    plan = source._timeline.window_at(sweep, place)
+    plan = timeline_of(source).window_at(sweep, place)
     chunk, _ = plan.locate(place - plan.first, place - plan.first + 1)
     return (plan.position + int(chunk[0])) % count

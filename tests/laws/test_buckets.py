@@ -224,18 +224,22 @@ def test_without_shuffle_batches_come_by_their_first_sequence():
     assert found == [[0, 3], [1, 2, 4], [5]]
 
 
-def mixed(weights=(3, 1), **options):
-    """A mixture of two corpora in buckets."""
+def mixture(weights=(3, 1), **options):
+    """A mixture of two corpora."""
     parts = {"a": Ragged([2, 9] * 40, "a"), "b": Ragged([3, 8] * 40, "b")}
-    mixture = fl.Mixture(parts, dict(zip(parts, weights, strict=True)), block=16, **options)
-    return fl.Bucketed(mixture, [4, 9], budget=36)
+    return fl.Mixture(parts, dict(zip(parts, weights, strict=True)), block=16, **options)
+
+
+def mixed(*weights, **options):
+    """The same in buckets."""
+    return fl.Bucketed(mixture(*weights, **options), [4, 9], budget=36)
 
 
 @pytest.mark.parametrize("options", [{}, {"when_empty": "stop"}, {"stages": [(100, {"a": 1, "b": 1})]}])
 def test_a_mixture_in_buckets(options):
     limit = {"max_sweeps": 2} if options.get("when_empty") else {"max_samples": 1500}
     window = fl.Window(chunks=8)
-    with fl.MinibatchSource(mixed(**options)._corpus, seed=SEED, shuffle=window, **limit) as source:
+    with fl.MinibatchSource(mixture(**options), seed=SEED, shuffle=window, **limit) as source:
         plain = [(m.ids.tolist(), m.source.tolist(), m.sweep_ends) for m in source.minibatches(1)]
     with fl.MinibatchSource(mixed(**options), seed=SEED, shuffle=window, **limit) as source:
         found = list(source.minibatches(36))

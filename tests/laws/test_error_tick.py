@@ -16,6 +16,7 @@ import feedline as fl
 from feedline.feed.protocol import Unread
 from feedline.testing import sequences_of
 from tests.effort import examples
+from tests.inside import copy_ahead_of
 from tests.laws.corpora import CountedCorpus, worlds
 from tests.oracles.cntk_files import cbf
 
@@ -37,7 +38,7 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
         for i in range(count)
     ]
     for rank in ranks:
-        rank._ahead.threshold = ahead
+        copy_ahead_of(rank).threshold = ahead
     while True:
         expected = whole.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]

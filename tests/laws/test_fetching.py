@@ -15,6 +15,7 @@ from feedline.feed.files import disk
 from feedline.feed.reading.fetching import FetchingReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
+from tests.inside import look_at_once, reader_of
 from tests.laws.corpora import CountedCorpus
 
 
@@ -78,7 +79,7 @@ def evict(path, share=1.0):
 def source(corpus, backend=None, direct=True, **options):
     """Over a corpus; with a backend, everything is fetched."""
     found = fl.MinibatchSource(corpus, **options)
-    reader = found._reader
+    reader = reader_of(found)
     assert isinstance(reader, FetchingReader)
     if backend is not None:
         reader.backend, reader.direct, reader.forced = backend, direct, True
@@ -212,7 +213,7 @@ def test_a_shuffle_that_leaves_the_page_cache_is_fetched_from_then_on(tmp_path, 
         evict(tmp_path / "data")
         if disk.resident([str(largest)]) > 0.5:
             pytest.skip("the file system evicts no pages")
-        feed._reader._look_at = 0
+        look_at_once(feed)
         for _ in range(10):
             m = feed.next_minibatch(100)
             np.testing.assert_array_equal(m["x"].rows[:, 7], m.ids * 256 + 7)
@@ -222,4 +223,4 @@ def test_a_shuffle_that_leaves_the_page_cache_is_fetched_from_then_on(tmp_path, 
         for _ in range(120):
             m = feed.next_minibatch(100)
             np.testing.assert_array_equal(m["x"].rows[:, 7], m.ids * 256 + 7)
-        assert not feed._reader.stages
+        assert not reader_of(feed).stages

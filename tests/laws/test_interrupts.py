@@ -23,6 +23,7 @@ import pytest
 
 import feedline as fl
 from tests.effort import stride
+from tests.inside import copy_ahead_of
 from tests.laws import items
 from tests.laws.items import Augmented, Counting, Looping, Plain, Shuffling, Slots, content
 
@@ -344,7 +345,7 @@ def source_of(name, path):
     how = dict(SOURCES[name])
     if how.pop("copied", False):
         source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(14.0).reshape(7, 2)), seed=3, max_sweeps=2)
-        source._ahead.threshold = 0
+        copy_ahead_of(source).threshold = 0
         return source
     corpus = fl.CTFDeserializer(path, x=fl.Stream(1), chunk_size=30)
     return fl.MinibatchSource(corpus, seed=3, max_sweeps=2, **how)

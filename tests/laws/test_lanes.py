@@ -15,6 +15,7 @@ import feedline as fl
 from feedline.feed.protocol import Unsized
 from feedline.testing import sequences_of
 from tests.effort import examples
+from tests.inside import lay_out, timeline_of
 from tests.laws.corpora import CountedCorpus, axis_of, whole_order, worlds
 from tests.oracles.packing import lane_minibatches
 
@@ -143,19 +144,19 @@ def test_a_sequence_of_an_old_window_costs_its_chunk():
         minibatch = source.next_minibatch(4)
     state = source.state_dict()
     assert 0 in minibatch.ids
-    assert 0 in source._timeline.window_at(0, 0).chunks
+    assert 0 in timeline_of(source).window_at(0, 0).chunks
     restored.load_state_dict(state)
     assert 0 in restored.next_minibatch(4).ids
-    assert sorted(restored.corpus.reads) == sorted([0, *source._timeline.window_at(0, 12).chunks.tolist()])
+    assert sorted(restored.corpus.reads) == sorted([0, *timeline_of(source).window_at(0, 12).chunks.tolist()])
 
 
 def windows_between(source, position):
     """Chunks of the windows from a position to the source's own."""
     total, place = 0, position
     while True:
-        plan = source._timeline.window_at(place.sweep, place.ordinal)
+        plan = timeline_of(source).window_at(place.sweep, place.ordinal)
         total += len(plan.chunks)
-        sweep, ordinal, _ = source._timeline.position_of(plan, plan.count)
+        sweep, ordinal, _ = timeline_of(source).position_of(plan, plan.count)
         if (sweep, ordinal) > source.position[:2]:
             return total
         place = fl.Position(sweep, ordinal)
@@ -536,7 +537,7 @@ def test_unsized_corpora_resume(world, length, sizes, stop, shuffle, data):
         window = fl.Window(chunks=2) if shuffle else False
         where = {"shuffle": window, "filling": filling, "partition": (rank, count), "read_ahead": 0}
         made = fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)
-        made._axis.step = world.step
+        lay_out(made, world.step)
         return made
 
     def told_without_ids(source, sizes):

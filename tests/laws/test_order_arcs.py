@@ -16,6 +16,7 @@ import feedline as fl
 from feedline.feed.timeline import blocks
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
+from tests.inside import chunks_held, copy_ahead_of, lay_out, timeline_of
 from tests.laws import test_jumps, test_one_order, test_partition, test_resume
 from tests.laws.corpora import CountedCorpus, worlds
 from tests.laws.test_damaged_states import Unsized
@@ -44,7 +45,7 @@ def units_of(world):
         sizes = [(info.sequences, info.samples, info.bytes) for info in infos]
     else:
         with mock.patch.object(blocks, "BLOCK_BYTES", world.block):
-            cut = blocks.Blocks(fl.MinibatchSource(world.corpus())._timeline.chunk_table)
+            cut = blocks.Blocks(timeline_of(fl.MinibatchSource(world.corpus())).chunk_table)
         table = cut.table
         sizes = list(zip(table.sequences.tolist(), table.samples.tolist(), table.bytes.tolist(), strict=True))
         starts = zip(cut.chunk.tolist(), cut.first.tolist(), sizes, strict=True)
@@ -84,7 +85,7 @@ def test_a_rank_takes_the_places_of_its_own_arcs(world, size, count, ahead):
     whole = world.source(max_sweeps=2)
     ranks = [world.source(max_sweeps=2, partition=(i, count)) for i in range(count)]
     for rank in ranks:
-        rank._ahead.threshold = ahead  # minimum bytes of minibatches that are copied ahead
+        copy_ahead_of(rank).threshold = ahead  # minimum bytes of minibatches that are copied ahead
     at = 0
     while True:
         expected = whole.next_minibatch(size)
@@ -152,7 +153,7 @@ def test_a_rank_reads_only_its_own_arcs(world, size, count, ahead):
     windows, reads = oracle(world, 0), 0
     for rank in range(count):
         with world.source(max_sweeps=1, partition=(rank, count), threads=1) as source:
-            source._ahead.threshold = ahead
+            copy_ahead_of(source).threshold = ahead
             for _ in source.minibatches(size):
                 pass
             found = source.corpus.reads
@@ -321,12 +322,12 @@ def test_minibatches_are_copied_ahead_across_windows(rank):
     with fl.MinibatchSource(
         corpus, seed=7, order=fl.Arcs(5), shuffle=fl.Window(chunks=5), partition=partition, max_sweeps=1
     ) as source:
-        source._ahead.threshold, count = 0, 0
+        copy_ahead_of(source).threshold, count = 0, 0
         for _ in source.minibatches(16):
-            for entry in list(source._reader._entries.values()):
+            for entry in chunks_held(source):
                 entry.job.result()
             count += 1
-        assert source._ahead.used >= count - 3
+        assert copy_ahead_of(source).used >= count - 3
         assert sorted(set(corpus.reads)) == sorted(corpus.reads) or rank is None
 
 
@@ -336,7 +337,7 @@ def test_a_window_of_which_nothing_is_taken_yet_is_read_first():
     with fl.MinibatchSource(
         corpus, shuffle=False, order=fl.Arcs(3), partition=(2, 3), max_sweeps=1, threads=1
     ) as source:
-        source._axis.step = 1  # segments of one sequence
+        lay_out(source, 1)  # segments of one sequence
         for _ in source.minibatches(17):
             pass
     assert corpus.reads == [5, 6, 7, 8]

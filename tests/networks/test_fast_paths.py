@@ -11,23 +11,8 @@ from feedline.networks import apply
 from feedline.networks.compile import Network
 from feedline.networks.packed import SparseRows
 from tests.graph.worlds import given, offsets, one_hot, packed, weights
+from tests.inside import fed
 from tests.oracles import criteria
-
-
-def fed(network, node):
-    """What a network holds of an input in its last run."""
-    seen = []
-    plan = network._plan
-    slot = next(i for i, input_node, _ in network._fed if input_node is node)
-    for k, (i, below, run, done) in enumerate(plan):
-        if slot in below:
-
-            def watched(batch, *values, below=below, run=run):
-                seen.append(values[below.index(slot)])
-                return run(batch, *values)
-
-            plan[k] = (i, below, watched, done)
-    return seen
 
 
 def labels(kind, hot, rng):
@@ -85,7 +70,7 @@ def test_a_product_and_its_bias_are_one_step(columns, width, turned):
     root = apply("plus", [bias, product] if turned else [product, bias])
     feeds = {node: Value.from_dense(x)}
     one, two = Network([root]), Network([root, product])
-    assert (len(one._plan), len(two._plan)) == (1, 2)
+    assert (len(one.steps), len(two.steps)) == (1, 2)
     y, (again, alone) = one(feeds)[0].data, (found.data for found in two(feeds))
     np.testing.assert_allclose(y.detach(), x @ w + b, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(again.detach(), y.detach(), rtol=1e-12, atol=1e-12)
@@ -119,7 +104,7 @@ def test_convolutions_with_biases_rectified_and_pooled(filters, turned):
     relu = apply("relu", [plus])
     root = apply("max_pooling", [relu], {"window": (3, 2), "strides": (2, 2), "pad": (False, False)})
     fast, slow = Network([root]), Network([root, whole, plus, relu])
-    assert (len(fast._plan), len(slow._plan)) == (3, 4)
+    assert (len(fast.steps), len(slow.steps)) == (3, 4)
     found, expected = (network({node: Value.from_dense(x)})[0].data for network in (fast, slow))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     w, b = kernel.weights.tensor, bias.weights.tensor

@@ -210,8 +210,8 @@ class ObjectStore(Store):
         **settings: Any,
     ) -> None:
         self._settings = Settings(**settings)
-        self._link, self._uplink = Link(self._settings.bytes_per_second), Link(self._settings.bytes_per_second)
-        self._contents: contents.Contents = contents.InMemory() if root is None else contents.InFolder(root)
+        self.link, self.uplink = Link(self._settings.bytes_per_second), Link(self._settings.bytes_per_second)
+        self.contents: contents.Contents = contents.InMemory() if root is None else contents.InFolder(root)
         self._uploads = contents.Uploads(most_bytes)
         self._faults = Faults()
         self._most_connections, self._most_bytes = most_connections, most_bytes
@@ -230,8 +230,8 @@ class ObjectStore(Store):
 
     def put(self, name: str, data: bytes) -> str:
         bucket, _, key = name.partition("/")
-        self._contents.create(bucket)
-        return self._contents.put(bucket, key, [data]).etag
+        self.contents.create(bucket)
+        return self.contents.put(bucket, key, [data]).etag
 
     def fail(self, kind: str, **how: Any) -> Fault:
         return self._faults.add(Fault(kind, **how))
@@ -246,7 +246,7 @@ class ObjectStore(Store):
         with self._lock:
             self._settings = replace(self._settings, **settings)
             if "bytes_per_second" in settings:
-                self._link, self._uplink = (Link(settings["bytes_per_second"]) for _ in range(2))
+                self.link, self.uplink = (Link(settings["bytes_per_second"]) for _ in range(2))
 
     def counters(self) -> Counters:
         with self._lock:
@@ -311,7 +311,7 @@ class ObjectStore(Store):
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", IDLE_S, 0))
             reader = Reader(sock, self._most_bytes, self._receives())
-            sender = Sender(sock, lambda: self._link, self._wait)
+            sender = Sender(sock, lambda: self.link, self._wait)
             while not self._closing.is_set():
                 try:
                     request = reader.read_request()
@@ -338,7 +338,7 @@ class ObjectStore(Store):
                 since[0] = None
                 return
             now = time.monotonic()
-            since[0] = self._uplink.crosses(size, now, since[0])
+            since[0] = self.uplink.crosses(size, now, since[0])
             if since[0] > now:
                 self._wait(since[0] - now)
 
@@ -419,7 +419,7 @@ class ObjectStore(Store):
         span = (0, 0)
         if kind in ("GET", "HEAD"):
             with contextlib.suppress(contents.Missing, contents.Refused):
-                size = self._contents.facts(bucket, key).size
+                size = self.contents.facts(bucket, key).size
                 span = _span(entry.range, size) or (0, size)
                 entry.span = span if entry.range else None
         fault = self._faults.of(kind, name, span)
@@ -428,9 +428,9 @@ class ObjectStore(Store):
 
     def _change(self, bucket: str, key: str, fault: Fault) -> None:
         if fault.replacement is None:
-            self._contents.change(bucket, key)
+            self.contents.change(bucket, key)
         else:
-            self._contents.put(bucket, key, [fault.replacement])
+            self.contents.put(bucket, key, [fault.replacement])
 
     def _done(self, kind: str, request: Request, bucket: str, key: str) -> Response:
         try:
@@ -443,7 +443,7 @@ class ObjectStore(Store):
             return _error(400, message=str(error))
 
     def _do_get(self, request: Request, bucket: str, key: str) -> Response:
-        opened = self._contents.open(bucket, key)
+        opened = self.contents.open(bucket, key)
         facts = opened.facts
         if refused := _unmet(request, facts):
             opened.close()
@@ -470,7 +470,7 @@ class ObjectStore(Store):
 
     def _do_copy(self, request: Request, bucket: str, key: str) -> Response:
         source, _, name = unquote(request.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
-        opened = self._contents.open(source, name)
+        opened = self.contents.open(source, name)
         try:
             data = opened.data if opened.data is not None else os.pread(opened.fd, opened.facts.size, 0)
         finally:
@@ -487,24 +487,24 @@ class ObjectStore(Store):
         with self._writing:
             facts = None
             with contextlib.suppress(contents.Missing):
-                facts = self._contents.facts(bucket, key)
+                facts = self.contents.facts(bucket, key)
             if refused := _unmet(request, facts, writes=True):
                 return refused
-            return Response(200, {"ETag": self._contents.put(bucket, key, pieces, etag).etag})
+            return Response(200, {"ETag": self.contents.put(bucket, key, pieces, etag).etag})
 
     def _do_delete(self, request: Request, bucket: str, key: str) -> Response:
-        self._contents.delete(bucket, key)
+        self.contents.delete(bucket, key)
         return Response(204)
 
     def _do_delete_many(self, request: Request, bucket: str, key: str) -> Response:
         keys = [found.text or "" for found in ElementTree.fromstring(request.body).iterfind("{*}Object/{*}Key")]
         for each in keys:
-            self._contents.delete(bucket, each)
+            self.contents.delete(bucket, each)
         deleted = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in keys)
         return _xml(f"<DeleteResult {XMLNS}>{deleted}</DeleteResult>")
 
     def _do_upload(self, request: Request, bucket: str, key: str) -> Response:
-        self._contents.names(bucket)  # is there such a bucket?
+        self.contents.names(bucket)  # is there such a bucket?
         upload = self._uploads.begin(bucket, key)
         return _xml(
             f"<InitiateMultipartUploadResult {XMLNS}><Bucket>{escape(bucket)}</Bucket><Key>{escape(key)}</Key>"
@@ -547,12 +547,12 @@ class ObjectStore(Store):
             except binascii.Error:
                 return _error(400, message="not a continuation token of ours")
         most = min(self._settings.page, int(query.get("max-keys", self._settings.page)))
-        found = contents.page(self._contents.names(bucket), prefix, delimiter, after, most)
+        found = contents.page(self.contents.names(bucket), prefix, delimiter, after, most)
         told = quote if query.get("encoding-type") == "url" else str
         rows = []
         for name in found.keys:
             with contextlib.suppress(contents.Missing):  # it is gone by now
-                facts = self._contents.facts(bucket, name)
+                facts = self.contents.facts(bucket, name)
                 rows.append(
                     f"<Contents><Key>{escape(told(name))}</Key>{_modified(facts.modified)}<ETag>{escape(facts.etag)}"
                     f"</ETag><Size>{facts.size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
@@ -571,11 +571,11 @@ class ObjectStore(Store):
 
     def _do_bucket(self, request: Request, bucket: str, key: str) -> Response:
         if not bucket:
-            names = "".join(f"<Bucket><Name>{escape(each)}</Name></Bucket>" for each in self._contents.buckets())
+            names = "".join(f"<Bucket><Name>{escape(each)}</Name></Bucket>" for each in self.contents.buckets())
             return _xml(f"<ListAllMyBucketsResult {XMLNS}><Buckets>{names}</Buckets></ListAllMyBucketsResult>")
         if request.method == "PUT":
-            self._contents.create(bucket)
-        self._contents.names(bucket)
+            self.contents.create(bucket)
+        self.contents.names(bucket)
         if "location" in request.query:
             return _xml(f"<LocationConstraint {XMLNS}/>")
         return Response(200)

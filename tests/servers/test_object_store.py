@@ -695,14 +695,14 @@ class Recording(Link):
 
 
 def test_bodies_cross_the_link_in_pieces(memory):
-    memory._link, memory._uplink = Recording(1e6), Recording(1e6)
+    memory.link, memory.uplink = Recording(1e6), Recording(1e6)
     assert ask(memory, "GET", "/b/x")[2] == DATA
-    sizes = [size for size, _ in memory._link.pieces]
+    sizes = [size for size, _ in memory.link.pieces]
     assert (sum(sizes), max(sizes)) == (len(DATA), SMALLEST)
-    assert [since is None for _, since in memory._link.pieces] == [True] + [False] * (len(sizes) - 1)
+    assert [since is None for _, since in memory.link.pieces] == [True] + [False] * (len(sizes) - 1)
     ask(memory, "PUT", "/b/y", DATA)
-    assert sum(size for size, _ in memory._uplink.pieces) == len(DATA)
-    assert max(size for size, _ in memory._uplink.pieces) <= LARGEST
+    assert sum(size for size, _ in memory.uplink.pieces) == len(DATA)
+    assert max(size for size, _ in memory.uplink.pieces) <= LARGEST
 
 
 def test_every_answer_waits_for_the_latency_and_every_piece_for_the_link(memory, monkeypatch):

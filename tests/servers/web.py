@@ -62,7 +62,7 @@ class WebServer:
                 pass
 
             def do_GET(self) -> None:
-                web._answer(self)
+                web.answer(self)
 
             do_HEAD = do_GET
 
@@ -77,7 +77,7 @@ class WebServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
-    def _answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+    def answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         asked = Asked(handler.command, handler.path, {name.lower(): value for name, value in handler.headers.items()})
         self.log.append(asked)
         status, headers = self.before(asked) or (0, {})

@@ -22,6 +22,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.forked import die
 from tests.torture.case import Case, told
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Arena:
             except BaseException as error:
                 case.fail("foreign", f"nobody expected {told(error)}")
         finally:
-            os._exit(0)
+            die(0)
 
     # ---- watching -----------------------------------------------------------------------------------
 

@@ -171,8 +171,8 @@ def _forked_skips() -> None:
     import feedline as fl
 
     def skip(original: Any, source: Any, size: int, *more: Any) -> Any:
-        if source.__dict__.setdefault("_planted", os.getpid()) != os.getpid():
-            source._planted = os.getpid()
+        if source.__dict__.setdefault("planted", os.getpid()) != os.getpid():
+            source.planted = os.getpid()
             original(source, 1)
         return original(source, size, *more)
 
@@ -181,7 +181,7 @@ def _forked_skips() -> None:
 
     def init(source: Any, *arguments: Any, **options: Any) -> None:
         original_init(source, *arguments, **options)
-        source._planted = os.getpid()
+        source.planted = os.getpid()
 
     fl.MinibatchSource.__init__ = init  # type: ignore[method-assign]
     original = fl.MinibatchSource.next_minibatch

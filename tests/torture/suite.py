@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from tests.forked import die
 from tests.torture.arena import Arena, Outcome, die_with_parent
 from tests.torture.case import COUNTERS
 from tests.torture.scenario import Scenario
@@ -250,7 +251,7 @@ def _runner(
     finally:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
-        os._exit(code)
+        die(code)
 
 
 def in_child(call: Callable[[], None]) -> None:
@@ -268,6 +269,6 @@ def in_child(call: Callable[[], None]) -> None:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
-            os._exit(code)
+            die(code)
     if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         raise RuntimeError(f"preparing the data failed: exit code {code}")

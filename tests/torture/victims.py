@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.forked import die
 from tests.torture.arena import STACKS, children, die_with_parent, signal_name, stacks, tail
 from tests.torture.case import Case, told
 
@@ -144,7 +145,7 @@ class Victim:
             with os.fdopen(writing, "w") as file:
                 json.dump(answer, file)
         finally:
-            os._exit(0)
+            die(0)
 
     def _count_operations(self) -> None:
         me, at = os.getpid(), None if self._instant is None else self._instant.operation

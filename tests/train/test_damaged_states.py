@@ -28,6 +28,7 @@ from feedline.train import (  # noqa: E402
     Universal,
     block_momentum,
 )
+from feedline.train.checkpoint import Checkpoints  # noqa: E402
 from feedline.train.summary import Summary  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.junk import JUNK, changes  # noqa: E402
@@ -296,7 +297,7 @@ def test_schedules(data):
 def test_the_best_model_of_another_run(tmp_path):
     """One kept for another value, or of another model, is a StateError, and the model is unchanged."""
     torch.manual_seed(0)
-    KeepBest(tmp_path)._checkpoints.save(1, torch.nn.Linear(3, 2).state_dict(), {"loss": 1.0})
+    Checkpoints(tmp_path, keep=1).save(1, torch.nn.Linear(3, 2).state_dict(), {"loss": 1.0})
     model = torch.nn.Linear(3, 2)
     before = model.weight.tolist()
     with pytest.raises(fl.StateError, match="metric"):

@@ -21,6 +21,7 @@ import feedline.train.trainer  # noqa: E402
 from feedline.kvstore import create  # noqa: E402
 from feedline.train import SGD, Trainer, block_momentum, data_parallel, quantized, through_store  # noqa: E402
 from tests.effort import examples  # noqa: E402
+from tests.inside import exchanges_of_trainer  # noqa: E402
 from tests.moments import AtLine  # noqa: E402
 from tests.ranks import Job, run, say  # noqa: E402
 
@@ -139,14 +140,14 @@ def gluon(rank, stride, steps):
     interrupted = 0
     for step in range(steps):
         (model(Minibatch(rank, step).x) ** 2).sum().backward()
-        round = 0 if trainer._store is None else trainer._store._store.ranks._pulse.round
+        round = exchanges_of_trainer(trainer)
         n = step * stride if rank == 0 and stride and step else 10**9
         try:
             with AtLine(n, lambda: signal.raise_signal(signal.SIGINT), feedline.collective, feedline.kvstore, mx):
                 trainer.step(8)
         except KeyboardInterrupt:
             interrupted += 1
-            if trainer._store._store.ranks._pulse.round == round:
+            if exchanges_of_trainer(trainer) == round:
                 trainer.step(8)
             else:
                 model.zero_grad()

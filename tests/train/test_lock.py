@@ -20,6 +20,7 @@ import feedline as fl  # noqa: E402
 from feedline.train import KeepBest, Saving  # noqa: E402
 from feedline.train import lock as module  # noqa: E402
 from feedline.train.lock import NAME, FolderLock, Holder  # noqa: E402
+from tests.forked import Forked  # noqa: E402
 from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
 from tests.warm import Python  # noqa: E402
 
@@ -28,11 +29,7 @@ PROGRAM = """
 import os, pathlib, sys, time
 from feedline.train.lock import FolderLock
 lock = FolderLock(pathlib.Path(sys.argv[1]))
-if sys.argv[2] == "forks" and os.fork() == 0:
-    os.write(1, b"%d\\n" % os.getpid())
-    time.sleep(10**6)
-    os._exit(0)
-if sys.argv[2] != "forks":
+if sys.argv[2] != "forks" or os.fork() == 0:
     print(os.getpid(), flush=True)
 time.sleep(10**6)
 """
@@ -125,10 +122,7 @@ def test_a_child_of_the_dead_one_does_not_hold_it(tmp_path):
 
 def test_a_child_of_ours_leaves_the_lock_alone(tmp_path):
     lock = FolderLock(tmp_path)
-    if (child := os.fork()) == 0:
-        lock.release()
-        os._exit(0)
-    os.waitpid(child, 0)
+    assert Forked(lambda: [lock.release()]).status() == 0
     with pytest.raises(fl.StateError):
         FolderLock(tmp_path)
     lock.release()
@@ -230,7 +224,7 @@ def without_locks(monkeypatch):
     [
         (lambda: {"process": dead()}, False),
         (lambda: {"process": os.getppid(), "began": 1}, False),
-        (lambda: {"process": os.getppid(), "began": module._began(os.getppid())}, True),
+        (lambda: {"process": os.getppid(), "began": module.began_at(os.getppid())}, True),
         (lambda: {"host": "another"}, True),
         (dict, True),
     ],

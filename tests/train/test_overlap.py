@@ -14,6 +14,7 @@ from feedline.errors import StateError  # noqa: E402
 from feedline.kvstore import KVStore, create  # noqa: E402
 from feedline.train import SGD, Trainer, data_parallel, through_store  # noqa: E402
 from feedline.train.distributed import gradients as overlapped  # noqa: E402
+from tests.inside import gradients_of  # noqa: E402
 from tests.ranks import Job, run  # noqa: E402
 
 
@@ -101,7 +102,7 @@ def minibatches(rank, steps, world, uneven):
 
 def others_have_told(trainer):
     """Wait until the other ranks have told what they do, if this one has."""
-    announced = trainer.strategy._gradients.announced
+    announced = gradients_of(trainer.strategy).announced
     while announced is not None and not announced.work.is_completed():
         time.sleep(0.001)
 
@@ -118,8 +119,8 @@ def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, sl
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, learner, microbatch=microbatch)
     sent = []
     if way is not None:
-        gradients = trainer.strategy._gradients
-        model.first.weight.register_post_accumulate_grad_hook(lambda _: sent.append(gradients._sent))
+        gradients = gradients_of(trainer.strategy)
+        model.first.weight.register_post_accumulate_grad_hook(lambda _: sent.append(gradients.sent))
         if slow:
             model.first.weight.register_hook(lambda _: others_have_told(trainer))
     seen = []
@@ -335,10 +336,14 @@ def test_other_backward_passes_exchange_nothing():
 def test_nothing_is_left_at_the_parameters_of_a_trainer_that_is_gone():
     model = torch.nn.Linear(2, 2)
     trainer = Trainer(model, lambda o, m: o, None, data_parallel(SGD(model.parameters(), 0.1)))
-    assert model.weight._post_accumulate_grad_hooks
+
+    def hooks():
+        return model.weight._post_accumulate_grad_hooks
+
+    assert hooks()
     del trainer
     gc.collect()
-    assert not model.weight._post_accumulate_grad_hooks
+    assert not hooks()
 
 
 def moved(rank, way, dtypes):

@@ -17,6 +17,7 @@ import feedline as fl  # noqa: E402
 from feedline.train import Saving  # noqa: E402
 from feedline.train.checkpoint import Checkpoints  # noqa: E402
 from feedline.train.stop_signals import Stopping  # noqa: E402
+from tests.forked import Forked  # noqa: E402
 from tests.train.test_session import StopsAfter, fingerprint, session  # noqa: E402
 from tests.warm import run  # noqa: E402
 
@@ -109,18 +110,19 @@ def test_a_forked_child_is_ended_by_its_signals(number, request):
     request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
     reading, writing = os.pipe()
     with Stopping() as stopping:
-        if (child := os.fork()) == 0:
+
+        def is_interrupted():
             try:
                 os.write(writing, b".")
                 while True:
                     time.sleep(0.01)
             except KeyboardInterrupt:
-                os._exit(7)
-            finally:  # whatever else it is, it does not run the tests a second time
-                os._exit(9)
+                return True
+
+        child = Forked(is_interrupted)
         os.read(reading, 1)  # it runs
-        os.kill(child, number)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (-number if number == signal.SIGTERM else 7)
+        os.kill(child.pid, number)
+        assert child.status() == (-number if number == signal.SIGTERM else 0)
         assert not stopping.asked
     os.close(reading)
     os.close(writing)

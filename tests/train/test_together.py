@@ -32,6 +32,7 @@ from feedline.train import (  # noqa: E402
 from feedline.train.distributed.quantized import Code  # noqa: E402
 from feedline.train.strategy import Contribution  # noqa: E402
 from tests.effort import examples  # noqa: E402
+from tests.inside import gradients_of, hold_back_as  # noqa: E402
 from tests.ranks import Job, run  # noqa: E402
 
 WAYS = {
@@ -479,7 +480,7 @@ def compressed(rank, kind, folder=None, killed_after=None, steps=12):
         max_samples=16 * (killed_after or steps),
         saving=None if folder is None else Saving(folder, every=fl.minibatches(2)),
     ).run()
-    held = learner.strategy._gradients.sums.held_back()
+    held = gradients_of(learner.strategy).sums.held_back()
     return [p.tolist() for p in model.parameters()], {i: t.tolist() for i, t in sorted(held.items())}
 
 
@@ -501,9 +502,8 @@ def test_another_number_of_ranks_takes_over_all_that_was_held_back(world):
     for rank in range(world):
         strategy = through_store(SGD([torch.zeros(3)], 0.1), store).strategy
         strategy.parameters = [torch.zeros(3)]
-        strategy._ranks = SimpleNamespace(rank=rank, count=world)
-        strategy.take_advice({"residuals": {"code": code, "ranks": 2, "parameters": 1}, "tensors": residuals})
-        strategy._hold_back(SimpleNamespace(code=code, hold_back=taken.append))
+        state = {"residuals": {"code": code, "ranks": 2, "parameters": 1}, "tensors": residuals}
+        hold_back_as(strategy, rank, world, state, SimpleNamespace(code=code, hold_back=taken.append))
     assert len(taken) == world
     assert sum(float(held[0][0]) for held in taken if held) == 11.0
 

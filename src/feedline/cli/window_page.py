@@ -85,7 +85,7 @@ def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> li
         UsageError: there is no such stream for labels, or its samples are no classes.
         ValueError: the corpus does not know its sizes before it is read.
     """
-    labels = None if label is None else _labels(corpus, label)
+    labels = None if label is None else labels_of(corpus, label)
     bytes_ = np.array([info.bytes for info in corpus.chunks()], np.int64)
     count = len(bytes_)
     windows = [n for n in (4**k for k in range(1, 20)) if n < count]
@@ -129,7 +129,7 @@ def _choice(
     )
 
 
-def _labels(corpus: Deserializer, name: str) -> SampleClasses:
+def labels_of(corpus: Deserializer, name: str) -> SampleClasses:
     """Return the classes of all samples; reads the corpus once. A sparse sample without a value has none."""
     if name not in corpus.schema:
         raise UsageError(f"expected --label of {', '.join(corpus.schema)}, got {name!r}")
@@ -178,7 +178,7 @@ def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
 samples.</p></header>
 <main>
 <section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">In short</h2>
-<ul class="findings"><li>{escape(_advice(found))}</li></ul></section>
+<ul class="findings"><li>{escape(advice(found))}</li></ul></section>
 <section id="windows" aria-labelledby="windows-title"><h2 id="windows-title">Windows</h2>
 <p>A window is read, and held, before its first minibatch. Every choice reads each chunk once a sweep; <code>none</code>
 in order, the others a window's chunks in one go. Distance is that of consecutive sequences in the corpus, in percent
@@ -192,7 +192,7 @@ sweep.</footer>"""
     return page.document(title, body)
 
 
-def _advice(found: Sequence[WindowChoice]) -> str:
+def advice(found: Sequence[WindowChoice]) -> str:
     """Name the smallest window that mixes about as well as a full shuffle, by distances and, if known, by labels."""
     usual = float(np.mean(found[-1].odd)) if found[-1].odd else 0.0
     well = [

@@ -93,6 +93,7 @@ class Communicator:
         timeout_s: seconds to wait for other ranks in an exchange.
         turn: lock that is held during an exchange.
         exchanges: coroutines for `run`.
+        pulse: heartbeat of this rank, which counts its exchanges.
 
     Raises:
         RuntimeError: no ranks are known.
@@ -117,7 +118,7 @@ class Communicator:
         place = meet(group, address, rank, count, self._span)
         self.rank, self.count = place.rank, place.count
         with holding(place):
-            store, self._pulse = answered(
+            store, self.pulse = answered(
                 lambda: _entered(place), self.timeout_s, lambda entered: entered[1].disconnect()
             )
         self._broken: str | None = None
@@ -125,7 +126,7 @@ class Communicator:
         self._serves = place.host == self.rank
         #: Resources released by `close`: the store, and a backend for each kind of tensor.
         self._held: dict[str, Any] = {"store": store}
-        self._finalizer = weakref.finalize(self, _let_go, self._held, self._pulse)
+        self._finalizer = weakref.finalize(self, _let_go, self._held, self.pulse)
         self.turn = threading.RLock()
         #: Exchange that Ctrl-C interrupted; it is completed before any other.
         self._left: _PendingExchange | None = None
@@ -224,7 +225,7 @@ class Communicator:
         try:
             with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
-                self._left = _PendingExchange(exchange, self._pulse.round)
+                self._left = _PendingExchange(exchange, self.pulse.round)
                 result: T = self._drive(self._left)
                 return result
         finally:
@@ -246,11 +247,11 @@ class Communicator:
         """
         with self.turn, interrupts.DeferredInterrupt():
             self._complete()
-            round = self._pulse.round
+            round = self.pulse.round
             try:
                 yield
             except BaseException as error:
-                if not isinstance(error, StoreError) and self._pulse.round > round:
+                if not isinstance(error, StoreError) and self.pulse.round > round:
                     self._leave(error)
                 raise
 
@@ -280,7 +281,7 @@ class Communicator:
                 except StoreError as error:
                     resume, given = call.exchange.throw, error
                 except KeyboardInterrupt as error:
-                    error.add_note(f"{self._pulse.doing!r} has begun; the next call completes it")
+                    error.add_note(f"{self.pulse.doing!r} has begun; the next call completes it")
                     raise
             call.running = True
             try:
@@ -290,9 +291,7 @@ class Communicator:
                 return end.value
             except BaseException as error:
                 self._left = None
-                if not isinstance(error, (StoreError, RefusedError)) and (
-                    call.waited or self._pulse.round > call.round
-                ):
+                if not isinstance(error, (StoreError, RefusedError)) and (call.waited or self.pulse.round > call.round):
                     self._leave(error)
                 raise
             finally:
@@ -306,14 +305,14 @@ class Communicator:
         if self._left is not None:
             self._left.exchange.close()
             self._left = None
-        self._abandoned = f"{type(error).__name__} in the middle of {self._pulse.doing!r}"
+        self._abandoned = f"{type(error).__name__} in the middle of {self.pulse.doing!r}"
         self._broken = f"this rank abandoned an exchange: {self._abandoned}"
-        self._pulse.leave(f"{LEFT} {self._abandoned}")
+        self.pulse.leave(f"{LEFT} {self._abandoned}")
         # Closing backends wakes peers that wait for this rank, but may itself wait for them.
         backends = [self._held.pop(name) for name in ("gloo", "nccl") if name in self._held]
         begin("leave", backends.clear)
         if self._serves:  # else this program may end before its peers have read the message
-            self._pulse.linger(3.0)
+            self.pulse.linger(3.0)
 
     # ---- closing ----------------------------------------------------------------------------------------------
 
@@ -323,30 +322,30 @@ class Communicator:
         The rank that serves the rendezvous lingers for up to 3 s, so that its peers can read that it has left.
         """
         if self._finalizer.alive:
-            self._pulse.leave()
+            self.pulse.leave()
             if self._serves:
-                self._pulse.linger(3.0)
+                self.pulse.linger(3.0)
             self._finalizer()
         self._broken = self._broken or "this rank has closed them"
 
     def _failure(self, error: RuntimeError, works: Sequence[Any] = ()) -> StoreError:
         """Close the connections after a failed exchange; returns an error that names the missing ranks."""
         timed_out = "imed out" in str(error) or "imeout" in str(error)
-        waited_beats = int(self.timeout_s / self._pulse.interval_s) if timed_out else 0
-        ranks, why = self._pulse.missing(max(1, PATIENCE_BEATS - waited_beats))
+        waited_beats = int(self.timeout_s / self.pulse.interval_s) if timed_out else 0
+        ranks, why = self.pulse.missing(max(1, PATIENCE_BEATS - waited_beats))
         who = f"{named(ranks)}: {why}" if ranks else f"a rank that is unknown: {why}"
         waited = f" in {self.timeout_s:g} s" if timed_out else ""
         self._broken = f"an exchange failed: {who}"
-        self._pulse.leave(" ".join([FAILED, *map(str, ranks)]))
+        self.pulse.leave(" ".join([FAILED, *map(str, ranks)]))
         if self._serves:  # else peers would find this rank missing
-            self._pulse.linger(3.0, ranks)
+            self.pulse.linger(3.0, ranks)
         until = time.monotonic() + 1.0
         while not all(work.is_completed() for work in works) and time.monotonic() < until:
             time.sleep(0.01)
         self._finalizer()
         return StoreError(
             f"expected all {self.count} ranks in an exchange, rank {self.rank} missed{waited} {who}\n"
-            f"  the exchange was {cut(self._pulse.doing)!r}; restart all ranks from the last checkpoint, or set a "
+            f"  the exchange was {cut(self.pulse.doing)!r}; restart all ranks from the last checkpoint, or set a "
             "longer timeout if a rank is slow rather than gone",
             ranks=ranks,
         )
@@ -363,14 +362,14 @@ class Communicator:
             raise StoreError(f"expected connected ranks, but {self._broken}; restart all of them")
         nccl = tensor.device.type == "cuda" and torch.distributed.is_nccl_available()
         begin = getattr(self._backend("nccl" if nccl else "gloo"), method)
-        self._pulse.round += 1
+        self.pulse.round += 1
         try:
             return begin(*arguments)
         except RuntimeError as error:
             raise self._failure(error) from None
 
     def _tell(self, what: str) -> None:
-        self._pulse.doing = what
+        self.pulse.doing = what
 
     def _wait_for(self, work: Any) -> None:
         told = False
@@ -414,7 +413,7 @@ class Communicator:
                     else answered(lambda: self._gloo(store, start_s), start_s + self.timeout_s)
                 )
             except RuntimeError as error:
-                absent = self._pulse.absent()
+                absent = self.pulse.absent()
                 if not absent:
                     raise self._failure(error) from None
                 self._finalizer()

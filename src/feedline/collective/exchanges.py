@@ -83,10 +83,11 @@ class Exchanges:
 
     Attributes:
         count: number of ranks.
+        begin: see above.
     """
 
     def __init__(self, rank: int, count: int, begin: Callable[..., Any], doing: Callable[[str], None]) -> None:
-        self._rank, self.count, self._begin, self._doing = rank, count, begin, doing
+        self._rank, self.count, self.begin, self._doing = rank, count, begin, doing
 
     # ---- numbers and text -------------------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class Exchanges:
             rows: where to write; None: to fresh memory.
         """
         rows = [torch.empty_like(own) for _ in range(self.count)] if rows is None else rows
-        return rows, self._begin(own, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(own)])
+        return rows, self.begin(own, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(own)])
 
     def begin_sharing(self, own: Any, rows: list[Any]) -> list[Any]:
         """Begin to let every rank have every rank's flat tensor; returns a work for each `SHARED_BYTES`. No frame.
@@ -188,11 +189,10 @@ class Exchanges:
         given, other = _as_bytes(own).split(SHARED_BYTES), 1 - self._rank
         if self.count != 2 or not own.is_cpu:
             return [
-                self._begin(own, "allgather", [list(parts)], [part])
-                for part, *parts in zip(given, *pieces, strict=True)
+                self.begin(own, "allgather", [list(parts)], [part]) for part, *parts in zip(given, *pieces, strict=True)
             ]
         return [
-            self._begin(own, "alltoall_base", there, here, *[[0, len(here)] if other else [len(here), 0]] * 2)
+            self.begin(own, "alltoall_base", there, here, *[[0, len(here)] if other else [len(here), 0]] * 2)
             for here, there in zip(given, pieces[other], strict=True)
         ]
 
@@ -205,7 +205,7 @@ class Exchanges:
         if tensor.dtype not in SUMMED:
             raise TypeError(f"expected a dtype that ranks can sum, got {tensor.dtype}")
         plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        return self._begin(tensor, "allreduce", [plain])
+        return self.begin(tensor, "allreduce", [plain])
 
     async def broadcast(self, tensors: Sequence[Any]) -> None:
         """Overwrite ``tensors`` with rank 0's; shapes and dtypes are the same on all ranks, each tensor contiguous."""
@@ -213,7 +213,7 @@ class Exchanges:
             return
         await self.meet(f"send {len(tensors)} tensors of {sum(t.nbytes for t in tensors)} bytes from rank 0")
         buckets = laid_out(tensors)
-        await Waiting([self._begin(b.flat, "broadcast", [_as_bytes(b.fill(tensors))]) for b in buckets])
+        await Waiting([self.begin(b.flat, "broadcast", [_as_bytes(b.fill(tensors))]) for b in buckets])
         if self._rank:
             for bucket in buckets:
                 bucket.read(tensors)
@@ -230,7 +230,7 @@ class Exchanges:
         """
         received = torch.empty(sum(sizes), dtype=torch.uint8)
         sent, lengths = torch.cat(list(parts)), [part.numel() for part in parts]
-        await Waiting([self._begin(sent, "alltoall_base", received, sent, list(sizes), lengths)])
+        await Waiting([self.begin(sent, "alltoall_base", received, sent, list(sizes), lengths)])
         return list(received.split(list(sizes)))
 
 

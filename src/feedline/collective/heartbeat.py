@@ -46,6 +46,8 @@ class Heartbeat:
         round: number of exchanges that this rank has begun.
         doing: description of the last of them.
         interval_s: seconds between beats.
+        reads: number of times that the others' beats were read.
+        lost: whether the store's server has ended.
     """
 
     def __init__(self, store: Any, rank: int, count: int, host: int | None, line: socket.socket | None = None) -> None:
@@ -56,7 +58,7 @@ class Heartbeat:
         self.interval_s = 0.5 * max(1.0, count / 64)
         self._texts: dict[int, str] = {}
         self._silences = {r: Silence(SILENT_BEATS * self.interval_s) for r in self._others}
-        self._reads, self._lost = 0, False  # beats of others read; whether the store's server has ended
+        self.reads, self.lost = 0, False
         self._last_words = CLOSED
         self._end = threading.Event()
         self._thread = begin("heartbeat", self._run)
@@ -88,7 +90,7 @@ class Heartbeat:
         seen = {r: texts.get(r, "") for r in others}
         beats = dict.fromkeys(others, 0)
         silence = Silence(seconds)
-        while not silence.too_long and not self._lost:
+        while not silence.too_long and not self.lost:
             self._look(self._store)
             texts = self._known()
             for r in others:
@@ -110,19 +112,19 @@ class Heartbeat:
         Returns:
             The ranks and the reason; no ranks if none can be identified.
         """
-        first = reads = self._reads
+        first = reads = self.reads
         store = Silence(SILENT_BEATS * self.interval_s)
         while True:
-            found = self._conspicuous(self._lost or store.too_long)
+            found = self._conspicuous(self.lost or store.too_long)
             if found is not None:
                 return found
             if reads - first >= beats:
                 return self._laggards()
             time.sleep(self.interval_s / 5)
             store.passed(self.interval_s / 5)
-            if self._reads > reads:
+            if self.reads > reads:
                 store.heard()
-                reads = self._reads
+                reads = self.reads
 
     def absent(self) -> tuple[int, ...]:
         """Return the ranks that have never sent a heartbeat."""
@@ -193,7 +195,7 @@ class Heartbeat:
             self._check_line()
             store.set(_key(self._rank), self._last_words)
         except (RuntimeError, OSError):  # the connection is gone
-            self._lost = True
+            self.lost = True
 
     def _check_line(self) -> None:
         """Raise ConnectionError if the store's server has ended, before torch prints its C++ stack to stderr.
@@ -219,7 +221,7 @@ class Heartbeat:
             if text != texts.get(r):
                 self._texts[r] = text
                 self._silences[r].heard()
-        self._reads += 1
+        self.reads += 1
 
 
 def wait_for_first_beats(store: Any, count: int, span: datetime.timedelta) -> None:

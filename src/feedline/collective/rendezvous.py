@@ -230,7 +230,7 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
         return _served[address]
     store = torch.distributed.TCPStore
     try:
-        listening = _listening(host, port)
+        listening = listening_socket(host, port)
         options: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening.detach()}
         # Without our socket, torch reuses its server on this port, if this process has one, or starts one.
         made = store(host, port, None, True, span, wait_for_workers=False, multi_tenant=True, **options)
@@ -243,7 +243,7 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
     return made
 
 
-def _listening(host: str, port: int) -> socket.socket | None:
+def listening_socket(host: str, port: int) -> socket.socket | None:
     """Return a socket that listens on this address alone; None: torch has to listen, on all addresses."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else found[0][0]

@@ -143,7 +143,7 @@ def opened_by_pillow(data: bytes) -> Any:
     Raises:
         ModuleNotFoundError: Pillow is not installed.
     """
-    return _pillow().open(io.BytesIO(data), formats=_known_formats())
+    return pillow().open(io.BytesIO(data), formats=_known_formats())
 
 
 def too_large(width: int, height: int, max_pixels: int) -> DataError:
@@ -208,7 +208,7 @@ class _opened:  # noqa: N801  # a function with a with statement, in effect
         self._data, self._max_pixels = data, max_pixels
 
     def __enter__(self) -> Any:
-        image = _pillow()
+        image = pillow()
         _hide_warnings()
         _decoding.depth = getattr(_decoding, "depth", 0) + 1
         try:
@@ -262,7 +262,8 @@ def _hide_warnings() -> None:
 
 
 @functools.cache
-def _pillow() -> Any:
+def pillow() -> Any:
+    """Return the module `PIL.Image`, or raise a ModuleNotFoundError that says how to install it."""
     try:
         return importlib.import_module("PIL.Image")
     except ModuleNotFoundError as error:
@@ -272,7 +273,7 @@ def _pillow() -> Any:
 @functools.cache
 def _known_formats() -> list[str]:
     """Return those of `_FORMATS` that this Pillow and its plugins can open."""
-    image = _pillow()
+    image = pillow()
     image.init()
     return [name for name in _FORMATS if name in image.OPEN]
 

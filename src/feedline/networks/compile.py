@@ -57,6 +57,8 @@ class Network(torch.nn.Module):
         inputs: input leaves to feed.
         memories: BPTT states of recurrences, one for training and one for evaluation.
         batch: minibatch of the last run; None before.
+        steps: for each operation, in the order in which they run: its place, those of its operands, how it is run, and
+            the places that are not needed after it.
     """
 
     def __init__(self, roots: Iterable[Node]) -> None:
@@ -74,7 +76,7 @@ class Network(torch.nn.Module):
         labels = _labels(order, ends)
         self._fed = [(slot[node], node, node in labels) for node in self.inputs]
         self._held: list[tuple[int, dict[str, Any], str]] = []
-        self._plan: list[tuple[int, list[int], Any, list[int]]] = []
+        self.steps: list[tuple[int, list[int], Any, list[int]]] = []
         axes = [root.axes[1] if len(root.axes) > 1 else None for root in self.roots]
         self._results = [(slot[end], axis) for end, axis in zip(ends, axes, strict=True)]
         self.names: dict[Node, str] = {}
@@ -92,7 +94,7 @@ class Network(torch.nn.Module):
             elif node in steps:
                 below, run = steps[node]
                 done = [j for j in {slot[c] for c in below} if last[j] == i and j not in kept]
-                self._plan.append((i, [slot[c] for c in below], run, done))
+                self.steps.append((i, [slot[c] for c in below], run, done))
         self._size = len(order)
 
     def _hold(self, i: int, node: Node) -> None:
@@ -155,7 +157,7 @@ class Network(torch.nn.Module):
                     f"{self._whole[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
                 )
             batch.cut = TruncatedBatch(lanes, begins, self.memories[self.training])
-        for i, below, run, done in self._plan:
+        for i, below, run, done in self.steps:
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:
                 values[j] = None

@@ -99,14 +99,14 @@ class Feeding:
         fed: sums to start from; None: zeros.
     """
 
-    __slots__ = ("_fed", "_held", "_ids", "_offsets", "_sizes")
+    __slots__ = ("_fed", "_ids", "_offsets", "_sizes", "held")
 
     def __init__(self, fed: Fed | None = None) -> None:
         self._fed = Fed() if fed is None else fed
         self._sizes: list[int] = []
         self._ids: list[Ints] = []
         self._offsets: dict[str, list[Ints | int]] = {}
-        self._held = 0
+        self.held = 0
 
     def add(self, minibatch: Minibatch) -> None:
         """Count a minibatch; an empty part counts as a minibatch without samples."""
@@ -119,8 +119,8 @@ class Feeding:
                 if seen is None:
                     seen = self._offsets[name] = []
                 seen.append(sequences if value.one_sample_each else value.offsets)
-            self._held += sequences
-        if len(self._sizes) >= _AT_ONCE or self._held >= _SEQUENCES_AT_ONCE:
+            self.held += sequences
+        if len(self._sizes) >= _AT_ONCE or self.held >= _SEQUENCES_AT_ONCE:
             self._settle()
 
     def fed(self) -> Fed:
@@ -136,12 +136,12 @@ class Feeding:
         fed.largest = max(fed.largest, *self._sizes)
         fed.minibatches += len(self._sizes)
         fed.samples += sum(self._sizes)
-        fed.sequences += self._held
+        fed.sequences += self.held
         if self._ids:
             self._mixing()
         for name, seen in self._offsets.items():
             self._lengths(fed.streams.setdefault(name, StreamLengths()), seen)
-        self._sizes, self._ids, self._offsets, self._held = [], [], {}, 0
+        self._sizes, self._ids, self._offsets, self.held = [], [], {}, 0
 
     def _mixing(self) -> None:
         """Count pairs within minibatches: pairs across their borders would depend on where the run was interrupted."""

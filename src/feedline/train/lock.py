@@ -54,7 +54,7 @@ class Holder(NamedTuple):
     @classmethod
     def this(cls) -> Holder:
         """This process."""
-        return cls(socket.gethostname(), os.getpid(), _began(os.getpid()))
+        return cls(socket.gethostname(), os.getpid(), began_at(os.getpid()))
 
     @property
     def alive(self) -> bool:
@@ -67,7 +67,7 @@ class Holder(NamedTuple):
             return False
         except PermissionError:
             pass
-        return None in (self.began, _began(self.process)) or self.began == _began(self.process)
+        return None in (self.began, began_at(self.process)) or self.began == began_at(self.process)
 
     def __str__(self) -> str:
         here = " (this one)" if self == Holder.this() else ""
@@ -187,7 +187,7 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def _began(process: int) -> int | None:
+def began_at(process: int) -> int | None:
     """Return the start time of a process of this host."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:

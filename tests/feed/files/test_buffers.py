@@ -1,7 +1,7 @@
 """Buffers that are lent come back; those that are given away are reused once nothing refers to them."""
 
-import os
 import threading
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import torch
 
 from feedline.data.scattered import ScatteredBytes
 from feedline.feed.files.buffers import ReadBuffers
+from tests.forked import Forked
 
 
 def test_a_buffer_is_reused_when_no_view_is_left():
@@ -30,15 +31,24 @@ def test_a_buffer_is_reused_when_no_view_is_left():
 
 def test_buffers_are_released_with_their_views():
     """All but two, however many were held at the same time; none of them after `clear`."""
-    buffers = ReadBuffers(0)
-    held = [buffers.give(1000)[10:] for _ in range(20)]
-    assert not buffers._returned
-    held.clear()
-    assert len(buffers._returned) == 2
-    held = [buffers.give(1000) for _ in range(3)]
-    buffers.clear()
-    held.clear()
-    assert not buffers._returned
+    buffers, size = ReadBuffers(0), 1 << 20
+
+    def in_memory():
+        return round(tracemalloc.get_traced_memory()[0] / size)
+
+    tracemalloc.start()
+    try:
+        held = [buffers.give(size)[10:] for _ in range(20)]
+        assert in_memory() == 20
+        held.clear()
+        assert in_memory() == 2
+        held = [buffers.give(size) for _ in range(3)]
+        assert in_memory() == 3
+        buffers.clear()
+        held.clear()
+        assert in_memory() == 0
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -73,18 +83,16 @@ def test_a_child_process_writes_to_its_own():
     buffers = ReadBuffers(0)
     given = buffers.give(64)
     given[:] = 7
-    (here, there), address = os.pipe(), given.ctypes.data
-    child = os.fork()
-    if not child:
+
+    def write():
+        nonlocal given
+        address = given.ctypes.data
         del given
         again = buffers.give(64)
         again[:] = 9
-        os.write(there, bytes([again.ctypes.data == address]))
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(here, 1) == b"\1"  # the same place, as nothing referred to it there
-    os.close(here)
-    os.close(there)
+        return again.ctypes.data == address  # the same place, as nothing refers to it there
+
+    assert Forked(write).status() == 0
     assert given.tobytes() == bytes([7]) * 64
 
 

@@ -24,7 +24,7 @@ from feedline.feed.files import atomic, cache
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
-from feedline.feed.formats.indexed import index as ctf_index
+from tests.inside import index_builds
 from tests.warm import Python
 
 # Waiting for a FIFO would last until then.
@@ -363,10 +363,7 @@ def shared_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def builds(monkeypatch):
     """The indexes that are built."""
-    calls = []
-    build = ctf_index._build
-    monkeypatch.setattr(ctf_index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
-    return calls
+    return index_builds(monkeypatch)
 
 
 def only_index(folder):

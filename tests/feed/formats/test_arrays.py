@@ -17,6 +17,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.protocol import Mapped, can
 from tests.feed.formats.corpora import assert_same, corpora, everything
+from tests.inside import copy_ahead_of, never_together, reader_of
 
 # Arrow counts no null in it, as all indices are there.
 NULL_ENTRY = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1], pa.int8()), pa.array(["a", None]))
@@ -157,9 +158,9 @@ def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
     np.save(path, np.arange(1, 80_001).reshape(20_000, 4))
     content = path.read_bytes()
     source = fl.MinibatchSource(fl.open_corpus(path), shuffle=False)
-    source._ahead.threshold = 0 if ahead is True else 1 << 60
+    copy_ahead_of(source).threshold = 0 if ahead is True else 1 << 60
     if ahead != "together":
-        source._together = None
+        never_together(source)
     for _ in range(3):
         source.next_minibatch(100)
     source.state_dict()  # holds a digest of the content, which is made once
@@ -235,7 +236,7 @@ def test_maps_that_begin_within_a_file_are_fetched(tmp_path, shuffle):
     near = np.memmap(tmp_path / "raw", float, "r", shape=(3000, 4))
     arrays = {"far": far, "near": near, "gaps": near[:, 1:3], "memory": np.arange(3000)}
     with fl.MinibatchSource(ArrayDeserializer(arrays, chunk_sequences=700), shuffle=shuffle, max_sweeps=1) as feed:
-        feed._reader.forced = True
+        reader_of(feed).forced = True
         seen = 0
         for m in feed.minibatches(64):
             for name, array in arrays.items():

@@ -26,6 +26,7 @@ from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.feed.formats.test_parquet import as_table
+from tests.inside import files_of, reader_of
 
 COUNT = 230
 
@@ -251,7 +252,7 @@ def test_nulls_keep_their_tick_wherever_their_bytes_come_from(tmp_path, forced, 
 
     def opened(**options):
         made = fl.MinibatchSource(fl.ArrowDeserializer(path), seed=1, max_sweeps=1, shuffle=shuffle, **options)
-        made._reader.forced = forced
+        reader_of(made).forced = forced
         return made
 
     with pytest.raises(fl.DataError, match="got a null") as caught:
@@ -717,7 +718,7 @@ def test_a_damaged_head_costs_its_batch_alone(tmp_path):
     path = tmp_path / "a"
     good = bytearray(write(path, TABLE.select(["n", "l"]), rows=50).read_bytes())
     corpus = fl.ArrowDeserializer(path, ["n"])
-    file = corpus._files[0]
+    file = files_of(corpus)[0]
     start = int(file.starts[1])
     # The second field's number of nulls becomes more than it has items.
     rows = good.index((50).to_bytes(8, "little") + bytes(8), start)

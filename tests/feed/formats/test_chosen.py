@@ -338,8 +338,8 @@ def test_a_state_of_another_choice_is_refused():
 class Placeless(CountedCorpus):
     """A corpus whose errors do not say where they are."""
 
-    def _made(self, a, b):
-        chunk = super()._made(a, b)
+    def made(self, a, b):
+        chunk = super().made(a, b)
         return fl.Chunk(chunk.schema, chunk.values, dict.fromkeys(chunk.errors, fl.DataError("planted")))
 
 

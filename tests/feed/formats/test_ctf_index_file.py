@@ -19,6 +19,7 @@ from feedline.feed.formats.indexed import index as ctf_index
 from feedline.feed.formats.indexed.index import CHUNK, ENTRY, Header
 from tests import warm
 from tests.effort import examples
+from tests.inside import index_builds
 
 STREAMS = {"x": fl.Stream(2)}
 TEXT = "".join(f"{i} |x {i} {i}\n" + (f"{i} |x 7 7\n" if i % 3 == 0 else "") for i in range(200))
@@ -43,10 +44,7 @@ def debris(folder):
 @pytest.fixture
 def builds(monkeypatch):
     """Counts how often an index is built."""
-    calls = []
-    build = ctf_index._build
-    monkeypatch.setattr(ctf_index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
-    return calls
+    return index_builds(monkeypatch)
 
 
 def test_is_built_once(text_file, builds):

@@ -46,8 +46,8 @@ def test_an_unreadable_sequence_is_so_many_unreadable_frames():
 class Uneven(CountedCorpus):
     """y lacks the last sample of sequence 2."""
 
-    def _made(self, a, b):
-        chunk = super()._made(a, b)
+    def made(self, a, b):
+        chunk = super().made(a, b)
         y = [sequence[: -1 if a + i == 2 else None] for i, sequence in enumerate(chunk["y"].dense().sequences())]
         sparse = fl.Value.one_hot([np.argmax(s, axis=1) for s in y], 7)
         return fl.Chunk(chunk.schema, {"x": chunk["x"], "y": sparse, "t": chunk["t"]}, chunk.errors)

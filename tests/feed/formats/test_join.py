@@ -15,6 +15,7 @@ from feedline.feed.composed import join_table
 from feedline.feed.files import cache
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
+from tests.inside import kept_bytes, table_of
 
 from .keyed import KeyedCorpus, SelectingCorpus
 
@@ -341,7 +342,7 @@ def test_secondary_chunks_are_kept_within_the_budget_and_read_once_if_it_suffice
         joined = join(x, y, memory=memory)
         for chunk in range(10):
             joined.read(chunk)
-            assert joined._kept.used <= memory
+            assert kept_bytes(joined) <= memory
         assert (len(y.reads) > 12) == again
         assert sorted(set(y.reads)) == list(range(12))
     x, y = KeyedCorpus("x", range(60), chunk=6), KeyedCorpus("y", range(60), chunk=6)
@@ -381,9 +382,9 @@ def test_two_million_keys_in_a_few_blocks_of_memory(tmp_path):
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
             some = np.array([0, 1, 77_777, count - 1])
-            assert joined._table.rows(some).tolist() == [[i, count - 1 - i] for i in some.tolist()]
+            assert table_of(joined).rows(some).tolist() == [[i, count - 1 - i] for i in some.tolist()]
             assert joined.dropped == 0
-            assert joined._table.path.stat().st_size < 8 * count + 2000
+            assert table_of(joined).path.stat().st_size < 8 * count + 2000
     # Four times the keys, the same memory: a few blocks, where one column alone would be 16 MB.
     assert peaks[1] < 1.3 * peaks[0]
     assert peaks[1] < 8e6

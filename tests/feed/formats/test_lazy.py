@@ -62,7 +62,6 @@ def test_windows_over_tokens_take_the_memory_of_the_tokens():
         minibatch = feed.next_minibatch(100)
         assert (minibatch["x"].rows == minibatch.ids[:, None] + np.arange(129)).all()
         assert minibatch["x"].rows.flags.c_contiguous
-    assert np.shares_memory(feed._reader._corpus.read(0)["x"].rows, tokens)
     tokens[500_000] = -1  # nothing was copied anywhere
     feed.seek(samples=0)
     assert sum((feed.next_minibatch(100_000)["x"].rows == -1).sum() for _ in range(10)) == 129

@@ -19,6 +19,7 @@ from feedline.feed.formats.arrow.parquet import ParquetDeserializer
 from feedline.feed.formats.store import columns
 from feedline.feed.protocol import can
 from tests.feed.formats.corpora import assert_same, corpora, everything
+from tests.inside import files_of
 
 
 def as_table(data):
@@ -283,8 +284,9 @@ def test_a_file_that_changed_since_it_was_opened(mixed):
 def test_lengths_are_scanned_once(mixed, monkeypatch):
     corpus = ParquetDeserializer(mixed, NAMES)
     decoded = []
-    real = corpus._files[0].decode
-    monkeypatch.setattr(corpus._files[0], "decode", lambda *given: decoded.append(given[2]) or real(*given))
+    (file,) = files_of(corpus)
+    real = file.decode
+    monkeypatch.setattr(file, "decode", lambda *given: decoded.append(given[2]) or real(*given))
     corpus.chunks()
     corpus.lengths(np.arange(3))
     assert decoded == [["words", "frames"]] * 2

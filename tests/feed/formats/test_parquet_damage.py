@@ -19,6 +19,7 @@ import pytest
 
 import feedline as fl
 from tests.effort import stride
+from tests.forked import Forked
 from tests.native.test_parquet import damaged
 
 WRITTEN = {
@@ -60,9 +61,8 @@ def read_all(path, **options):
 def survivors(path, contents):
     """Reads each content in a forked child; returns the foreign errors, None for the content that ended the child."""
     done, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(150)
+
+    def read_each():
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.close(done)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -76,11 +76,13 @@ def survivors(path, contents):
                     out.write("refused\n")
                 except BaseException:
                     out.write(repr(traceback.format_exc()) + "\n")
-        os._exit(0)
+        return True
+
+    child = Forked(read_each, 150)
     os.close(told)
     with os.fdopen(done) as lines:
         outcomes = lines.read().splitlines()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = child.status()
     foreign = [line for line in outcomes if line not in ("read", "refused")]
     assert (status, len(outcomes), foreign) == (0, len(contents), []), f"after {len(outcomes)} of {len(contents)}"
     return outcomes
@@ -233,15 +235,14 @@ def test_memory_stays_within_what_was_given(tmp_path):
     path = tmp_path / "a.parquet"
     rows = 20_000_000
     pq.write_table(pa.table({"x": np.zeros(rows)}), path, row_group_size=rows)
-    child = os.fork()
-    if child == 0:
+
+    def refuses():
         before = resident()
-        try:
+        with pytest.raises(fl.DataError):
             fl.ParquetDeserializer(path, memory=10 << 20).read(0)
-        except fl.DataError:
-            os._exit(0 if resident() - before < 40 << 20 else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return resident() - before < 40 << 20
+
+    assert Forked(refuses).status() == 0
 
 
 def test_lengths_need_room(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, FeedlineError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.store import MANIFEST, StoreDeserializer, StoreWriter
+from feedline.feed.formats.store.manifest import Manifest
 from tests.effort import examples, stride
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.warm import run
@@ -483,7 +484,7 @@ def test_a_file_cut_while_it_is_mapped_is_noticed(small):
 
 def test_flipped_bytes_of_the_data_are_noticed_when_verified(small):
     path, _ = small
-    parts = StoreDeserializer(path)._manifest.parts
+    parts = Manifest.load(path).parts
     generator = np.random.default_rng(1)
     for part in parts:
         file = path / part.file
@@ -664,7 +665,7 @@ def test_damage_says_where(small):
     path, _ = small
     file = path / "part-00000.arrow"
     store = StoreDeserializer(path)
-    start = int(store._manifest.parts[0].chunks["byte"][0])
+    start = int(Manifest.load(path).parts[0].chunks["byte"][0])
     offsets = store.read(0)["t"].offsets
     raw = bytearray(file.read_bytes())
     at = raw.find(offsets.tobytes(), start)

@@ -137,9 +137,17 @@ def test_a_living_process_is_left_alone(tmp_path):
     assert names(tmp_path) == []
 
 
+def machine(folder):
+    """What writers call this machine in the names of their folders."""
+    writer = fl.StoreWriter(folder / "looked at", SCHEMA)
+    (found,) = (re.fullmatch(r"\.looked at\.writing-([0-9a-f]{12})[0-9a-f]{8}", name) for name in os.listdir(folder))
+    writer.abort()
+    return found[1]
+
+
 @pytest.mark.parametrize("name", ["a", "a.b", "a+(c)", "*"])
 def test_only_folders_of_that_name_and_this_machine(tmp_path, name, monkeypatch):
-    here = workplace._machine()
+    here = machine(tmp_path)
     elsewhere = "0" * 12
     kept = [
         f".{name}.writing-{elsewhere}00000000",  # of another machine
@@ -169,7 +177,7 @@ def test_only_folders_of_that_name_and_this_machine(tmp_path, name, monkeypatch)
 
 
 def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
-    left = tmp_path / f".a.writing-{workplace._machine()}00000000"
+    left = tmp_path / f".a.writing-{machine(tmp_path)}00000000"
     left.mkdir()
 
     def refuse(*_):
@@ -208,9 +216,8 @@ def test_writers_leave_no_descriptors(tmp_path, leaves_nothing):
             fl.StoreWriter(tmp_path / "no" / f"b{i}", SCHEMA)
 
 
-def test_the_machine_has_a_name_and_a_start(monkeypatch):
-    here = workplace._machine()
-    assert re.fullmatch("[0-9a-f]{12}", here)
+def test_the_machine_has_a_name_and_a_start(monkeypatch, tmp_path):
+    here = machine(tmp_path)
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
-    assert workplace._machine()[:6] == here[:6]
-    assert workplace._machine() != here
+    assert machine(tmp_path)[:6] == here[:6]
+    assert machine(tmp_path) != here

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.data.faults import BadEntriesError
 from feedline.feed.formats.store import MANIFEST
+from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.timeline import blocks
 from tests.effort import examples
 from tests.feed.formats.test_store import forge, put, write
+from tests.inside import copy_ahead_of, never_together, trust_the_size
 
 PAGE = os.sysconf("SC_PAGESIZE")
 N = 600
@@ -76,8 +78,8 @@ def expected(whole):
 
 def source_of(path, ahead=False, streams=None, **options):
     source = fl.MinibatchSource(fl.StoreDeserializer(path, streams), **{"seed": 3, "max_sweeps": 1, **options})
-    source._ahead.threshold = 0 if ahead else 1 << 60
-    source._together = None  # else all of it would have been copied before the cut
+    copy_ahead_of(source).threshold = 0 if ahead else 1 << 60
+    never_together(source)  # else all of it would have been copied before the cut
     return source
 
 
@@ -186,7 +188,7 @@ def test_all_ways_to_copy_tell_a_cut_file(store, tmp_path):
         corpus = fl.StoreDeserializer(shutil.copytree(store, tmp_path / name))
         chunk = corpus.read(0)
         # The sizes are compared before a chunk is read, so the race between that and the copy is played here.
-        corpus._map(corpus._manifest.parts[0]).file.check = lambda: None
+        trust_the_size(corpus, 0)
         corpus.read = lambda i, chunk=chunk, read=corpus.read: chunk if i == 0 else read(i)
         os.truncate(tmp_path / name / "part-00000.arrow", 200)
         with pytest.raises(fl.DataError, match="truncated to 200 bytes") as caught:
@@ -264,7 +266,7 @@ def test_slices_of_damaged_chunks(store, stream):
     """Random bytes in a part: a slice is refused or can do no harm."""
     part = store / "part-00000.arrow"
     content = part.read_bytes()
-    info = fl.StoreDeserializer(store)._manifest.parts[0].chunks
+    info = Manifest.load(store).parts[0].chunks
     start, size = int(info["byte"][0]), int(info["bytes"][0])
     rng = np.random.default_rng(5)
     told = 0

@@ -29,8 +29,8 @@ from tests.warm import FEW, Python  # noqa: E402
 
 TORCH = torch.utils.data.DataLoader
 # torch waits 5 s for each worker of a loop that failed, and workers look as rarely for a parent that has gone.
-torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.3
-torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.3
+for module in (insides := torch.utils.data._utils), insides.worker:
+    module.MP_STATUS_CHECK_INTERVAL = 0.3
 
 
 #: torch's runs take as long as ours, and test nothing of ours: ``make prove`` runs both.

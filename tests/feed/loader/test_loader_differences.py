@@ -26,6 +26,7 @@ from tests.feed.loader.swapped import (
     torch,
     workers,
 )
+from tests.forked import die
 
 # ---- order and random numbers do not depend on workers --------------------------------------------------------
 
@@ -90,7 +91,7 @@ class DiesOnce(Numbers):
     def __getitem__(self, index):
         if index == 5 and not self.marker.exists():
             self.marker.touch()
-            os._exit(1) if self.how == "exit" else os.kill(os.getpid(), self.how)
+            die(1) if self.how == "exit" else os.kill(os.getpid(), self.how)
         return index
 
 

@@ -16,9 +16,9 @@ from feedline import _native
 from feedline.feed.files import mapped_arrays as file_maps
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.staged import StagedExecutor
-from feedline.feed.reading.fetching import FetchingReader
 from tests.effort import examples
 from tests.feed.page_cache import evict
+from tests.inside import executor_of, fetch_mapped_files
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -51,24 +51,6 @@ def in_memory(folder):
     return {name: np.load(folder / f"{name}.npy") for name in "xyz"}
 
 
-def fetching(monkeypatch, backend="any", forced=True, fail=None):
-    """Have everything fetched; ``fail``: (file, begin, end, errno) that reads of are to fail with."""
-    init, know = FetchingReader.__init__, FetchingReader._know
-
-    def made(self, *arguments):
-        init(self, *arguments)
-        self.backend, self.forced = backend, forced
-
-    def known(self, file):
-        known_before = file.address in self._files
-        know(self, file)
-        if fail is not None and not known_before and os.path.basename(file.path) == fail[0]:
-            self._disk().fail(self._files[file.address][1], *fail[1:])
-
-    monkeypatch.setattr(FetchingReader, "__init__", made)
-    monkeypatch.setattr(FetchingReader, "_know", known)
-
-
 def same(one, two):
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):
@@ -98,19 +80,19 @@ def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind
             kind
         ]
     with pytest.MonkeyPatch.context() as patch:
-        fetching(patch, backend)
+        fetch_mapped_files(patch, backend)
         fetched, plain = (fl.DataLoader(make(folder), **options) for make in (mapped, in_memory))
         for _ in range(sweeps):
             iterator = iter(fetched)
             assert isinstance(iterator, LoaderIterator)
-            assert isinstance(iterator._executor, StagedExecutor)
+            assert isinstance(executor_of(iterator), StagedExecutor)
             same(list(iterator), list(plain))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_resumes_with_batches_on_their_way(folder, monkeypatch, shuffle):
     """Prefetched items were not delivered: a state covers only delivered ones."""
-    fetching(monkeypatch)
+    fetch_mapped_files(monkeypatch)
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
     loader = fl.DataLoader(mapped(folder), 64, shuffle=shuffle, seed=3)
     iterator = iter(loader)
@@ -125,7 +107,7 @@ def test_resumes_with_batches_on_their_way(folder, monkeypatch, shuffle):
 def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
     """However the arrays are wrapped: their memory decides."""
     monkeypatch.setattr(file_maps, "_WORTH_A_LOOK_BYTES", 0)
-    fetching(monkeypatch)
+    fetch_mapped_files(monkeypatch)
     x = np.load(folder / "x.npy", mmap_mode="r+")
     picks = np.random.default_rng(0).permutation(ROWS)[:500].tolist()
     for wrap in (
@@ -135,7 +117,7 @@ def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
         fetched = fl.DataLoader(wrap(torch.from_numpy(x)), 64, shuffle=shuffle, seed=1)
         plain = fl.DataLoader(wrap(torch.from_numpy(np.array(x))), 64, shuffle=shuffle, seed=1)
         iterator = iter(fetched)
-        assert isinstance(iterator._executor, StagedExecutor)
+        assert isinstance(executor_of(iterator), StagedExecutor)
         for one, two in zip(iterator, plain, strict=True):
             assert torch.equal(one[0], two[0])
 
@@ -145,7 +127,7 @@ def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
 def test_a_failing_disk_is_an_error_of_its_batch(folder, monkeypatch, shuffle, forced):
     """Errors name file, byte and item; the next call continues after it. Only uncached items fail."""
     place = 128 + 1234 * WIDTH * 4
-    fetching(monkeypatch, forced=forced, fail=("x.npy", place + 40, place + 50, errno.EIO))
+    fetch_mapped_files(monkeypatch, forced=forced, fail=("x.npy", place + 40, place + 50, errno.EIO))
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
     if not forced:
         # Kept, the page that it shares with item 1233 would be in memory once that has been read.
@@ -173,7 +155,7 @@ def test_a_failing_disk_is_an_error_of_its_batch(folder, monkeypatch, shuffle, f
 def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path, shuffle, backend):
     """Each keeps its place in the order and is listed; the others of its batch come."""
     place = 128 + 77 * WIDTH * 4
-    fetching(monkeypatch, backend, fail=("x.npy", place + 4, place + WIDTH * 4 + 4, errno.EIO))
+    fetch_mapped_files(monkeypatch, backend, fail=("x.npy", place + 4, place + WIDTH * 4 + 4, errno.EIO))
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
     listed = tmp_path / "listed.jsonl"
     loader = fl.DataLoader(mapped(folder), 64, shuffle=shuffle, seed=3, on_error=fl.Quarantine(listed))
@@ -190,7 +172,7 @@ def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shuffle, forced):
     """Also where its pages were in memory; items before the cut are delivered."""
-    fetching(monkeypatch, forced=forced)
+    fetch_mapped_files(monkeypatch, forced=forced)
     monkeypatch.setattr("feedline.feed.reading.fetching.LEAST_AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr("feedline.feed.loader.staged.STAGED", 256)
     arrays = mapped(copy)
@@ -211,7 +193,7 @@ def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shu
 
 def test_an_interrupt_loses_nothing(folder, monkeypatch):
     """Ctrl-C where reads begin and where they are waited for: the next call makes the same batch."""
-    fetching(monkeypatch)
+    fetch_mapped_files(monkeypatch)
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=True, seed=3))
     calls = []
 

@@ -11,8 +11,10 @@ import json, multiprocessing, sys
 from multiprocessing import forkserver
 import feedline as fl
 
+server = forkserver._forkserver
+
 def pid():
-    return forkserver._forkserver._forkserver_pid
+    return server._forkserver_pid
 
 class Items:
     def __len__(self): return 8
@@ -27,7 +29,7 @@ if __name__ == "__main__":
     said["none"] = pid()
     loader = fl.DataLoader(Items(), batch_size=4, num_workers=2, multiprocessing_context="forkserver")
     said["forkserver"] = pid() is not None
-    said["preloads"] = "feedline.feed.loader.loader" in forkserver._forkserver._preload_modules
+    said["preloads"] = "feedline.feed.loader.loader" in server._preload_modules
     said["batches"] = [[str(part) for part in batch] for batch in loader]
     started = pid()
     fl.DataLoader(Items(), num_workers=2, multiprocessing_context="forkserver")

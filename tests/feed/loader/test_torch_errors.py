@@ -24,6 +24,7 @@ from tests.feed.loader.swapped import (
     wait_until,
     workers,
 )
+from tests.forked import die
 
 pytestmark = both
 
@@ -203,7 +204,7 @@ def killed(index):
 
 def exits(index):
     if index == 3:
-        os._exit(7)
+        die(7)
     return index
 
 
@@ -222,7 +223,7 @@ def test_a_worker_that_dies_elsewhere_is_an_error(Loader, when):
 
 
 def exits_at_start(worker):
-    os._exit(3)
+    die(3)
 
 
 class DiesIterating(Whole):

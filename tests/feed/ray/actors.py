@@ -25,7 +25,7 @@ class Actor:
 
     def __init__(self, kind, arguments, starts):
         self._kind, self._arguments = kind, arguments
-        self._calls, self._lock, self._dead = SimpleQueue(), threading.Lock(), False
+        self._calls, self._lock, self.dead = SimpleQueue(), threading.Lock(), False
         self._unanswered = []
         self._thread = threading.Thread(target=self._live, daemon=True)
         if starts:
@@ -37,9 +37,9 @@ class Actor:
     def _call(self, name, arguments):
         future = Future()
         with self._lock:
-            if not self._dead:
+            if not self.dead:
                 self._unanswered.append(future)
-        if self._dead:
+        if self.dead:
             future.set_exception(ActorDiedError("the actor died"))
         self._calls.put((name, arguments, future))
         return types.SimpleNamespace(future=lambda: future)
@@ -47,13 +47,13 @@ class Actor:
     def _live(self):
         try:
             actor = self._kind(*self._arguments)
-            while not self._dead:
+            while not self.dead:
                 name, arguments, future = self._calls.get()
                 if name is None:
                     return
                 answer = getattr(actor, name)(*arguments)
                 with self._lock:
-                    if self._dead:
+                    if self.dead:
                         return
                     self._unanswered.remove(future)
                 future.set_result(answer)
@@ -63,7 +63,7 @@ class Actor:
     def die(self):
         """Die now: what has not been answered never will be; return how much that is."""
         with self._lock:
-            self._dead = True
+            self.dead = True
             unanswered, self._unanswered = self._unanswered, []
         for future in unanswered:
             future.set_exception(ActorDiedError("the actor died"))

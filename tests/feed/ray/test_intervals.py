@@ -18,6 +18,7 @@ from feedline.interop.ray_session import Pickling, RaySession
 from tests.feed.ray.actors import Death, Ray
 from tests.feed.ray.data import Locked, Noting
 from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Gate, Task, eventually, results
+from tests.inside import shared_of
 from tests.laws.items import Plain, content
 
 
@@ -68,7 +69,7 @@ class Deadly(Plain):
 
 def at_rest(pool):
     """Wait until the pool does nothing before somebody takes a result: the budget stops it, and nothing runs."""
-    shared = pool._backend._shared
+    shared = shared_of(pool)
     assert eventually(lambda: shared.full and not shared.flying)
 
 
@@ -184,7 +185,7 @@ def test_a_dead_actors_interval_is_done_once_more(ray, tmp_path):
 def test_actors_killed_at_any_moment_lose_and_repeat_nothing(ray, tmp_path):
     rng = random.Random(3)
     with Pool(Mortal(tmp_path), 3, kind="ray") as pool:
-        shared, tickets = pool._backend._shared, []
+        shared, tickets = shared_of(pool), []
         for i in range(400):
             tickets.append(pool.submit(("echo", i), worker=rng.choice([None, None, 0, 2])))
             if i < 12:  # so many are under way
@@ -193,7 +194,7 @@ def test_actors_killed_at_any_moment_lose_and_repeat_nothing(ray, tmp_path):
             if i % 8 == 3:  # a unit that dies twice would be to blame
                 assert eventually(lambda: not any(pending.deaths for pending in list(shared.wanted.values())))
                 before = pool.stats().restarts
-                if rng.choice([actor for actor in ray.actors if not actor._dead]).die():  # else noticed by the next
+                if rng.choice([actor for actor in ray.actors if not actor.dead]).die():  # else noticed by the next
                     assert eventually(lambda before=before: pool.stats().restarts > before)
         assert [pool.result(ticket) for ticket in tickets[-12:]] == list(range(388, 400))
         assert pool.stats().restarts > 10
@@ -231,7 +232,7 @@ def test_results_that_wait_are_bounded_in_bytes(ray, tmp_path):
 def test_a_caller_that_wakes_up_late_lets_no_more_results_wait(ray, tmp_path):
     """It waits for a result until it runs, on a busy machine long after the result has come."""
     with Pool(Noting(tmp_path), 2, kind="ray", budget_bytes=5 << 20) as pool:
-        shared = pool._backend._shared
+        shared = shared_of(pool)
 
         class Sleepy(threading.Condition):
             def wait(self, timeout=None):

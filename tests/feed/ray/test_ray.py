@@ -28,6 +28,7 @@ from tests.cli import shell
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.ray.data import Drawing
 from tests.feed.workers.tasks import Task, alive, eventually, results
+from tests.inside import private_ray
 from tests.laws.items import Augmented, Killing, content
 
 pytestmark = [
@@ -60,7 +61,7 @@ def pool():
 def joining() -> dict[str, str]:
     """The environment of a program that joins this file's Ray, and leaves it as it is."""
     ray_session.join()
-    cluster = ray_session._private
+    cluster = private_ray()
     return {**cluster.settings, "RAY_ADDRESS": cluster.address}
 
 
@@ -310,7 +311,7 @@ def test_a_program_joins_the_cluster_at_ray_address_and_leaves_it_as_it_was(tmp_
     assert program.returncode, errors
     assert "KeyboardInterrupt" in errors
     assert eventually(lambda: not any(map(alive, said["actors"])))
-    assert ray_session._private.alive
+    assert private_ray().alive
 
 
 def test_a_shutdown_of_ray_is_an_error_and_not_a_wait_and_leaving_ends_it():
@@ -323,7 +324,7 @@ def test_a_shutdown_of_ray_is_an_error_and_not_a_wait_and_leaving_ends_it():
     pool.close()
     with Pool(Task(), 1, kind="ray") as again:
         assert again.result(again.submit(("echo", 3))) == 3
-    private = ray_session._private
+    private = private_ray()
     ray_session.leave()
     assert not private.alive
     assert not private.folder.exists()

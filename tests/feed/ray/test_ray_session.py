@@ -11,6 +11,7 @@ import types
 import pytest
 
 from feedline.interop import private_ray, ray_session
+from tests import inside
 
 
 class Ray(types.ModuleType):
@@ -106,7 +107,7 @@ def test_else_a_private_one_is_started_and_after_leaving_it_another(ray):
             assert [address for address, _ in ray.calls] == ["local"] * number
             assert Private.started == 0
         else:
-            own = ray_session._private
+            own = inside.private_ray()
             assert private_ray.addresses == {own.address} == {ray.address}
             assert ray.settings[-1] == "token"
             assert "RAY_AUTH_MODE" not in os.environ
@@ -124,11 +125,11 @@ def test_a_private_ray_is_joined_again_after_a_shutdown_and_replaced_when_it_is_
     ray.shutdown()
     ray_session.join()
     assert Private.started == 1
-    ray_session._private.alive = False
+    inside.private_ray().alive = False
     ray.shutdown()
     ray_session.join()
     assert Private.started == 2
-    assert ray.address == ray_session._private.address
+    assert ray.address == inside.private_ray().address
 
 
 def test_where_the_users_cluster_is(monkeypatch, tmp_path):

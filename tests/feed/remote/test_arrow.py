@@ -19,6 +19,7 @@ from feedline.feed.remote.pages import PAGE_BYTES
 from tests.feed.formats.test_arrow import table_of, write
 from tests.feed.remote.conftest import delivered
 from tests.feed.remote.test_views import ORDERS
+from tests.inside import files_of
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
@@ -198,7 +199,7 @@ def test_damage_is_that_of_a_disk(store, opened, tmp_path, at):
     put(store, tmp_path / "a")
     path = tmp_path / "a" / "1.arrow"
     data = bytearray(path.read_bytes())
-    start = int(fl.ArrowDeserializer(str(path), ["n"])._files[0].starts[3])
+    start = int(files_of(fl.ArrowDeserializer(str(path), ["n"]))[0].starts[3])
     if at == "at the end":
         data = data[:-2000]
     else:

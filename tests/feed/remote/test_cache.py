@@ -261,7 +261,9 @@ def test_processes_of_a_node_fetch_together(store, filled, tmp_path, budget, mos
     parts = {}
     while len(parts) < len(processes):
         assert all(process.exitcode in (None, 0) for process in processes)
-        if results._reader.poll(0.1):
+        if results.empty():
+            time.sleep(0.1)
+        else:
             parts.update([results.get()])
     for process in processes:
         process.join(30)

@@ -21,10 +21,11 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.feed.formats.cntk.ctf_write import write_ctf
 from feedline.feed.protocol import ChunkInfo, Deserializer
-from feedline.feed.remote import requests, stores
+from feedline.feed.remote import stores
 from tests.cli import shell
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.remote.conftest import delivered
+from tests.inside import open_corpora
 
 PART = 16 << 10  # parts of uploads are this small here
 
@@ -79,9 +80,9 @@ def bytes_of(folder):
 def objects_of(store, folder="b/out/store"):
     bucket, _, prefix = folder.partition("/")
     found = {}
-    for name in store._contents.names(bucket):
+    for name in store.contents.names(bucket):
         if (key := name.decode()).startswith(f"{prefix}/"):
-            with contextlib.closing(store._contents.open(bucket, key)) as opened:
+            with contextlib.closing(store.contents.open(bucket, key)) as opened:
                 found[key[len(prefix) + 1 :]] = bytes(opened.data)
     return found
 
@@ -225,7 +226,7 @@ def test_after_a_kill_whole_files_are_not_sent_again(bucket, to, tmp_path, local
     assert len(recorded) >= 3
     if lost:  # somebody has removed one of them
         gone = sorted(recorded)[1]
-        bucket._contents.delete("b", f"out/store/{gone}")
+        bucket.contents.delete("b", f"out/store/{gone}")
         recorded.remove(gone)
     bucket.reset()
     seen = []
@@ -458,10 +459,10 @@ def test_another_conversion_is_not_stopped_by_a_corpus_that_is_closed(bucket, to
             "s3://b/x.npy", remote=fl.Remote(cache=tmp_path / "cache", storage_options=to["remote"].storage_options)
         ).close()
 
-    before = requests._kept  # by corpora that other tests have open
+    before = open_corpora()  # by corpora that other tests have open
     fl.convert(Rows(), "s3://b/out/store", progress=look, **to)
     assert objects_of(bucket) == local
-    assert requests._kept == before
+    assert open_corpora() == before
 
 
 def test_through_fsspec(to, tmp_path, local):

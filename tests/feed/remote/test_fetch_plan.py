@@ -17,6 +17,7 @@ from feedline.feed.reading.ranges import RangeFetcher
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote import requests
 from feedline.feed.remote.requests import PART_BYTES
+from tests.inside import chunks_decided, reserved_bytes
 from tests.servers.object_store import ObjectStore
 
 MIB = 1 << 20
@@ -158,10 +159,10 @@ def test_nothing_stays_reserved_by_what_is_no_longer_wanted(bucket, opened, dela
             source.next_minibatch(7)
             time.sleep(0.003)
     for _ in range(500):
-        if not cache._holder.own.reserved:
+        if not reserved_bytes(cache):
             break
         time.sleep(0.01)
-    assert cache._holder.own.reserved == 0
+    assert reserved_bytes(cache) == 0
 
 
 def check_planned(bucket, opened, share, arcs):
@@ -183,13 +184,7 @@ def check_planned(bucket, opened, share, arcs):
 
 def test_what_is_kept_is_decided_in_the_order_of_need(opened, monkeypatch):
     """Not in the order in which threads happen to take chunks, or decisions would differ from run to run."""
-    decided, decide = [], RangeFetcher._decided
-
-    def noted(self, job, cache):
-        decided.append(job.chunk)
-        return decide(self, job, cache)
-
-    monkeypatch.setattr(RangeFetcher, "_decided", noted)
+    decided = chunks_decided(monkeypatch)
     fetcher = RangeFetcher(opened("small/*.parquet", MIB), 60, room=1)
     for chunk in range(6):
         fetcher.want(chunk, chunk)

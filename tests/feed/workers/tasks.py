@@ -13,6 +13,7 @@ import time
 import numpy as np
 
 from feedline.feed.workers import Pool, empty
+from tests.forked import die
 
 _own = threading.local()  # threads share one task
 
@@ -70,7 +71,7 @@ class Task:
         elif how == "segfault":
             ctypes.string_at(0)
         elif how == "exit":
-            os._exit(7)
+            die(7)
         elif how == "SystemExit":
             raise SystemExit(3)
         return None
@@ -113,7 +114,7 @@ def _refuse():
 class DiesAtStart(Task):
     def start(self, worker, workers):
         print("no way to start", file=sys.stderr, flush=True)
-        os._exit(5)
+        die(5)
 
 
 class Staged(Task):

@@ -18,6 +18,8 @@ from feedline.feed.workers import Pool
 from feedline.feed.workers import worker_handle as member
 from feedline.feed.workers.failure import Failure
 from tests.feed.workers.tasks import DiesAtStart, Task, alive, eventually, results
+from tests.forked import Forked
+from tests.inside import end_as_collected
 
 # pytest redirects stderr for each phase of a test, so captured processes are started in the test itself.
 
@@ -328,8 +330,8 @@ def test_a_forked_copy_is_inert(pool, gate):
     kept = pool.result(pool.submit(("fill", 3)))
     ticket = pool.submit(gate.unit("mine"))
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def inert():
         text = b""
         for call in (lambda: pool.submit(1), lambda: pool.result(ticket)):
             try:
@@ -338,11 +340,11 @@ def test_a_forked_copy_is_inert(pool, gate):
                 text += str(error).encode()
         pool.close()
         pool.cancel()
-        pool._end()
+        end_as_collected(pool)
         os.write(writing, text)
-        os._exit(0 if np.all(kept == 3) else 1)
-    _, status = os.waitpid(pid, 0)
-    assert status == 0
+        return np.all(kept == 3)
+
+    assert Forked(inert).status() == 0
     assert os.read(reading, 4096).count(b"belongs to process") == 2
     os.close(reading), os.close(writing)
     gate.let_go()
@@ -361,5 +363,5 @@ def test_closing_waits_for_a_running_unit_then_kills(gate, tmp_path):
         pids = pool.pids
         pool.submit(gate.unit())
         gate.held()
-        pool._backend.close(0.1)
+        pool.backend.close(0.1)
         assert not any(map(alive, pids))

@@ -22,6 +22,8 @@ import numpy as np
 warnings.simplefilter("ignore")
 import feedline as fl
 from feedline.feed.workers import Pool
+from tests import inside
+from tests.forked import die
 from tests.feed.workers.items import Rows, Failing, Counting
 from tests.feed.workers.tasks import Task, alive, descriptors, eventually, results, segments
 
@@ -176,8 +178,8 @@ def test_in_the_middle_of_the_pool_s_own_calls(through, kind):
         gc.set_threshold(700)
         assert [len(batch) for batch in loader] == [4] * 15
         gc.collect()
-        pool = loader._crew._newest()
-        assert not pool._waited  # nothing of iterators that are gone
+        pool = inside.pool_of(loader)
+        assert " 0 outstanding" in repr(pool)  # nothing of iterators that are gone
         del loader, pool
         nothing_left(before)
     """)
@@ -190,8 +192,8 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
         loader = fl.DataLoader(Rows(60), batch_size=4, num_workers=2, workers="thread", persistent_workers=True)
         iterator = iter(loader)
         next(iterator)
-        pool = loader._crew._newest()
-        shared = pool._backend._shared
+        pool = inside.pool_of(loader)
+        shared = inside.shared_of(pool)
         held, go = threading.Event(), threading.Event()
 
         def holder():
@@ -203,11 +205,11 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
         thread.start()
         held.wait()
         del iterator  # must not wait
-        assert pool._orphans
+        assert inside.abandoned_units(pool)
         go.set()
         thread.join()
         assert len(next(iter(loader))) == 4
-        assert not pool._orphans
+        assert not inside.abandoned_units(pool)
 
         # Closing from one of the pool's own threads, as the collector may: it does not wait for itself.
         class Closing:
@@ -215,13 +217,13 @@ def test_in_a_thread_of_the_pool_that_holds_its_lock(through):
                 pass
 
             def run(self, unit):
-                with inner._backend._shared.lock:
-                    inner._end()
+                with inside.shared_of(inner).lock:
+                    inside.end_as_collected(inner)
 
         inner = Pool(Closing(), 2, kind="thread")
         inner.submit(0)
-        assert eventually(lambda: inner._closed)
-        threads = inner._backend._threads
+        assert eventually(lambda: "closed" in repr(inner))
+        threads = inner.backend.threads
         assert eventually(lambda: not any(thread.is_alive() for thread in threads))
         del loader, pool, shared
         nothing_left(before)
@@ -291,8 +293,8 @@ def test_forks_of_forks(through):
             if (pid := os.fork()) == 0:
                 for fd in opened:
                     os.fstat(fd)
-                os._exit(0)
-            os._exit(os.waitpid(pid, 0)[1] != 0)
+                die()
+            die(os.waitpid(pid, 0)[1] != 0)
         assert os.waitpid(pid, 0)[1] == 0
         assert sum(len(batch) for batch in iterator) == 60 - 4
         print("through")

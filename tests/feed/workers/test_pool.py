@@ -13,6 +13,7 @@ import pytest
 from feedline.feed.workers import Pool
 from feedline.feed.workers import pool as pools
 from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Staged, Task, eventually, results
+from tests.inside import has_backlog, is_listened_to, listens
 
 
 def test_results_by_ticket_in_any_order(either):
@@ -31,8 +32,8 @@ def test_start_methods(method):
 
 def test_the_default_is_that_of_multiprocessing():
     with Pool(Task(), 1) as pool:
-        assert pool.result(pool.submit(("echo", 1))) == 1
-        assert pool._backend._context.get_start_method() == multiprocessing.get_start_method()
+        kind = pool.result(pool.submit(("evaluate", "type(sys.modules['multiprocessing'].current_process()).__name__")))
+        assert kind == multiprocessing.get_context().Process.__name__ != multiprocessing.Process.__name__
 
 
 def test_fork_pickles_no_task():
@@ -77,7 +78,7 @@ def test_large_units(pool):
 def test_more_units_than_the_queue_holds(pool, gate):
     pool.submit(gate.unit()), pool.submit(gate.unit())
     tickets = [pool.submit(("echo", i)) for i in range(5000)]
-    assert pool._backend._backlog
+    assert has_backlog(pool)
     gate.let_go()
     assert [pool.result(ticket) for ticket in tickets] == list(range(5000))
 
@@ -131,14 +132,14 @@ def test_every_result_extends_the_timeout(monkeypatch):
     clock = SimpleNamespace(now=0)
     monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=lambda: clock.now))
     with Pool(Waiting(), 1, kind="thread", timeout_s=60) as pool:
-        poll = pool._backend.poll
+        poll = pool.backend.poll
 
         def poll_for_one(timeout_s):
             clock.now += 40
             Waiting.results.put(clock.now)
             return poll(timeout_s)
 
-        monkeypatch.setattr(pool._backend, "poll", poll_for_one)
+        monkeypatch.setattr(pool.backend, "poll", poll_for_one)
         tickets = [pool.submit(None) for _ in range(3)]
         assert pool.result(tickets[2]) == 120
 
@@ -217,8 +218,8 @@ def test_several_threads_may_wait(either):
 
 
 def test_what_came_in_between_looking_and_listening_is_not_waited_for(either):
-    assert either._listen(0.0, lambda: True)
-    assert not either._listen(0.0, lambda: False)
+    assert listens(either, lambda: True)
+    assert not listens(either, lambda: False)
 
 
 def test_closing_frees_who_waits(either, gate):
@@ -234,10 +235,10 @@ def test_closing_frees_who_waits(either, gate):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert eventually(lambda: either._leader is not None)
+    assert eventually(lambda: is_listened_to(either))
     closing = threading.Thread(target=either.close)
     closing.start()
-    assert eventually(lambda: either._closed)
+    assert eventually(lambda: "closed" in repr(either))
     gate.let_go()
     closing.join(30)
     thread.join(30)

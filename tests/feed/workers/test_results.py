@@ -15,6 +15,8 @@ from hypothesis.extra import numpy as hnp
 from feedline.feed.workers import Pool, empty, message
 from feedline.feed.workers.memory import Arena, SharedSpan
 from tests.feed.workers.tasks import Task, eventually, results, segments
+from tests.forked import Forked
+from tests.inside import members_of, segment_sizes, segments_in_use, segments_of
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -64,7 +66,7 @@ class Side:
 
     def round_trip(self, tree):
         pieces, text, _ = self.encoder.encode(tree)
-        owns = {own.number: own.bytes for own in self.arena._unit}
+        owns = {own.number: own.bytes for own in segments_of(self.arena)}
         buffers = [owns[n][at : at + size] for n, at, size in pieces]
         if isinstance(text, SharedSpan):
             text = bytes(owns[text.number][text.offset : text.offset + text.nbytes])
@@ -171,9 +173,9 @@ def test_segments_that_have_become_too_small_go(pool):
         results(pool, [("fill", 0, (2000,))] * 4)
     for _ in range(20):
         results(pool, [("fill", 0, (500_000,))] * 4)
-    workers = pool._backend._members
-    sizes = [segment.mapping.size for worker in workers for segment in worker._segments.values()]
-    assert len([size for size in sizes if size < 2_000_000]) <= 2  # a worker that got no unit has not noticed yet
+    assert (
+        len([size for size in segment_sizes(pool) if size < 2_000_000]) <= 2
+    )  # a worker that got no unit has not noticed yet
 
 
 def test_segments_that_are_not_needed_any_more_go():
@@ -194,18 +196,18 @@ def test_cancelled_results_give_their_memory_back(pool):
         pool.cancel()
     pool.result(pool.submit(("echo", 1)))
     results(pool, [("fill", 1)] * 4)
-    for worker in pool._backend._members:
+    for worker in members_of(pool):
         assert eventually(lambda worker=worker: worker.running is None)
     # Segments that are not free after this are being written, and none is.
     pool.result(pool.submit(("echo", 1), worker=0)), pool.result(pool.submit(("echo", 1), worker=1))
-    assert all(flag == 0 for worker in pool._backend._members for flag in worker._control.flags)
+    assert segments_in_use(pool) == 0
 
 
 def test_failed_units_give_their_memory_back(pool):
     for _ in range(30):
         with pytest.raises(ZeroDivisionError):
             pool.result(pool.submit(("evaluate", "(__import__('feedline').feed.workers.empty(9999, 'f8'), 1 / 0)")))
-    assert all(flag == 0 for worker in pool._backend._members for flag in worker._control.flags)
+    assert segments_in_use(pool) == 0
 
 
 def test_empty_outside_of_workers_is_plain():
@@ -216,28 +218,26 @@ def test_empty_outside_of_workers_is_plain():
 
 
 def test_what_is_made_in_place_is_not_copied(pool):
-    code = """[(a := __import__('feedline').feed.workers.empty((1000, 100), 'f4')),
-               [m := __import__('feedline').feed.workers.message,
-                m.Encoder(m._arena).encode(a)[0][0][1] == a.ctypes.data - m._arena._unit[-1].mapping.address,
-                len(m._arena._unit) == 1 and m._arena._unit[-1].used == 400000][1:]][1]"""
-    assert pool.result(pool.submit(("evaluate", code))) == [True, True]
+    code = """[(a := __import__('feedline').feed.workers.empty((1000, 100), 'f4')).ctypes.data,
+               *__import__('tests.inside').inside.result_memory(a)]"""
+    address, encoded, used = pool.result(pool.submit(("evaluate", code)))
+    assert (encoded, used) == (address, [400000])
 
 
 def test_a_fork_keeps_what_it_inherits(pool):
-    kept = pool.result(pool.submit(("fill", 7)))
-    reading, writing = os.pipe()
+    held = [pool.result(pool.submit(("fill", 7)))]
     go_reading, go_writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def look():
         os.read(go_reading, 1)
-        os.write(writing, b"y" if (kept == 7).all() else b"n")
-        os._exit(0)
-    del kept
+        return (held[0] == 7).all()
+
+    child = Forked(look)
+    held.clear()
     results(pool, [("fill", 1)] * 20)
     os.write(go_writing, b"g")
-    assert os.read(reading, 1) == b"y"
-    os.waitpid(pid, 0)
-    for fd in (reading, writing, go_reading, go_writing):
+    assert child.status() == 0
+    for fd in (go_reading, go_writing):
         os.close(fd)
 
 

@@ -216,7 +216,7 @@ def test_a_server_without_its_snapshot_is_an_error(tmp_path):
         (file,) = tmp_path.glob("*/*.safetensors")
         file.unlink()
         (actor,) = (actor for name, actor in ray.actors.items() if "server" in name)
-        actor._arguments = (actor._arguments[0], str(tmp_path / "elsewhere"), 1e9)
+        actor.arguments = (actor.arguments[0], str(tmp_path / "elsewhere"), 1e9)
         ray.kill(actor, no_restart=False)
         with pytest.raises(StoreError, match="lost its snapshot"):
             store.pull("n", torch.empty(()))
@@ -288,8 +288,8 @@ def test_a_push_is_made_on_all_servers_or_on_none(tmp_path):
         store.set_updater(failing)
         store.push("t", torch.full((5, 4), 13.0))
         for actor in ray.actors.values():  # the answers are there when the next push is sent
-            while actor._queue:
-                actor._take()
+            while actor.queue:
+                actor.take()
         with pytest.raises(ZeroDivisionError):
             store.push("t", torch.ones(5, 4))
         with pytest.raises(ZeroDivisionError):  # of the other server
@@ -383,14 +383,14 @@ def test_a_server_that_dies_of_a_push_again_and_again_is_an_error(tmp_path, monk
             store.push("w", torch.full((4,), float(value)))
         store.barrier()
         actor = server_of(ray)
-        take = actor._take
+        take = actor.take
 
         def taken():
-            if actor._queue[0].method == "push" and actor._queue[0].arguments[1] == 4:
-                actor._queue[0].dies = TAKEN
+            if actor.queue[0].method == "push" and actor.queue[0].arguments[1] == 4:
+                actor.queue[0].dies = TAKEN
             take()
 
-        monkeypatch.setattr(actor, "_take", taken, raising=False)
+        monkeypatch.setattr(actor, "take", taken)
         with pytest.raises(StoreError, match="it has not answered after 10 restarts"):
             store.pushpull("w", torch.ones(4), torch.empty(4))
 
@@ -427,12 +427,12 @@ def test_a_server_that_says_nothing_hangs_after_the_timeout_and_is_named(tmp_pat
     """The same wait, but no heartbeat."""
     with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
         store.init("w", torch.arange(4.0))
-        server_of(ray)._beats = False
+        server_of(ray).beats = False
         ray.slices = int(100 / link.SLICE_S)
         with pytest.raises(StoreError, match=r"server 0 of 1.*in time.*for 1 s"):
             store.pull("w", torch.empty(4))
         ray.slices = 0
-        server_of(ray)._beats = True
+        server_of(ray).beats = True
         store.pull("w", out := torch.empty(4))
         assert out.tolist() == [0, 1, 2, 3]
 
@@ -440,7 +440,7 @@ def test_a_server_that_says_nothing_hangs_after_the_timeout_and_is_named(tmp_pat
 def test_a_server_that_starts_has_longer(tmp_path):
     """At first, and after a death."""
     with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
-        server_of(ray)._beats = False  # it has not started
+        server_of(ray).beats = False  # it has not started
         ray.slices = int(100 / link.SLICE_S)
         store.init("w", torch.arange(4.0))
         assert ray.slices == 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 from typing import Any
 
 import feedline as fl
+from tests.forked import die
 from tests.torture import data, items
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
@@ -83,4 +83,4 @@ def ends(loader: Any, luck: float) -> None:
         del loader
         gc.collect()
     if rng.random() < 0.2:
-        os._exit(0)
+        die(0)

@@ -83,7 +83,7 @@ def work(luck: str, name: str) -> None:
         store.barrier()
         store.pull(list(shapes), outs)
         values = sorted({float(v) for out in outs for v in out.unique().tolist()})
-        print(f"holds {values} lost {sum(link.lost for link in store._links)}", flush=True)
+        print(f"holds {values} lost {store.lost_pushes}", flush=True)
 
 
 if __name__ == "__main__":

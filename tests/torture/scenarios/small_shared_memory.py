@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import feedline as fl
+from tests.forked import Forked
 from tests.torture import items
 from tests.torture.arena import mount_memory, own_mounts
 from tests.torture.case import Case, Refused
@@ -23,10 +24,8 @@ class SmallSharedMemory(Scenario):
     def missing(self) -> str | None:
         if os.geteuid() != 0:
             return "only root may mount a small /dev/shm"
-        pid = os.fork()
-        if pid == 0:
-            os._exit(not (own_mounts() and mount_memory(Path("/dev/shm"), "1m")))
-        return "mounts are refused here" if os.waitpid(pid, 0)[1] else None
+        child = Forked(lambda: own_mounts() and mount_memory(Path("/dev/shm"), "1m"))
+        return "mounts are refused here" if child.status() else None
 
     def run(self, case: Case) -> None:
         own_mounts()

@@ -210,7 +210,7 @@ class BucketStore(Store):
             return None
 
 
-def _etag_of(meta: Mapping[str, Any]) -> str:
+def etag_of(meta: Mapping[str, Any]) -> str:
     """Return the ETag of an object as HTTP has it: Azure's listings leave out the quotes."""
     etag = meta.get("e_tag") or ""
     return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
@@ -218,7 +218,7 @@ def _etag_of(meta: Mapping[str, Any]) -> str:
 
 def _info(meta: Any) -> ObjectInfo:
     modified = int(meta["last_modified"].timestamp() * 1e9)
-    return ObjectInfo(meta["path"], meta["size"], _etag_of(meta), modified)
+    return ObjectInfo(meta["path"], meta["size"], etag_of(meta), modified)
 
 
 def _take_account(root: str, options: dict[str, Any]) -> None:

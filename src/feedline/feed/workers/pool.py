@@ -56,6 +56,10 @@ class Pool:
         shared_memory: whether large results travel in shared memory rather than through a socket.
         budget_bytes: with Ray: bytes of results that may wait to be taken; None: 256 MiB.
 
+    Attributes:
+        backend: the processes, threads or actors.
+        timeout_s: see above.
+
     Raises:
         ValueError: an argument is invalid.
         ModuleNotFoundError: Ray is not installed.
@@ -88,28 +92,28 @@ class Pool:
         self._waited: set[int] = set()
         self._done: dict[int, Outcome] = {}
         self._orphans: deque[int] = deque()  # abandoned tickets, to be cancelled by the next call
-        self._backend: ProcessPool | ThreadPool | RayPool
+        self.backend: ProcessPool | ThreadPool | RayPool
         # Each kind is imported when it is asked for: most programs need one, or none.
         if kind == "ray":
             from feedline.feed.workers.ray_pool import RayPool
 
-            self._backend = RayPool(task, workers, budget_bytes)
+            self.backend = RayPool(task, workers, budget_bytes)
         elif kind == "thread":
             from feedline.feed.workers.threads import ThreadPool
 
-            self._backend = ThreadPool(task, workers)
+            self.backend = ThreadPool(task, workers)
         else:
             from feedline.feed.workers.process_pool import ProcessPool
 
-            self._backend = ProcessPool(task, workers, method, max(depth, 1), shared_memory)
-        self._end = weakref.finalize(self, self._backend.close)
+            self.backend = ProcessPool(task, workers, method, max(depth, 1), shared_memory)
+        self._end = weakref.finalize(self, self.backend.close)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:
-            self._backend.start()
+            self.backend.start()
             _pools.add(self)
         except BaseException:
             self._end.detach()
-            self._backend.close(0.0)
+            self.backend.close(0.0)
             raise
 
     @property
@@ -120,12 +124,12 @@ class Pool:
     @property
     def pids(self) -> list[int]:
         """Process ids, by worker."""
-        return self._backend.pids
+        return self.backend.pids
 
     @property
     def figures(self) -> list[WorkerStats]:
         """Counts and times by worker, which go on counting."""
-        return self._backend.figures
+        return self.backend.figures
 
     def submit(self, unit: Any, worker: int | None = None) -> int:
         """Queue ``unit`` and return its ticket: 0, 1, 2, ... Never blocks.
@@ -146,7 +150,7 @@ class Pool:
                 ticket = self._next
                 self._next = ticket + 1
                 self._waited.add(ticket)
-                self._backend.put(ticket, unit, worker)
+                self.backend.put(ticket, unit, worker)
             return ticket
         except BaseException:  # even if it was queued: the caller never learns its ticket
             self.cancel([ticket])
@@ -199,7 +203,7 @@ class Pool:
             return
         with self._lock:
             gone = list(self._waited) if tickets is None else [t for t in tickets if t in self._waited]
-            self._backend.cancel(gone)
+            self.backend.cancel(gone)
             self._drop(gone)
 
     def abandon(self, tickets: Iterable[int]) -> None:
@@ -209,13 +213,13 @@ class Pool:
         if self._closed or os.getpid() != self._pid:
             return
         with SigintDeferred():  # an exception raised in a finaliser is lost, and could leave a lock held
-            if at_rest(self._lock) and self._backend.at_rest():
+            if at_rest(self._lock) and self.backend.at_rest():
                 self._settle()
 
     def stats(self) -> PoolStats:
         """Return counts and times so far."""
-        workers = [replace(f, pid=pid) for f, pid in zip(self._backend.figures, self._backend.pids, strict=False)]
-        return PoolStats(workers or list(self._backend.figures), self._backend.restarts, self._backend.stages)
+        workers = [replace(f, pid=pid) for f, pid in zip(self.backend.figures, self.backend.pids, strict=False)]
+        return PoolStats(workers or list(self.backend.figures), self.backend.restarts, self.backend.stages)
 
     def close(self) -> None:
         """Shut the workers down and discard untaken results; running units get a few seconds to finish. Idempotent."""
@@ -292,11 +296,11 @@ class Pool:
                 return timeout_s != 0 and self._changed.wait(timeout_s)
             self._leader = me
         try:
-            return self._backend.poll(timeout_s)
+            return self.backend.poll(timeout_s)
         finally:
             with self._lock:
                 # At every point at which this may be interrupted, a result is in at least one of the two containers.
-                arrived = self._backend.outcomes
+                arrived = self.backend.outcomes
                 while arrived:
                     ticket, outcome = arrived[0]
                     if ticket in self._waited:

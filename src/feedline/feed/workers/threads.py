@@ -61,17 +61,20 @@ class ThreadPool:
     Args:
         task: object whose units the threads run.
         workers: number of threads.
+
+    Attributes:
+        threads: all of them, idle or not.
     """
 
     restarts = 0
 
     def __init__(self, task: Any, workers: int) -> None:
         self._shared, self._pid = _Shared(task, workers), os.getpid()
-        self._threads = [NamedThread(f"worker-{i}", functools.partial(_work, self._shared, i)) for i in range(workers)]
+        self.threads = [NamedThread(f"worker-{i}", functools.partial(_work, self._shared, i)) for i in range(workers)]
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     @property
@@ -131,12 +134,12 @@ class ThreadPool:
         if os.getpid() != self._pid:
             return  # forked: the threads are the parent's
         shared.end()
-        if threading.current_thread() in self._threads:
+        if threading.current_thread() in self.threads:
             return
         with shared.lock:
             shared.came.notify_all()
         deadline_s = time.monotonic() + grace_s
-        for thread in self._threads:
+        for thread in self.threads:
             if thread.ident is not None:
                 thread.join(max(deadline_s - time.monotonic(), 0.0))
 

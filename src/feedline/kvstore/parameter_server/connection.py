@@ -101,13 +101,14 @@ class ServerConnection:
         timeout_s: seconds of silence after which a server that has started hangs.
 
     Attributes:
+        actor: see above.
         timeout_s: see above.
         keys: number of keys that this worker knows to exist on the server.
         lost: number of this worker's pushes that were lost with a server.
     """
 
     def __init__(self, actor: Any, index: int, count: int, worker: str, log_bytes: int, timeout_s: float) -> None:
-        self._actor, self._worker, self._log_bytes = actor, worker, log_bytes
+        self.actor, self._worker, self._log_bytes = actor, worker, log_bytes
         self._name, self._place = f"server {index} of {count}", ""
         self._log: deque[Push] = deque()
         self._last = Push(0, (), None, (), 0, 0)
@@ -200,7 +201,7 @@ class ServerConnection:
                 return
             # A replayed push does not pull again.
             wanted = unsent.wanted if unsent.number > self._heard else ()
-            answer = self._actor.push.remote(
+            answer = self.actor.push.remote(
                 self._worker,
                 unsent.number,
                 unsent.items,
@@ -286,7 +287,7 @@ class ServerConnection:
         return self._ask(method, arguments)
 
     def _ask(self, method: str, arguments: tuple[Any, ...]) -> Pull:
-        return Pull(method, arguments, getattr(self._actor, method).remote(*arguments))
+        return Pull(method, arguments, getattr(self.actor, method).remote(*arguments))
 
     def answered(self, pull: Pull) -> Any:
         """Drain the pushes in flight, then wait for an answer; repeat the call if the server was restarted.
@@ -336,7 +337,7 @@ class ServerConnection:
                 return answer
             except ray.exceptions.GetTimeoutError as error:
                 if beat is None:
-                    beat = self._actor.beat.options(concurrency_group=BEATS).remote()
+                    beat = self.actor.beat.options(concurrency_group=BEATS).remote()
                 silence.passed(SLICE_S)
                 beats = self._beats(beat)
                 if beats:
@@ -408,7 +409,7 @@ class ServerConnection:
         away, others = Silence(max(self.timeout_s, START_S)), Silence(self.timeout_s)
         while True:
             try:
-                greeting = self._get(self._actor.greet.remote(self._worker, self._heard))
+                greeting = self._get(self.actor.greet.remote(self._worker, self._heard))
                 if not isinstance(greeting, Greeting) or not 0 <= greeting.applied <= self._last.number:
                     raise StoreError(
                         f"expected a status of {self.called} with at most {self._last.number} pushes, got "
@@ -416,7 +417,7 @@ class ServerConnection:
                     )
                 if greeting.missing and greeting.generation in self._rules:
                     rule = self._rules[greeting.generation]
-                    self._get(self._actor.bring_rule.remote(rule, greeting.generation))
+                    self._get(self.actor.bring_rule.remote(rule, greeting.generation))
                     return greeting
             except _Away as error:
                 cause, why = cause or error, error.__cause__

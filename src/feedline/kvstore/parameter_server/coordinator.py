@@ -61,6 +61,10 @@ class Coordinator:
         workers: number of workers that will join.
         servers: number of servers.
         folder: folder for snapshots; empty: the temporary folder of each server's host.
+
+    Attributes:
+        silences: how long each worker has said nothing.
+        watch: task that looks after workers and servers; None before the first worker has joined.
     """
 
     def __init__(self, name: str, workers: int, servers: int, folder: str) -> None:
@@ -71,7 +75,7 @@ class Coordinator:
         own = ray.get_runtime_context().get_actor_id()
         self._folder = str(Path(folder or tempfile.gettempdir()) / f"feedline-{name}-{own}")
         self._ranks: dict[str, int] = {}
-        self._silences: dict[str, Silence] = {}
+        self.silences: dict[str, Silence] = {}
         self._places: dict[int, str] = {}
         self._left: set[int] = set()
         self._life = uuid.uuid4().hex
@@ -79,7 +83,7 @@ class Coordinator:
         #: Workers that wait at the barrier, each with a token of the call that waits.
         self._waiting: dict[str, object] = {}
         self._deserted = Silence(GRACE_S)
-        self._watch: asyncio.Task[None] | None = None
+        self.watch: asyncio.Task[None] | None = None
 
     # ---- membership -----------------------------------------------------------------------------------------
 
@@ -91,10 +95,10 @@ class Coordinator:
             rank: rank that it asks for; None: the lowest free one.
             place: host and process.
         """
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._look())
+        if self.watch is None:
+            self.watch = asyncio.get_running_loop().create_task(self._look())
         why, wanted = "", rank
-        taken = {r: w for w, r in self._ranks.items() if not self._silences[w].too_long}
+        taken = {r: w for w, r in self._ranks.items() if not self.silences[w].too_long}
         if worker in self._ranks:
             rank = self._ranks[worker]
         elif rank is None:
@@ -108,9 +112,9 @@ class Coordinator:
             rank, why = -1, f"rank {rank} is taken by {self._places[rank]}"
         if rank >= 0:
             for other in [w for w, r in self._ranks.items() if r == rank and w != worker]:
-                del self._ranks[other], self._silences[other]
+                del self._ranks[other], self.silences[other]
                 self._waiting.pop(other, None)
-            self._ranks[worker], self._silences[worker], self._places[rank] = rank, Silence(SILENT_S), place
+            self._ranks[worker], self.silences[worker], self._places[rank] = rank, Silence(SILENT_S), place
             self._deserted.heard()
             self._left.discard(rank)
         again = bool(why) and (wanted is None or wanted in taken)
@@ -119,15 +123,15 @@ class Coordinator:
 
     async def beat(self, worker: str) -> bool:
         """Record a heartbeat; False: the worker has to join again."""
-        if worker in self._silences:
-            self._silences[worker].heard()
+        if worker in self.silences:
+            self.silences[worker].heard()
             self._deserted.heard()
-        return worker in self._silences
+        return worker in self.silences
 
     async def leave(self, worker: str) -> None:
         """Remove a worker that has closed the store."""
         rank = self._ranks.pop(worker, None)
-        self._silences.pop(worker, None)
+        self.silences.pop(worker, None)
         self._waiting.pop(worker, None)
         if rank is not None:
             self._left.add(rank)
@@ -181,7 +185,7 @@ class Coordinator:
     def _missing(self, worker: str) -> dict[int, tuple[bool, str]]:
         """Return the ranks that are not waiting: whether each is gone for good, and what is known of it."""
         found = {}
-        silences = {r: self._silences[w] for w, r in self._ranks.items()}
+        silences = {r: self.silences[w] for w, r in self._ranks.items()}
         here = {self._ranks.get(one) for one in (worker, *self._waiting)}
         for rank in set(range(self._workers)) - here:
             if rank in self._left:
@@ -199,7 +203,7 @@ class Coordinator:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            for silence in (self._deserted, *self._silences.values()):
+            for silence in (self._deserted, *self.silences.values()):
                 silence.passed(BEAT_S)
             if len(self._left) == self._workers or self._deserted.too_long:
                 await self._end()

@@ -43,6 +43,7 @@ class Membership:
         workers: number of workers that share the store.
         servers: handles of the server actors.
         folder: folder of the servers' snapshots.
+        coordinator: handle of the coordinator.
 
     Raises:
         StoreError: the rank is taken, or the coordinator does not answer.
@@ -106,10 +107,10 @@ class Membership:
                 settled = False
                 try:
                     if self._ticket is None:
-                        asked = self._coordinator.ticket.remote(self.name)
+                        asked = self.coordinator.ticket.remote(self.name)
                         self._ticket = ray.get(asked, timeout=self._timeout_s)
                     patience = min(1.0, timeout_s)
-                    asked = self._coordinator.arrive.remote(self.name, self._ticket, patience)
+                    asked = self.coordinator.arrive.remote(self.name, self._ticket, patience)
                     answer = ray.get(asked, timeout=self._timeout_s + patience)
                 except ray.exceptions.ActorUnavailableError:
                     away.passed(PAUSE_S)  # it restarts, and a heartbeat registers this worker again
@@ -135,7 +136,7 @@ class Membership:
                 self._ticket = None
             else:
                 with contextlib.suppress(ray.exceptions.RayError):  # else the wait ends with its own timeout
-                    self._coordinator.withdraw.remote(self.name)
+                    self.coordinator.withdraw.remote(self.name)
 
     def close(self) -> None:
         """Stop the heartbeat and leave the store."""
@@ -153,8 +154,8 @@ class Membership:
         why, taken = "", Silence(self._timeout_s)
         while True:
             try:
-                self._coordinator = actor.remote(name, *first)
-                asked = self._coordinator.join.remote(self.name, rank, coordinator.here())
+                self.coordinator = actor.remote(name, *first)
+                asked = self.coordinator.join.remote(self.name, rank, coordinator.here())
                 member: coordinator.JoinReply = ray.get(asked, timeout=max(self._timeout_s, START_S))
             except ray.exceptions.RayActorError as error:  # the coordinator of an earlier store is shutting down
                 again, why = not error.actor_init_failed, str(error)
@@ -178,15 +179,15 @@ class Membership:
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):  # the store's calls report errors
-            if not ray.get(self._coordinator.beat.remote(self.name), timeout=seconds):
-                again = self._coordinator.join.remote(self.name, self.rank, coordinator.here())
+            if not ray.get(self.coordinator.beat.remote(self.name), timeout=seconds):
+                again = self.coordinator.join.remote(self.name, self.rank, coordinator.here())
                 ray.get(again, timeout=seconds)
 
     def _leave(self) -> None:
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):  # else its silence frees the rank
-            ray.get(self._coordinator.leave.remote(self.name), timeout=5)
+            ray.get(self.coordinator.leave.remote(self.name), timeout=5)
 
 
 def _lasting(name: str) -> dict[str, Any]:

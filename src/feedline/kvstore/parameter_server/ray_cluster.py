@@ -138,7 +138,7 @@ class RayConnection:
         if address != current:
             raise RefusedError(f"expected the Ray that this process is connected to, at {current}, got {address}")
         if not self.loopback:
-            _check_token(address)
+            check_token(address)
 
     def _make(self, address: str, settings: dict[str, str], early: bool) -> None:
         wanted = {**(LOOPBACK if self.loopback else {}), **settings}
@@ -157,7 +157,7 @@ class RayConnection:
         self._before = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)
         if not self.loopback:
-            _check_token(address)
+            check_token(address)
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), 5).close()
@@ -194,7 +194,12 @@ def is_loopback(address: str) -> bool:
     return all(ipaddress.ip_address(one).is_loopback for one in found)
 
 
-def _check_token(address: str) -> None:
+def check_token(address: str) -> None:
+    """Check that a Ray off this machine requires a token, which is set here, too.
+
+    Raises:
+        RefusedError: it is not.
+    """
     mode = os.environ.get("RAY_AUTH_MODE", "")
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
     if mode.lower() != "token" or not (os.environ.get("RAY_AUTH_TOKEN") or Path(file).is_file()):

@@ -46,6 +46,7 @@ class Gradients:
         sums: sums of the buckets; None: not laid out yet.
         armed: whether a step is in progress.
         announced: announcement to the other ranks in this step; None: not sent yet.
+        sent: number of buckets sent in this step.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
@@ -92,7 +93,7 @@ class Gradients:
         self._put = [False] * len(self._parameters)
         self._lacking = [len(bucket.places) for bucket in buckets]
         self._works: list[Any] = []
-        self._sent = 0
+        self.sent = 0
         self.announced: Announcement | None = None
 
     def _on_gradient(self, i: int) -> None:
@@ -115,7 +116,7 @@ class Gradients:
                 return
             self._place(i, gradient)
             self._lacking[bucket] -= 1
-            if self._lacking[self._sent] == 0:
+            if self._lacking[self.sent] == 0:
                 if self.announced is None:
                     self.announced = self._announce()
                 if self.announced.agreed():
@@ -150,7 +151,7 @@ class Gradients:
 
     def _check_unsent(self, i: int, bucket: int) -> None:
         assert self.sums is not None
-        if bucket < self._sent or not self.sums.in_place:
+        if bucket < self.sent or not self.sums.in_place:
             raise RuntimeError(
                 f"expected backward to add to the gradient of parameter {i}, of shape "
                 f"{tuple(self._parameters[i].shape)}, {self._usual[i]} times, as in the first step, but it added "
@@ -160,9 +161,9 @@ class Gradients:
     def _send(self) -> None:
         """Send what is full, in the order of the buckets."""
         assert self.sums is not None
-        while self._sent < len(self._lacking) and self._lacking[self._sent] == 0:
-            self._works += self.sums.send(self._sent)
-            self._sent += 1
+        while self.sent < len(self._lacking) and self._lacking[self.sent] == 0:
+            self._works += self.sums.send(self.sent)
+            self.sent += 1
 
     # ---- the end of a step --------------------------------------------------------------------------------------
 
