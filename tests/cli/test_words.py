@@ -9,7 +9,7 @@ import pytest
 
 from feedline.cli.console import typed
 from feedline.cli.pictures import shown_sizes
-from feedline.cli.window_page import WindowChoice, _advice
+from feedline.cli.window_page import WindowChoice, advice
 from feedline.errors import install_line
 from tests.cli.shell import feedline
 
@@ -56,5 +56,5 @@ def test_ranges_are_those_of_each_side():
 
 def test_options_that_tie_are_not_recommended():
     alike = [WindowChoice(name, 100, 1.0, 0.1, 2.0, [0.5], []) for name in ("Window(chunks=4)", "all")]
-    assert "none is better" in _advice(alike)
-    assert _advice([alike[0], WindowChoice("all", 200, 1.0, 0.1, 2.0, [0.5], [])]).startswith("Window(chunks=4) is the")
+    assert "none is better" in advice(alike)
+    assert advice([alike[0], WindowChoice("all", 200, 1.0, 0.1, 2.0, [0.5], [])]).startswith("Window(chunks=4) is the")

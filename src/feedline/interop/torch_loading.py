@@ -5,8 +5,8 @@ Imported by name if torch is installed; the loader works without.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import ctypes
 import functools
 import inspect
 import threading
@@ -40,6 +40,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter as BaseIterator
 from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.dataloader import _InfiniteConstantSampler as EndlessSampler
+
+from feedline.concurrency.per_process import PerProcess
 
 __all__ = [
     "BaseIterator",
@@ -114,7 +116,12 @@ def stack(tensors: Sequence[Any], empty: Callable[[Any, Any], Any]) -> Any:
 
 def seed_pipe(pipe: Any, seed: int) -> None:
     """Seed the shufflers of a data pipe."""
-    graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(_positive(seed)))
+    graph_settings.apply_random_seed(pipe, seeded_generator(seed))
+
+
+def seeded_generator(seed: int) -> torch.Generator:
+    """Return a new generator."""
+    return torch.Generator().manual_seed(_positive(seed))
 
 
 def first_seed(generator: Any) -> int:
@@ -144,37 +151,41 @@ def seed_of_rank_0(seed: int) -> int:
     return seeds[0]
 
 
-class GlobalGenerator:
-    """torch's global CPU generator, which can be observed, restored and seeded."""
+# A process that ends while a daemon thread is in a function of torch's aborts. So threads that read on then wait here
+# for ever, and the end of the process waits until none of them compares a state.
+_ending = PerProcess(threading.RLock)
+atexit.register(lambda: _ending.get().acquire())
 
-    def witness(self) -> Any:
-        """Return its state as bytes."""
-        return torch.default_generator.get_state().numpy().tobytes()
+
+class GlobalGenerator:
+    """torch's global CPU generator, which can be compared, restored and seeded."""
 
     def mark(self) -> Any:
-        """Return what `restore` needs."""
-        state = torch.default_generator.get_state()
-        return state.numpy().tobytes(), state
+        """Return its state now."""
+        with _ending.get():
+            return torch.default_generator.get_state().numpy().tobytes()
 
     def changed(self, mark: Any) -> bool:
-        """Return whether anything was drawn since ``mark``."""
-        return bool(self.witness() != mark[0])
+        """Return whether its state is another than ``mark``."""
+        return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
         """Restore its state at ``mark``."""
-        torch.default_generator.set_state(mark[1])
+        with _ending.get():
+            torch.default_generator.set_state(torch.frombuffer(bytearray(mark), dtype=torch.uint8))
 
     def seed(self, number: int) -> None:
         """Seed it; generators of other devices are unchanged."""
-        torch.default_generator.manual_seed(_positive(number))
+        with _ending.get():
+            torch.default_generator.manual_seed(_positive(number))
 
     def save(self) -> dict[str, Any] | None:
         """Return its state in JSON types."""
-        return {"state": generator_state(torch.default_generator)}
+        return {"state": self.mark().hex()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Set it to a saved state."""
-        set_generator_state(torch.default_generator, saved["state"])
+        self.restore(bytes.fromhex(saved["state"]))
 
 
 def _positive(number: int) -> int:
@@ -184,73 +195,6 @@ def _positive(number: int) -> int:
     The dropped bit has no effect: torch's CPU generator uses the lower 32.
     """
     return number & 0x7FFF_FFFF_FFFF_FFFF
-
-
-class _GlobalGeneratorInMemory(GlobalGenerator):
-    """The same, observed in memory: a call into torch costs a microsecond, and fifty if its code is not cached.
-
-    Args:
-        address: address of the words.
-    """
-
-    def __init__(self, address: int) -> None:
-        self._head = (ctypes.c_ubyte * 32).from_address(address - 12)  # left, seeded, next, and the first words
-        self._normals = (ctypes.c_ubyte * _NORMALS).from_address(address + _WORDS)
-        self._seen: Any = None
-        self._state: Any = None
-
-    def witness(self) -> Any:
-        """Return a few words that change with every draw."""
-        return bytes(self._head) + bytes(self._normals)
-
-    def mark(self) -> Any:
-        """Return what `restore` needs."""
-        seen = self.witness()
-        if seen != self._seen:
-            self._state, self._seen = torch.default_generator.get_state(), seen
-        return seen, self._state
-
-
-_WORDS = 4 * 624
-_NORMALS = 24  # cached normal numbers: an optional float and an optional double
-
-
-def _engine(generator: Any) -> int | None:
-    """Return the address of the words of a CPU generator; None if they are not where they are expected."""
-    state = generator.get_state().numpy().tobytes()
-    if len(state) < 24 + 8 * 624:
-        return None
-    left, following = np.frombuffer(state, np.int32, 1, 8), np.frombuffer(state, np.uint64, 1, 16)
-    words = np.frombuffer(state, np.uint64, 624, 24).astype(np.uint32).tobytes()
-    for address in range(generator._cdata + 64, generator._cdata + 256, 8):
-        for shift in (0, 4):
-            if ctypes.string_at(address + shift, _WORDS) == words:
-                found = address + shift
-                said = np.frombuffer(ctypes.string_at(found - 12, 12), np.uint32)
-                return found if said[0] == left[0] and said[2] == following[0] else None
-    return None
-
-
-@functools.cache
-def _is_known() -> bool:
-    """Return whether a generator is laid out in memory as expected, including its cached normal number."""
-    generator = torch.Generator().manual_seed(5)
-    torch.rand(3, generator=generator)
-    address = _engine(generator)
-    if address is None:
-        return False
-    seen = []
-    for _ in range(3):
-        seen.append((ctypes.string_at(address - 12, 12), ctypes.string_at(address + _WORDS, _NORMALS)))
-        torch.randn(1, generator=generator)
-    # The second number of a pair changes only the cache.
-    return seen[0][0] != seen[1][0] == seen[2][0] and seen[0][1] != seen[1][1] != seen[2][1]
-
-
-def global_generator() -> GlobalGenerator:
-    """Return torch's global CPU generator."""
-    address = _engine(torch.default_generator) if _is_known() else None
-    return GlobalGenerator() if address is None else _GlobalGeneratorInMemory(address)
 
 
 _FACTORIES = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson")
@@ -269,15 +213,13 @@ class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
     inside, at 50 us each. Other functions are left alone.
 
     Args:
-        number: function that returns the seed of the current sample.
+        own: function that returns the generator of the current sample.
     """
 
-    def __init__(self, number: Callable[[], int]) -> None:
+    def __init__(self, own: Callable[[], Any]) -> None:
         super().__init__()
-        self._number = number
-        self._seeded: int | None = None
-        self._generator: Any = None
-        self._within = _Within(self._own)
+        self._own = own
+        self._within = _Within(own)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -288,12 +230,6 @@ class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
             with self._within:
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
-
-    def _own(self) -> Any:
-        number = self._number()
-        if number != self._seeded:
-            self._generator, self._seeded = torch.Generator().manual_seed(_positive(number)), number
-        return self._generator
 
 
 class _Within(TorchDispatchMode):

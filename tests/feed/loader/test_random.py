@@ -13,6 +13,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.loader import random as seeding
+from feedline.feed.loader.turns import turns
 from tests.laws.items import content
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -86,8 +87,7 @@ def test_drawing_late_is_noticed(name, first):
     data = Drawing(from_then_on)
     got = content(fl.DataLoader(data, batch_size=2, seed=9))
     assert got[first:] == always[first:]
-    trial = 2 * seeding.TRIAL
-    assert len(data.reads) == 24 + (2 if first >= trial else 0)
+    assert len(data.reads) == 24 + 2
 
 
 def test_a_batch_that_is_read_again_skips_its_items_once(tmp_path):
@@ -321,39 +321,8 @@ def test_another_bit_generator_is_its_owner_s():
         np.random.set_bit_generator(old)
 
 
-def by_state(monkeypatch):
-    from feedline.interop import torch_loading
-
-    monkeypatch.setattr(seeding, "_python", seeding._PythonByState)
-    monkeypatch.setattr(seeding, "_numpy", seeding._NumpyByState)
-    monkeypatch.setattr(torch_loading, "global_generator", torch_loading.GlobalGenerator)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_without_knowing_where_generators_keep_their_words(monkeypatch, late):
-    """The same numbers by the generators' own functions alone."""
-
-    def drawn():
-        return [
-            content(fl.DataLoader(Drawing(lambda i, draw=draw: draw(i) if not late or i > 12 else i), seed=4))
-            for draw in GLOBALS.values()
-        ]
-
-    expected = drawn()
-    by_state(monkeypatch)
-    before = states()
-    assert drawn() == expected
-    assert states() == before
-
-
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_every_draw_is_noticed(monkeypatch, in_memory):
+def test_every_draw_is_noticed():
     """From any state, whole rounds of the generator included, and the number that was put aside alone."""
-    if in_memory:
-        names = [type(generator).__name__ for generator in seeding.globals_()]
-        assert names == ["_Python", "_Numpy", "_GlobalGeneratorInMemory"]
-    else:
-        by_state(monkeypatch)
     draws = [
         [random.random, lambda: random.gauss(0, 1), lambda: random.getrandbits(624 * 32)],
         [np.random.random, np.random.standard_normal, lambda: np.random.bytes(624 * 4)],
@@ -381,8 +350,6 @@ def test_every_draw_is_noticed(monkeypatch, in_memory):
 def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
     """What another thread has drawn is undone along with one's own; that thread has to notice all the same."""
     shared = seeding.Seeding(restore=True, threads=True)
-    for _ in range(seeding.TRIAL):
-        shared.run((5, 0), lambda _: None)
 
     def drawn(at):
         at(7)
@@ -415,7 +382,7 @@ def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
     threads[0].start()
     assert begun.wait(60)
     threads[1].start()
-    while not any(attempt.overlapped for attempt in shared._running):  # one has restored, and waits for the other one
+    while not any(reading.again for reading in list(turns.inside)):  # one has restored, and waits for the other one
         assert threads[1].is_alive()
         drew.wait(0.001)
     restored.set()
@@ -427,9 +394,6 @@ def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
 
 def test_the_oldest_marks_are_restored_whoever_ends_in_between():
     """Three threads: the marks of the second lie after draws of the first, and the third has restored since."""
-    shared = seeding.Seeding(restore=True, threads=True)
-    for _ in range(seeding.TRIAL):
-        shared.run((5, 0), lambda _: None)
     before = states()
     events = {name: threading.Event() for name in ("drew", "marked", "first", "third")}
 
@@ -446,7 +410,7 @@ def test_the_oldest_marks_are_restored_whoever_ends_in_between():
         random.random()
 
     def run(work, *then):
-        shared._beside((5, 0), work)
+        seeding.Seeding(restore=True, threads=True)._attempt((5, 0), work)
         for name in then:
             events[name].set()
 

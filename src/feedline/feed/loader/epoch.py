@@ -28,6 +28,7 @@ from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, Iterabl
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.random import Seeding
 from feedline.feed.loader.state import ResumePoint
+from feedline.feed.loader.turns import lend
 from feedline.feed.partition import ranks
 
 if TYPE_CHECKING:
@@ -59,12 +60,14 @@ class Crew:
 
     Attributes:
         seeding: knows which generators samples made in this process draw from.
+        mark: what threads of this loader `serve`.
         past: of an iterable dataset that is read in this process.
         figures: of the workers, over all sweeps.
     """
 
     def __init__(self) -> None:
         self.seeding: Seeding | None = None
+        self.mark = object()
         self.past = DatasetPast()
         self.figures: list[WorkerStats] = []
         self._options: LoaderOptions | None = None  # of the workers of the newest sweep
@@ -109,6 +112,7 @@ class Crew:
     def release(self, pool: Pool) -> None:
         """Shut down the workers of a sweep that has ended, unless they are persistent."""
         if self._kept is not pool:
+            lend(self.mark, pool.close)
             pool.close()
 
     @property
@@ -121,6 +125,7 @@ class Crew:
         """Shut all workers down."""
         self._options = self._kept = None
         for pool in list(self._pools):
+            lend(self.mark, pool.close)
             pool.close()
 
 
@@ -189,6 +194,7 @@ class Epoch:
             most=_most_ahead(options) * options.num_workers if options.grows and own_order else options.depth,
             # The state of a user's sampler cannot represent batches delivered out of order.
             in_order=options.in_order or hasattr(options.user_sampler, "state_dict"),
+            loader=self._crew.mark,
         )
 
     def moved(self, place: ResumePoint) -> Executor:
@@ -204,6 +210,11 @@ class Epoch:
         pool, self._pool = self._pool, None
         if pool is not None:
             self._crew.release(pool)
+
+    def __del__(self) -> None:
+        # Workers' threads may wait for the turn of this thread, which would wait for them in vain.
+        if self._pool is not None:
+            lend(self._crew.mark, self.close)
 
     def _workers(self, task: Callable[[], Any]) -> Pool:
         if self._pool is None:
@@ -222,7 +233,8 @@ class Epoch:
             place=options.place,
         )
         if options.place != "process":
-            self._crew.seeding = fetch.seed_with(self._crew.seeding)  # the trial of generators is run once
+            self._crew.seeding = fetch.seed_with(self._crew.seeding)
+            fetch.loader = self._crew.mark
         return fetch
 
     def _iterable(self, batches: IterableBatches, place: ResumePoint) -> IterableExecutor:
@@ -239,6 +251,8 @@ class Epoch:
             past=self._crew.past,
             ranks=ranks() if options.is_pipe else (0, 1),
         )
+        if options.place != "process":
+            fetch.loader = self._crew.mark
         here = options.kind == "here"
         return IterableExecutor(
             fetch,

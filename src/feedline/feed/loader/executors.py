@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from feedline.feed.loader.fetch import Fetched, unit_of
 from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
+from feedline.feed.loader.turns import lend
 
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool
@@ -130,11 +131,22 @@ class PoolExecutor:
         depth: batches in flight.
         most: number that ``depth`` may grow to if `AHEAD_BYTES` holds as many.
         in_order: whether to return batches in planned order.
+        loader: what the threads of the pool `serve`.
     """
 
-    def __init__(self, rest: RemainingBatches, pool: Pool, *, seed: int, depth: int, most: int, in_order: bool) -> None:
+    def __init__(
+        self,
+        rest: RemainingBatches,
+        pool: Pool,
+        *,
+        seed: int,
+        depth: int,
+        most: int,
+        in_order: bool,
+        loader: object,
+    ) -> None:
         self._waiting: deque[tuple[Planned, int]] = deque()
-        self._pool, self._seed, self._in_order = pool, seed, in_order
+        self._pool, self._seed, self._in_order, self._loader = pool, seed, in_order, loader
         self._rest: RemainingBatches | None = rest
         self._error: Exception | None = None
         self._planned: Planned | None = None
@@ -162,8 +174,10 @@ class PoolExecutor:
                 raise error
             raise StopIteration
         k = 0
+        tickets = [waiting[0][1]] if self._in_order else [ticket for _, ticket in waiting]
+        lend(self._loader, lambda: self._pool.any_of(tickets))
         if not self._in_order:
-            first = self._pool.any_of([ticket for _, ticket in waiting])
+            first = self._pool.any_of(tickets)
             k = next(i for i, (_, ticket) in enumerate(waiting) if ticket == first)
         planned, ticket = waiting[k]
         try:

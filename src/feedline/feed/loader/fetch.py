@@ -20,6 +20,7 @@ from feedline.feed.loader import collate as collating
 from feedline.feed.loader.collate import RaggedCollate
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.random import BATCH, COLLATE, ITEM, WORKER, At, Seeding
+from feedline.feed.loader.turns import serve
 
 
 class Fetched(NamedTuple):
@@ -71,7 +72,12 @@ class Fetch:
         seed: seed that workers start under.
         init: ``worker_init_fn``.
         place: where it runs: "here", "process" or "thread".
+
+    Attributes:
+        loader: what its threads `serve`.
     """
+
+    loader: object = None
 
     def __init__(
         self,
@@ -104,6 +110,7 @@ class Fetch:
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
+        serve(self.loader)
         start_worker(self.dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
         self.seed_with(None)
 
@@ -257,6 +264,6 @@ def start_worker(
         random.seed(number)
         np.random.seed(_native.hash_key([seed, WORKER, worker]) & 0xFFFFFFFF)
         if torch is not None:
-            torch.global_generator().seed(number)
+            torch.GlobalGenerator().seed(number)
     if init is not None:
         init(worker)

@@ -32,6 +32,7 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import for_thread, seed_pipe, share_out
 from feedline.feed.loader.random import WORKER, Drawn, SweepKey, seed_process
 from feedline.feed.loader.state import whole
+from feedline.feed.loader.turns import lend, serve
 
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool
@@ -179,7 +180,12 @@ class IterableFetch:
         place: where it runs: "here", "process" or "thread".
         past: what has happened to the dataset in this process.
         ranks: (rank, ranks) that read a pipe, which shares itself out among them.
+
+    Attributes:
+        loader: what its threads `serve`.
     """
+
+    loader: object = None
 
     def __init__(
         self,
@@ -215,6 +221,7 @@ class IterableFetch:
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
+        serve(self.loader)
         dataset = self.dataset
         if self._where == "thread":
             dataset = for_thread(dataset)
@@ -508,8 +515,11 @@ class IterableExecutor:
                 raise
             self._asked[0] = number + 1
             return 0, piece
+        pool, places = self._pool, [worker] if self._in_order else active
+        tickets = [ticket for w in places for ticket in list(self._waiting[w])[:1]]
+        lend(self._fetch.loader, lambda: pool.any_of(tickets))
         if not self._in_order:
-            first = self._pool.any_of([ticket for w in active for ticket in list(self._waiting[w])[:1]])
+            first = pool.any_of(tickets)
             worker = next(w for w in active if self._waiting[w][0] == first)
         waiting = self._waiting[worker]
         turn = (worker + 1) % len(self._each)

@@ -4,24 +4,23 @@
 `random`, NumPy (`np.random.*`) and torch works too: they are seeded from the same key before each sample, and restored
 afterwards in the process of the training loop.
 
-Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. A process seeds all of them for
-its first batches. A generator that none of these touched is no longer seeded, but checked around each batch: if a batch
-draws from it after all, the batch is read again with seeding, and from then on each sample is seeded. Values thus never
-depend on the guess; a dataset that rarely draws has one batch read twice.
+Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. The state of any other is
+compared before and after each batch, at 0.1 ms together, most of it NumPy's. In a worker process, where nobody else
+draws, the state after a batch is that before the next. The first batch that draws from a generator is read again with
+seeding, and from then on each sample is seeded.
 
-Threads share the generators of `random` and NumPy, so batches that draw from those run one at a time. torch's functions
-are given a per-thread generator instead, as the training loop may draw from the global one at any moment.
+All threads share these generators, so batches that seed them run one at a time, as `turns` says. torch's functions are
+given a per-thread generator in workers' threads, as the training loop may draw from the global one at any moment.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -29,7 +28,7 @@ import numpy.random  # at 5 ms, and NumPy itself imports it at its first use: in
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.concurrency.per_process import PerProcess
+from feedline.feed.loader.turns import Reading, turns
 
 T = TypeVar("T")
 
@@ -39,8 +38,6 @@ ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
 
 SweepKey = tuple[int, int]
 """What all random numbers of a sweep follow from: a seed, and the number of the sweep under it."""
-
-TRIAL = 2  # batches of a process before unused generators are no longer seeded
 
 _MT_WORDS = 624
 
@@ -52,11 +49,6 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-
-
-def _numpy_random() -> Any:
-    """Return `numpy.random`, which is imported at first use; untyped, as its stubs lack some functions."""
-    return np.random
 
 
 def sample_rng() -> np.random.Generator:
@@ -83,16 +75,13 @@ def sample_rng() -> np.random.Generator:
 
 
 class Global(Protocol):
-    """A global generator that can be observed, restored and seeded."""
-
-    def witness(self) -> Any:
-        """Return a few words that differ after almost any draw, and after every draw from a fresh seed."""
+    """A global generator that can be compared, restored and seeded."""
 
     def mark(self) -> Any:
-        """Return what `restore` needs."""
+        """Return its state now."""
 
     def changed(self, mark: Any) -> bool:
-        """Return whether anything was drawn since ``mark``."""
+        """Return whether its state is another than ``mark``."""
 
     def restore(self, mark: Any) -> None:
         """Restore its state at ``mark``."""
@@ -114,21 +103,18 @@ class Global(Protocol):
 def globals_() -> list[Global]:
     """Return all generators that user code may draw from; torch's only if torch is imported."""
     torch = torch_if_imported()
-    found: list[Global] = [_python(), _numpy()]
-    return found if torch is None else [*found, torch.global_generator()]
+    generators: list[Global] = [_Python(), _NumPy()]
+    return generators if torch is None else [*generators, torch.GlobalGenerator()]
 
 
-class _PythonByState:
+class _Python:
     """The global generator of `random`."""
-
-    def witness(self) -> Any:
-        return random.getstate()
 
     def mark(self) -> Any:
         return random.getstate()
 
     def changed(self, mark: Any) -> bool:
-        return bool(self.witness() != mark)
+        return bool(random.getstate() != mark)
 
     def restore(self, mark: Any) -> None:
         random.setstate(mark)
@@ -145,140 +131,48 @@ class _PythonByState:
         random.setstate((3, (*words.tolist(), at), normal))
 
 
-class _Python(_PythonByState):
-    """The same, observed in memory: ``getstate`` returns 625 numbers, at 12 us, twice per batch."""
-
-    def __init__(self, address: int) -> None:
-        self._view = _view(address, 20)  # the index and the first words: those change whenever any does
-        self._seen: Any = None
-        self._state: Any = None
-
-    def witness(self) -> Any:
-        return bytes(self._view), _instance.gauss_next
-
-    def mark(self) -> Any:
-        seen = self.witness()
-        while seen != self._seen:
-            state, before = random.getstate(), seen
-            seen = self.witness()
-            if seen == before:  # else another thread has drawn meanwhile
-                self._state, self._seen = state, seen
-        return seen, self._state
-
-    def changed(self, mark: Any) -> bool:
-        return bool(self.witness() != mark[0])
-
-    def restore(self, mark: Any) -> None:
-        random.setstate(mark[1])
-
-
-_instance: Any = random.random.__self__  # type: ignore[attr-defined]  # a bound method of the shared instance
-
-
-def _python() -> Global:
-    """Observe memory if index and words lie where CPython puts them."""
-    try:
-        state = random.getstate()[1]
-        words, base = np.array(state, np.uint32), random.Random.__base__
-        raw = ctypes.string_at(id(_instance), base.__basicsize__)  # type: ignore[union-attr]
-        at = raw.find(words[:-1].tobytes()) - 4
-        if at > 0 and raw[at : at + 4] == words[-1:].tobytes():
-            return _Python(id(_instance) + at)
-    except (AttributeError, TypeError, ValueError):
-        pass
-    return _PythonByState()
-
-
-class _NumpyByState:
+class _NumPy:
     """The global generator of `numpy.random`, if it is a Mersenne Twister.
 
     Any other was set by the user, who has to seed it.
     """
 
-    def witness(self) -> Any:
+    def mark(self) -> Any:
+        """Return (words as bytes, position, whether a normal number is cached, the number); None: another generator."""
         state: Any = np.random.get_state(legacy=False)
         if state["bit_generator"] != "MT19937":
             return None
-        inner = state["state"]
-        return inner["key"].tobytes(), inner["pos"], state["has_gauss"], state["gauss"]
-
-    def mark(self) -> Any:
-        seen = self.witness()
-        return seen, None if seen is None else np.random.get_state(legacy=False)
+        return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
 
     def changed(self, mark: Any) -> bool:
-        return bool(self.witness() != mark[0])
+        return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
-        if mark[1] is not None:
-            np.random.set_state(mark[1])
+        if mark is not None:
+            words, *rest = mark
+            np.random.set_state(("MT19937", np.frombuffer(words, np.uint32), *rest))
 
     def seed(self, number: int) -> None:
-        if type(_numpy_random().get_bit_generator()) is np.random.MT19937:
+        if self._is_twister():
             np.random.seed(number & 0xFFFFFFFF)
 
     def save(self) -> dict[str, Any] | None:
-        state: Any = np.random.get_state(legacy=False)
-        if state["bit_generator"] != "MT19937":
+        mark = self.mark()
+        if mark is None:
             return None
-        inner = state["state"]
-        normal = float(state["gauss"]) if state["has_gauss"] else None
-        return {"words": inner["key"].astype("<u4").tobytes().hex(), "at": int(inner["pos"]), "normal": normal}
+        words, at, cached, normal = mark
+        words = np.frombuffer(words, np.uint32).astype("<u4").tobytes().hex()
+        return {"words": words, "at": int(at), "normal": float(normal) if cached else None}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         words, at, normal = _twister(saved)
-        if type(_numpy_random().get_bit_generator()) is np.random.MT19937:
+        if self._is_twister():
             np.random.set_state(("MT19937", words, at, int(normal is not None), normal or 0.0))
 
-
-class _Numpy(_NumpyByState):
-    """The same, observed in memory: ``get_state`` costs 30 us."""
-
-    def __init__(self) -> None:
-        self._bits: Any = None
-        self._head: Any = None
-        self._position: Any = None
-        self._seen: Any = None
-        self._state: Any = None
-
-    def witness(self) -> Any:
-        bits = _numpy_random().get_bit_generator()
-        if bits is not self._bits:
-            head = position = None
-            if type(bits) is np.random.MT19937:
-                address = bits.ctypes.state_address
-                head, position = _view(address, 16), _view(address + 4 * _MT_WORDS, 4)
-            self._bits, self._head, self._position, self._seen = bits, head, position, None
-        return None if self._head is None else bytes(self._head) + bytes(self._position)
-
-    def mark(self) -> Any:
-        seen = self.witness()
-        if seen is None:
-            return None, None
-        # The cached second half of a pair of normal numbers may be used up while the words stay.
-        while seen != self._seen or self._state["has_gauss"]:
-            state, before = np.random.get_state(legacy=False), seen
-            seen = self.witness()
-            if seen == before:  # else another thread has drawn meanwhile
-                self._state, self._seen = state, seen
-                break
-        return seen, self._state
-
-    def changed(self, mark: Any) -> bool:
-        seen, state = mark
-        if self.witness() != seen:
-            return True
-        return bool(state is not None and state["has_gauss"] and not np.random.get_state(legacy=False)["has_gauss"])
-
-
-def _numpy() -> Global:
-    """Observe memory if NumPy lays a Mersenne Twister out as expected: words, then the position."""
-    bits: Any = np.random.MT19937(1)
-    bits.random_raw(3)
-    state = bits.state["state"]
-    raw = ctypes.string_at(bits.ctypes.state_address, 4 * (_MT_WORDS + 1))
-    known = raw == state["key"].tobytes() + np.uint32(state["pos"]).tobytes()
-    return _Numpy() if known else _NumpyByState()
+    @staticmethod
+    def _is_twister() -> bool:
+        bits: Any = np.random  # NumPy's stubs lack the function
+        return type(bits.get_bit_generator()) is np.random.MT19937
 
 
 def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float | None]:
@@ -298,177 +192,95 @@ def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float |
     return words, at, normal
 
 
-def _view(address: int, size: int) -> Any:
-    return (ctypes.c_ubyte * size).from_address(address)
-
-
-class _Attempt:
-    """Work that runs beside that of other threads.
-
-    Attributes:
-        begun: when it began, or the earliest of those that have restored since; a count.
-        marks: of the generators, at that time.
-        overlapped: whether another thread has restored them since.
-    """
-
-    __slots__ = ("begun", "marks", "overlapped")
-
-    def __init__(self, begun: int, marks: list[Any]) -> None:
-        self.begun, self.marks, self.overlapped = begun, marks, False
-
-
 class Seeding:
     """Seeds the generators that user code draws from; one per process, or per loader with threads.
 
     Args:
         restore: whether to restore the global generators, as the training loop uses them too.
         threads: whether several threads use this object.
+        seeded: whether all are seeded from the start, so that nothing is read twice.
     """
 
-    def __init__(self, *, restore: bool, threads: bool = False) -> None:
+    def __init__(self, *, restore: bool, threads: bool = False, seeded: bool = False) -> None:
         self._restore = restore
         self._all = globals_()
         torch = torch_if_imported()
         self._own = torch.own_generator if torch is not None and threads else None
         if self._own is not None:
             self._all.pop()  # threads do not touch the global torch generator
-        self._seeded: list[Global] = self._all
-        self._trial = TRIAL
-        self._used: set[int] = set()
-        self._gate = _Gate() if threads else None
-        # Of `_beside`: how often it began, and what runs now.
-        self._undoing = threading.Lock()
-        self._begun = 0
-        self._running: list[_Attempt] = []
-        self._turn = PerProcess(threading.RLock)  # for loops in several threads over one loader without workers
+        self._seeded: list[Global] = self._all if seeded else []
+        self._nests = False
+        self._kept: list[Any] | None = None
 
     def run(self, key: SweepKey, work: Callable[[At], T]) -> T:
         """Return ``work(at)``, which calls ``at(key, level)`` before each piece of user code.
 
-        ``work`` may be called several times, see the module.
-        """
-        if self._gate is None:
-            with self._turn.get():
-                return self._alone(key, work)
-        while True:
-            with self._gate.held(lambda: bool(self._seeded)) as alone:
-                if alone:
-                    return self._seen_through(key, work)
-                done, result = self._beside(key, work)
-            if done:
-                return cast(T, result)
-
-    def _beside(self, key: SweepKey, work: Callable[[At], T]) -> tuple[bool, Any]:
-        """Return (whether nothing was drawn, the result of ``work``), which runs beside that of other threads.
-
-        A thread that has drawn restores what all share, also what another one may have drawn meanwhile: that other one
-        sees no difference, and must repeat its work whenever somebody has restored since it began. Its own marks may
-        lie after draws of a thread that began earlier, whose marks are the ones to restore then.
-        """
-        with self._undoing:
-            self._begun += 1
-            own = _Attempt(self._begun, [g.mark() for g in self._all])
-            self._running.append(own)
-        result, error = None, None
-        try:
-            with contextlib.nullcontext() if self._own is None else self._own(_number):
-                result = work(_Names(key))
-        except Exception as raised:  # unseeded numbers may have caused it
-            error = raised
-        finally:
-            _thread.names = None
-            with self._undoing:
-                self._running.remove(own)
-                drawn = self._drawn(self._all, own.marks)
-                for other in self._running if drawn else ():
-                    other.overlapped = True
-                    if own.begun < other.begun:
-                        other.begun, other.marks = own.begun, own.marks
-        if drawn or own.overlapped:
-            return False, None
-        if error is not None:
-            raise error
-        return True, result
-
-    def _alone(self, key: SweepKey, work: Callable[[At], T]) -> T:
-        if self._seeded:
-            return self._seen_through(key, work)
-        # The common case: observe before and after, nothing else.
-        before = [g.mark() for g in self._all]
-        try:
-            result = work(_Names(key))
-        except Exception as raised:
-            return self._after(key, work, before, raised, None)
-        except BaseException:  # an interrupt: the batch will be read again, and the loop may draw next
-            self._drawn(self._all, before)
-            raise
-        finally:
-            _thread.names = None
-        for g, mark in zip(self._all, before, strict=True):
-            if g.changed(mark):
-                return self._after(key, work, before, None, result)
-        return result
-
-    def _after(
-        self, key: SweepKey, work: Callable[[At], T], before: list[Any], error: Exception | None, result: Any
-    ) -> T:
-        """Finish an unseeded pass: repeat it with seeding if it drew, else return or raise its outcome."""
-        if not self._drawn(self._all, before):
-            if error is not None:
-                raise error
-            return cast(T, result)
-        return self._seen_through(key, work)
-
-    def _seen_through(self, key: SweepKey, work: Callable[[At], T]) -> T:
-        """Return the result of ``work`` once everything it draws is seeded.
-
-        Seeded numbers may lead to code that draws from one more generator; each attempt adds one at least.
+        ``work`` may be called several times, see the module. Seeded numbers may lead to code that draws from one more
+        generator.
         """
         while True:
             done, result = self._attempt(key, work)
             if done:
                 return cast(T, result)
 
-    def _drawn(self, idle: list[Global], before: list[Any]) -> bool:
-        """Return whether unseeded generators were drawn from; restore those, and seed them from now on."""
-        drawn = [(g, mark) for g, mark in zip(idle, before, strict=True) if g.changed(mark)]
-        for g, mark in drawn:
-            g.restore(mark)
-        found = [g for g, _ in drawn]
-        self._seeded = [g for g in self._all if g in self._seeded or g in found]
-        return bool(drawn)
-
     def _attempt(self, key: SweepKey, work: Callable[[At], T]) -> tuple[bool, Any]:
         """Return (whether everything drawn was seeded, the result of ``work``)."""
-        seeded, trial = self._seeded, self._trial > 0
-        idle = [g for g in self._all if g not in seeded]
-        before = [g.mark() for g in idle]
-        kept = [(g, g.mark()) for g in seeded] if self._restore else []
-        at = _Seeds(key, seeded, trial) if seeded else _Names(key)
+        reading, names = Reading(lambda: bool(self._seeded or self._nests)), _thread.names
+        seeded: list[Global] = []
         result, error = None, None
         try:
+            turns.begin(reading, self._look)
+            seeded = self._seeded if reading.alone else []
             try:
-                with contextlib.nullcontext() if self._own is None else self._own(_number):
-                    result = work(at)
+                with contextlib.nullcontext() if self._own is None else self._own(_own):
+                    result = work(_Seeds(key, seeded) if seeded else _Names(key))
             except Exception as raised:  # unseeded numbers may have caused it
                 error = raised
-            finally:
-                _thread.names = None
-            if trial:
-                at.look()
-                self._used |= at.used
-                self._trial -= 1
-                if self._trial == 0:
-                    self._seeded = [g for i, g in enumerate(self._all) if i in self._used]
-            again = bool(idle) and self._drawn(idle, before)
         finally:
-            for g, mark in kept:
-                g.restore(mark)
-        if again:
+            _thread.names = names
+            try:
+                self._end(reading, seeded)
+            except BaseException:  # an interrupt: the loop's generators are to be left alone all the same
+                self._end(reading, seeded)
+                raise
+            finally:
+                turns.inside.pop(reading, None)  # by one call, before which no interrupt can come
+                turns.end(reading)
+        if reading.again:
             return False, None
         if error is not None:
             raise error
         return True, result
+
+    def _look(self) -> list[Any]:
+        """Return the states of the generators, None for those that need neither be compared nor restored."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            return kept
+        return [g.mark() if self._restore or g not in self._seeded else None for g in self._all]
+
+    def _end(self, reading: Reading, seeded: list[Global]) -> None:
+        """Restore generators. Those that were drawn from unseeded are seeded from now on, when it is read again."""
+        if reading not in turns.inside:
+            return  # an interrupt came while it waited for its turn
+        turns.take_back(reading)
+        with turns.lock:
+            for g, (_, mark) in zip(self._all, reading.marks, strict=True):
+                if g not in seeded:
+                    if not g.changed(mark):
+                        continue
+                    reading.drawn.append(g)
+                elif not self._restore:
+                    continue
+                g.restore(mark)
+            if reading.drawn:
+                reading.again = True
+                self._seeded = [g for g in self._all if g in self._seeded or g in reading.drawn]
+            self._nests = self._nests or reading.nests
+            if reading.again:
+                turns.restored(reading)
+            elif not self._restore:
+                self._kept = [mark for _, mark in reading.marks]  # nobody else draws in a process of a worker
 
 
 class Drawn:
@@ -546,7 +358,7 @@ def seed_process(number: int) -> None:
     np.random.seed(number & 0xFFFFFFFF)
     torch = torch_if_imported()
     if torch is not None:
-        torch.global_generator().seed(number)
+        torch.GlobalGenerator().seed(number)
 
 
 def torch_if_imported() -> Any:
@@ -557,17 +369,12 @@ def torch_if_imported() -> Any:
 class At(Protocol):
     """Announces whose user code runs next."""
 
-    used: set[int]
-
     def __call__(self, key: int, level: int = ITEM) -> None:
         """Announce the code of sample ``key``."""
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
         """Announce all items of a batch, whose samples are appended one by one; return False if each must be
         announced."""
-
-    def look(self) -> None:
-        """Announce the end."""
 
 
 class _Names:
@@ -577,16 +384,16 @@ class _Names:
     far.
     """
 
-    __slots__ = ("_key", "_keys", "_level", "_samples", "_seed", "_sweep", "made")
-
-    used: set[int] = frozenset()  # type: ignore[assignment]
+    __slots__ = ("_key", "_keys", "_level", "_samples", "_seed", "_sweep", "made", "torch")
 
     def __init__(self, key: SweepKey) -> None:
         (self._seed, self._sweep), self._level = key, 0
+        # The generators of a sample, NumPy's and torch's, once it has drawn from them.
         self.made: tuple[tuple[int, ...], np.random.Generator] | None = None
+        self.torch: tuple[tuple[int, ...], Any] | None = None
 
     def __call__(self, key: int, level: int = ITEM) -> None:
-        self._level, self._key, self._keys, self.made = level, key, None, None
+        self._level, self._key, self._keys, self.made, self.torch = level, key, None, None, None
         _thread.names = self
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
@@ -600,69 +407,30 @@ class _Names:
         key = self._key if self._keys is None else self._keys[len(self._samples)]
         return self._seed, self._sweep, self._level, key
 
-    def look(self) -> None:
-        """Do nothing: no generator is seeded."""
-
 
 class _Seeds(_Names):
-    """Seeds generators too; during the trial it records which of them are used."""
+    """Seeds generators, too."""
 
-    def __init__(self, key: SweepKey, generators: list[Global], trial: bool) -> None:
+    def __init__(self, key: SweepKey, generators: list[Global]) -> None:
         super().__init__(key)
-        self._generators, self._trial = generators, trial
-        self._after: list[Any] = []
-        self.used = set()
+        self._generators = generators
 
     def __call__(self, key: int, level: int = ITEM) -> None:
         super().__call__(key, level)
         number = _native.hash_key([self._seed, self._sweep, level, key])
-        if self._trial:
-            self.look()
         for g in self._generators:
             g.seed(number)
-        if self._trial:
-            self._after = [g.witness() for g in self._generators]
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
         """Return False: each sample must be seeded."""
         return False
 
-    def look(self) -> None:
-        """Record what was drawn from since the last seeding."""
-        self.used.update(
-            i for i, (g, after) in enumerate(zip(self._generators, self._after, strict=False)) if g.witness() != after
-        )
 
-
-def _number() -> int:
-    """Return the seed of a thread's own generator for its current sample."""
-    assert _thread.names is not None
-    return _native.hash_key([*_thread.names.current()])
-
-
-class _Gate:
-    """A reader-writer lock: many shared holders, or one exclusive."""
-
-    def __init__(self) -> None:
-        self._changed, self._inside, self._alone = threading.Condition(), 0, False
-
-    @contextlib.contextmanager
-    def held(self, exclusive: Callable[[], bool]) -> Iterator[bool]:
-        """Hold it exclusively if ``exclusive()`` once nobody else does, otherwise shared; yield which."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            alone = exclusive()
-            if alone:
-                self._alone = True
-                self._changed.wait_for(lambda: not self._inside)
-            else:
-                self._inside += 1
-        try:
-            yield alone
-        finally:
-            with self._changed:
-                if alone:
-                    self._alone = False
-                else:
-                    self._inside -= 1
-                self._changed.notify_all()
+def _own() -> Any:
+    """Return torch's generator of the current sample, in a thread that does not draw from the global one."""
+    names = _thread.names
+    assert names is not None
+    key, made = names.current(), names.torch
+    if made is None or made[0] != key:
+        made = names.torch = (key, torch_if_imported().seeded_generator(_native.hash_key([*key])))
+    return made[1]

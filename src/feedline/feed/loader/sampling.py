@@ -235,7 +235,7 @@ class Sampled:
 
         with _noted(self._orders, self._again, self._epochs is not None):
             if self._key is not None:
-                Seeding(restore=True).run(self._key, begin)
+                Seeding(restore=True, seeded=True).run(self._key, begin)
                 self._pass(own is not None)
             else:
                 program = self._program or ProgramGenerator()
