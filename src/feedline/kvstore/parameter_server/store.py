@@ -37,7 +37,7 @@ from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.compression import compression
 from feedline.kvstore.optimizer_states import load_states, save_states
-from feedline.kvstore.optimizers import Optimizer, optimizer_for
+from feedline.kvstore.optimizers import Optimizer, in_every_process, optimizer_for
 from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.membership import PAUSE_S, Membership
 from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
@@ -254,8 +254,8 @@ class AsyncStore(KVStore):
         pickles optimizers that feedline does not define.
         """
         rule = optimizer_for(optimizer, parameters, self)
-        known = type(rule).__module__.startswith(Optimizer.__module__.rpartition(".")[0] + ".")
-        self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
+        by_name = {"name": rule.name, "parameters": rule.parameters()}
+        self._set_rule(by_name if in_every_process(rule) else {"object": rule}, rule)
 
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
         with self._working():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from feedline.collective.refusal import RefusedError
-from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, SGDOptimizer, States, register_optimizer
+from feedline.kvstore.optimizers import SGD, FormulaOptimizer, FormulaStep, KeyUpdate, States, register_optimizer
 from feedline.updates import formulas
 from feedline.updates.formulas import norm
 
@@ -35,7 +35,7 @@ class LAMBOptimizer(FormulaOptimizer):
 
     name: ClassVar[str] = "lamb"
     keeps: ClassVar[tuple[str, ...]] = ("mean", "variance")
-    cannot_fail: ClassVar[bool] = True
+    decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
     learning_rate: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
@@ -44,16 +44,11 @@ class LAMBOptimizer(FormulaOptimizer):
     upper_bound: float | None = None
     bias_correction: bool = True
 
-    def checked(self, name: str, value: Any) -> Any:
-        """See `Optimizer`."""
-        value = super().checked(name, value)
-        if name in ("beta1", "beta2") and not 0 <= value < 1:
-            raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
-        return value
-
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        whole1, whole2 = (1 - self.beta1**count, 1 - self.beta2**count) if self.bias_correction else (1.0, 1.0)
+        whole1 = whole2 = 1.0
+        if self.bias_correction:
+            whole1, whole2 = 1 - self.beta1**now.number, 1 - self.beta2**now.number
         formula = formulas.LAMBFormula(
             self.beta1,
             1 - self.beta1,
@@ -62,15 +57,15 @@ class LAMBOptimizer(FormulaOptimizer):
             1 / whole1,
             1 / whole2,
             self.epsilon,
-            self.wd,
-            -self.learning_rate,
+            now.wd,
+            -now.learning_rate,
             -math.inf if self.lower_bound is None else self.lower_bound,
             math.inf if self.upper_bound is None else self.upper_bound,
         )
         return FormulaStep(formula, [states["mean"], states["variance"]])
 
 
-class _LargeBatch(SGDOptimizer):
+class _LargeBatch(SGD):
     """SGD with a learning rate for each array; rows of sparse gradients have no norm of their own."""
 
     def checked(self, name: str, value: Any) -> Any:
@@ -110,16 +105,18 @@ class LARSOptimizer(_LargeBatch):
         super().forget()
         self._last.clear()
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        rate, last = self.learning_rate, self._last.get(self.key, self.learning_rate)
-        self._last[self.key] = rate
+        rate, last = now.learning_rate, self._last.get(now.key, now.learning_rate)
+        self._last[now.key] = rate
         momentum = self.momentum * rate / last if self.momentum_correction and last else self.momentum
-        if not self.name_of(self.key).endswith(("gamma", "beta", "bias")):
+        if not self.name_of(now.key).endswith(("gamma", "beta", "bias")):
             length, of_gradient = norm(weight), norm(gradient) * abs(self.rescale_grad)
             if length and of_gradient:
-                rate *= self.eta * length / (of_gradient + self.wd * length + self.eps)
-        return self.step_at(rate, momentum, states)
+                rate *= self.eta * length / (of_gradient + now.wd * length + self.eps)
+        if "momentum" not in states:
+            return FormulaStep(formulas.StepFormula(-rate), outer=now.wd)
+        return FormulaStep(formulas.MomentumFormula(momentum, -rate, 1.0), [states["momentum"]], outer=now.wd)
 
 
 @register_optimizer
@@ -166,22 +163,23 @@ class LBSGDOptimizer(_LargeBatch):
             raise RefusedError(f"expected a whole number from 1 as batch_scale of {self.name}, got {value}")
         return value
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        seen = self.begin_epoch * self.updates_per_epoch + count
+        seen = self.begin_epoch * self.updates_per_epoch + now.number
         if "gradients" in states:
             total = states["gradients"].add_(gradient)
             if seen % self.batch_scale:
                 return None
             gradient = total / self.batch_scale
             total.zero_()
-        rate = self.learning_rate * self._factor(weight, gradient, seen)
-        return self.step_at(rate, self.momentum, states)._replace(gradient=gradient)
+        rate = now.learning_rate * self._factor(weight, gradient, now.wd, seen)
+        step = super().step(weight, gradient, states, now._replace(learning_rate=rate))
+        return None if step is None else step._replace(gradient=gradient)
 
-    def _factor(self, weight: Any, gradient: Any, seen: int) -> float:
+    def _factor(self, weight: Any, gradient: Any, wd: float, seen: int) -> float:
         if self.warmup_strategy == "lars":
             length2, gradient2 = norm(weight) ** 2, norm(gradient) ** 2
-            return min(max(math.sqrt(length2 / (gradient2 + self.wd * length2 + 1e-18)), 0.01), 100.0)
+            return min(max(math.sqrt(length2 / (gradient2 + wd * length2 + 1e-18)), 0.01), 100.0)
         length = self.warmup_epochs * self.updates_per_epoch
         if seen >= length:
             return float(self.batch_scale)

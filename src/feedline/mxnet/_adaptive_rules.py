@@ -11,27 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-from feedline.collective.refusal import RefusedError
-from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, States, register_optimizer
+from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, KeyUpdate, States, register_optimizer
 from feedline.updates import formulas
-
-
-class _Decaying(FormulaOptimizer):
-    """A rule whose decays are from 0 to below 1."""
-
-    decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
-
-    def checked(self, name: str, value: Any) -> Any:
-        """See `Optimizer`."""
-        value = super().checked(name, value)
-        if name in self.decays and not 0 <= value < 1:
-            raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
-        return value
 
 
 @register_optimizer
 @dataclass
-class AdaDeltaOptimizer(_Decaying):
+class AdaDeltaOptimizer(FormulaOptimizer):
     """AdaDelta (Zeiler, 2012), without a learning rate, which is ignored.
 
     ``n = rho n + (1 - rho) g^2``, ``d = sqrt(s + epsilon) / sqrt(n + epsilon) g``, ``s = rho s + (1 - rho) d^2``,
@@ -45,19 +31,18 @@ class AdaDeltaOptimizer(_Decaying):
     name: ClassVar[str] = "adadelta"
     keeps: ClassVar[tuple[str, ...]] = ("square", "step_square")
     decays: ClassVar[tuple[str, ...]] = ("rho",)
-    cannot_fail: ClassVar[bool] = True
     rho: float = 0.9
     epsilon: float = 1e-5
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        formula = formulas.AdaDeltaFormula(self.rho, 1 - self.rho, self.epsilon, 1 - self.wd, -1.0)
+        formula = formulas.AdaDeltaFormula(self.rho, 1 - self.rho, self.epsilon, 1 - now.wd, -1.0)
         return FormulaStep(formula, [states["square"], states["step_square"]])
 
 
 @register_optimizer
 @dataclass
-class AdamaxOptimizer(_Decaying):
+class AdamaxOptimizer(FormulaOptimizer):
     """Adamax (Kingma and Ba, 2015): ``m = beta1 m + (1 - beta1) g``, ``u = max(beta2 u, |g|)``.
 
     ``w -= lr / (1 - beta1^t) m / u``, where ``g`` includes weight decay. An element whose gradients were all zero
@@ -70,21 +55,21 @@ class AdamaxOptimizer(_Decaying):
 
     name: ClassVar[str] = "adamax"
     keeps: ClassVar[tuple[str, ...]] = ("mean", "largest")
-    cannot_fail: ClassVar[bool] = True
+    decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
     learning_rate: float = 0.002
     beta1: float = 0.9
     beta2: float = 0.999
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        rate = self.learning_rate / (1 - self.beta1**count)
+        rate = now.learning_rate / (1 - self.beta1**now.number)
         formula = formulas.AdaMaxFormula(self.beta1, 1 - self.beta1, self.beta2, 1.0, 0.0, -rate)
-        return FormulaStep(formula, [states["mean"], states["largest"]], inner=self.wd)
+        return FormulaStep(formula, [states["mean"], states["largest"]], inner=now.wd)
 
 
 @register_optimizer
 @dataclass
-class NadamOptimizer(_Decaying):
+class NadamOptimizer(FormulaOptimizer):
     """Nadam (Dozat, 2016): Adam with Nesterov's momentum, ``b_t = beta1 (1 - 0.96^(schedule_decay t) / 2)``.
 
     ``m = beta1 m + (1 - beta1) g``, ``v = beta2 v + (1 - beta2) g^2``, and with ``B_t`` the product of ``b_1`` to
@@ -100,16 +85,17 @@ class NadamOptimizer(_Decaying):
 
     name: ClassVar[str] = "nadam"
     keeps: ClassVar[tuple[str, ...]] = ("mean", "variance")
-    cannot_fail: ClassVar[bool] = True
+    decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
     learning_rate: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     schedule_decay: float = 0.004
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        now, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
+        count, rate = now.number, now.learning_rate
+        momentum, later = (_nesterov(self.beta1, self.schedule_decay, t) for t in (count, count + 1))
         product = _nesterov_product(self.beta1, self.schedule_decay, count)
         formula = formulas.AdamFormula(
             self.beta1,
@@ -118,10 +104,10 @@ class NadamOptimizer(_Decaying):
             1 - self.beta2,
             1 / (1 - self.beta2**count),
             self.epsilon,
-            along=-self.learning_rate * later / (1 - product * later),
-            ahead=-self.learning_rate * (1 - now) / (1 - product),
+            along=-rate * later / (1 - product * later),
+            ahead=-rate * (1 - momentum) / (1 - product),
         )
-        return FormulaStep(formula, [states["mean"], states["variance"]], inner=self.wd)
+        return FormulaStep(formula, [states["mean"], states["variance"]], inner=now.wd)
 
 
 def _nesterov(beta1: float, decay: float, t: int) -> float:
@@ -147,7 +133,7 @@ def _nesterov_product(beta1: float, decay: float, t: int) -> float:
 
 @register_optimizer
 @dataclass
-class FTMLOptimizer(_Decaying):
+class FTMLOptimizer(FormulaOptimizer):
     """FTML, follow the moving leader (Zheng and Kwok, 2017); ``g`` includes weight decay.
 
     ``v = beta2 v + (1 - beta2) g^2``, ``d' = (1 - beta1^t) / lr (sqrt(v / (1 - beta2^t)) + epsilon)``,
@@ -161,24 +147,24 @@ class FTMLOptimizer(_Decaying):
 
     name: ClassVar[str] = "ftml"
     keeps: ClassVar[tuple[str, ...]] = ("divisor", "variance", "leader")
-    cannot_fail: ClassVar[bool] = True
+    decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
     beta1: float = 0.6
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
         formula = formulas.FTMLFormula(
             self.beta1,
             1 - self.beta1,
             self.beta2,
             1 - self.beta2,
-            1 / (1 - self.beta2**count),
+            1 / (1 - self.beta2**now.number),
             self.epsilon,
-            (1 - self.beta1**count) / self.learning_rate,
+            (1 - self.beta1**now.number) / now.learning_rate,
         )
         kept = (states["divisor"], states["variance"], states["leader"])
-        return FormulaStep(formula, kept, inner=self.wd)
+        return FormulaStep(formula, kept, inner=now.wd)
 
 
 @register_optimizer
@@ -196,13 +182,12 @@ class FtrlOptimizer(FormulaOptimizer):
 
     name: ClassVar[str] = "ftrl"
     keeps: ClassVar[tuple[str, ...]] = ("leader", "square")
-    cannot_fail: ClassVar[bool] = True
     lazy_update: ClassVar[bool] = True
     learning_rate: float = 0.1
     lamda1: float = 0.01
     beta: float = 1.0
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        formula = formulas.FtrlFormula(self.learning_rate, self.lamda1, self.beta, self.wd)
+        formula = formulas.FtrlFormula(now.learning_rate, self.lamda1, self.beta, now.wd)
         return FormulaStep(formula, [states["leader"], states["square"]])

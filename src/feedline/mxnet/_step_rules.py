@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import torch
 
 from feedline.kvstore.base import Key
-from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, Optimizer, States, register_optimizer
-from feedline.updates import UpdateStages, formulas, update
+from feedline.kvstore.optimizers import FormulaOptimizer, FormulaStep, KeyUpdate, States, register_optimizer
+from feedline.updates import formulas
 
 
 @register_optimizer
@@ -30,7 +30,6 @@ class SignumOptimizer(FormulaOptimizer):
     """
 
     name: ClassVar[str] = "signum"
-    cannot_fail: ClassVar[bool] = True
     momentum: float = 0.9
     wd_lh: float = 0.0
 
@@ -39,13 +38,13 @@ class SignumOptimizer(FormulaOptimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        lr = self.learning_rate
+        lr = now.learning_rate
         if "momentum" not in states:
-            return FormulaStep(formulas.SignFormula(1 - lr * self.wd, -lr))
+            return FormulaStep(formulas.SignFormula(1 - lr * now.wd, -lr))
         formula = formulas.SignumFormula(self.momentum, self.momentum - 1, 1 - lr * self.wd_lh, lr)
-        return FormulaStep(formula, [states["momentum"]], outer=self.wd)
+        return FormulaStep(formula, [states["momentum"]], outer=now.wd)
 
 
 @register_optimizer
@@ -61,7 +60,6 @@ class DCASGDOptimizer(FormulaOptimizer):
     """
 
     name: ClassVar[str] = "dcasgd"
-    cannot_fail: ClassVar[bool] = True
     momentum: float = 0.0
     lamda: float = 0.04
 
@@ -74,9 +72,9 @@ class DCASGDOptimizer(FormulaOptimizer):
         """See `Optimizer`."""
         return weight.clone() if name == "previous" else super().initial(name, weight)
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        numbers = -self.learning_rate, self.lamda, self.wd
+        numbers = -now.learning_rate, self.lamda, now.wd
         if "momentum" in states:
             return FormulaStep(
                 formulas.DCASGDFormula(self.momentum, *numbers), [states["previous"], states["momentum"]]
@@ -86,7 +84,7 @@ class DCASGDOptimizer(FormulaOptimizer):
 
 @register_optimizer
 @dataclass
-class SGLDOptimizer(Optimizer):
+class SGLDOptimizer(FormulaOptimizer):
     """Stochastic gradient Langevin dynamics: ``w -= lr / 2 (g + wd w)``, then a draw of variance ``lr`` is added.
 
     The normal numbers depend on ``seed``, the key and its number of updates alone, so that all workers of a
@@ -97,17 +95,14 @@ class SGLDOptimizer(Optimizer):
     """
 
     name: ClassVar[str] = "sgld"
-    cannot_fail: ClassVar[bool] = True
     seed: int = 0
 
-    def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
-        """See `Optimizer`."""
-        lr = self.learning_rate
-        noise = torch.randn(weight.shape, generator=drawn_by(self.seed, self.key, count), dtype=weight.dtype)
-        stages = UpdateStages(limit=self.limit, outer=self.wd, noise_factor=math.sqrt(lr))
-        formula, factors = formulas.StepFormula(-lr / 2), [self.rescale_grad]
-        # Now, so that the draws for one weight are in memory at a time.
-        update(formula, [weight], [gradient], [], stages, factors=factors, noise=[noise.to(weight.device)])
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
+        """See `FormulaOptimizer`."""
+        lr = now.learning_rate
+        noise = torch.randn(weight.shape, generator=drawn_by(self.seed, now.key, now.number), dtype=weight.dtype)
+        formula = formulas.StepFormula(-lr / 2)
+        return FormulaStep(formula, outer=now.wd, noise=noise.to(weight.device), noise_factor=math.sqrt(lr))
 
 
 def drawn_by(seed: int, key: Key, count: int) -> torch.Generator:
