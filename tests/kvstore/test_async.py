@@ -222,7 +222,7 @@ def test_what_was_sent_and_the_residual_are_what_was_pushed(store):
     store.pull(keys, sent)
     for key, one, total in zip(keys, sent, pushed, strict=True):
         pieces = store._entries[key].parts
-        left = torch.cat([store._encoder._residuals[key, part.server][0] for part in pieces])
+        left = torch.cat([store._encoder._channels[key, part.server].residual for part in pieces])
         assert one.any()
         assert torch.equal(one + left, total)
 

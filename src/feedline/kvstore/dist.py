@@ -441,7 +441,7 @@ class DistStore(KVStore):
         exchanges = self._ranks.exchanges
         undo = None
         try:
-            undo = self._table.attempt(sums)
+            undo = self._table.update(sums)
         except Exception as error:
             self._update_error = error
         flags = await exchanges.meet("update by a function", [float(self._update_error is not None)])

@@ -172,11 +172,6 @@ class Optimizer(ABC):
         self._stores = [one for one in self._stores if one() not in (None, store)]
         self._prepared = {}
 
-    @property
-    def limit(self) -> float:
-        """``clip_gradient``, infinite if there is none."""
-        return math.inf if self.clip_gradient is None else self.clip_gradient
-
     @abstractmethod
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """Change weight and states in place.
@@ -293,6 +288,7 @@ class Optimizer(ABC):
     def _run(self, planned: list[_Planned]) -> None:
         """Make updates: those with the same formula and numbers by one native call."""
         together: dict[Any, list[_Planned]] = {}
+        limit = math.inf if self.clip_gradient is None else self.clip_gradient
         for one in planned:
             step, weight, _, rounded = one
             numbers = step.formula.numbers(), step.inner, step.outer, step.bound, step.noise_factor
@@ -305,7 +301,7 @@ class Optimizer(ABC):
                 [one.weight for one in same],
                 [one.gradient for one in same],
                 [list(states) for states in zip(*[one.step.states for one in same], strict=True)],
-                UpdateStages(step.inner, self.limit, step.outer, step.noise_factor, bound=step.bound),
+                UpdateStages(step.inner, limit, step.outer, step.noise_factor, bound=step.bound),
                 factors=[self.rescale_grad] * len(same),
                 noise=None if step.noise is None else [one.step.noise for one in same],
                 copies=None if rounded is None else [one.rounded for one in same],

@@ -302,12 +302,12 @@ class Table:
         merging.run(jobs)
         return sums
 
-    def update(self, sums: Sequence[tuple[Entry, Any]]) -> None:
-        """Pass each sum to the updater; an exception undoes the whole update."""
-        self.attempt(sums)
+    def update(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """Pass each sum to the updater; an exception undoes the whole update.
 
-    def attempt(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
-        """Update, as `update`; returns a function that undoes it, valid until the next update."""
+        Returns:
+            A function that undoes the update, valid until the next one.
+        """
         updater = self.updater
         assert updater is not None
         if isinstance(updater, Optimizer):
