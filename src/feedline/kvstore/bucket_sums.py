@@ -17,10 +17,8 @@ from feedline.collective.exchanges import Exchanges
 from feedline.collective.sums import InPlaceSums, PlainSums
 from feedline.kvstore.base import Key, KVStore
 from feedline.kvstore.compression import Channel, Compression
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.table import Table
-
-#: Codes of a tensor begin at such a multiple of bytes.
-ALIGNED = 64
 
 
 class StoreSums:
@@ -128,9 +126,10 @@ class CompressedSums:
         jobs, used = [], []
         for bucket, coded in zip(self.buckets, self._coded, strict=True):
             assert coded.rows is not None
-            for i, view, channel, codes in zip(bucket.places, bucket.views, coded.channels, coded.slices, strict=True):
+            arrived = zip(*[coded.layout.views(row) for row in coded.rows], strict=True)
+            for i, view, channel, codes in zip(bucket.places, bucket.views, coded.channels, arrived, strict=True):
                 if kept(i):
-                    jobs.append(([codes(row) for row in coded.rows], view))
+                    jobs.append((codes, view))
                     used.append(channel)
         self._compression.decode_sums(jobs)
         for channel in used:
@@ -159,33 +158,20 @@ class _CodedBucket:
     Attributes:
         codes: the buffer (uint8).
         channels: a `Channel` for each tensor, which codes into its slice.
-        slices: for each tensor, what takes the tensor's codes out of a buffer like ``codes``.
+        layout: where each tensor's codes are in such a buffer.
         rows: buffers of all ranks, once made.
     """
 
     def __init__(self, compression: Compression, bucket: Bucket) -> None:
-        self.rows: list[Any] | None = None
-        self.slices: list[Callable[[Any], Any]] = []
-        at = 0
         for i, view in zip(bucket.places, bucket.views, strict=True):
             compression.check(f"tensor {i}", view.dtype)
-            shape, dtype = compression.code_shape(view.shape)
-            length = _bytes(shape, dtype)
-            self.slices.append(_slice(at, length, shape, dtype))
-            at += -(-length // ALIGNED) * ALIGNED
-        self.codes = torch.zeros(at, dtype=torch.uint8, device=bucket.flat.device)
+        self.rows: list[Any] | None = None
+        self.layout = Layout([compression.code_shape(view.shape) for view in bucket.views])
+        self.codes = torch.zeros(self.layout.size, dtype=torch.uint8, device=bucket.flat.device)
         self.channels = [
-            Channel(compression, view.shape, view.dtype, view.device, codes(self.codes))
-            for view, codes in zip(bucket.views, self.slices, strict=True)
+            Channel(compression, view.shape, view.dtype, view.device, codes)
+            for view, codes in zip(bucket.views, self.layout.views(self.codes), strict=True)
         ]
-
-
-def _bytes(shape: Sequence[int], dtype: Any) -> int:
-    return int(torch.Size(shape).numel() * dtype.itemsize)
-
-
-def _slice(at: int, length: int, shape: Sequence[int], dtype: Any) -> Callable[[Any], Any]:
-    return lambda row: row[at : at + length].view(dtype).view(shape)
 
 
 class PushedSums(InPlaceSums):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import StoreError
 from feedline.kvstore import RefusedError, optimizer
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.parameter_server import connection as link
 from feedline.kvstore.parameter_server import coordinator, membership
 from feedline.kvstore.parameter_server import placement as parts
@@ -24,7 +25,7 @@ from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.server import Answer, Greeting, Server
 from feedline.kvstore.parameter_server.shard import Shard
 from feedline.kvstore.parameter_server.store import AsyncStore
-from feedline.kvstore.parameter_server.wire_format import Layout, as_run, received
+from feedline.kvstore.parameter_server.wire_format import as_run, received
 from tests.effort import examples, stride
 from tests.kvstore.ray_double import ADDRESS, AFTER, BEFORE, TAKEN, Ray
 

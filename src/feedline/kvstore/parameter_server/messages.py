@@ -15,8 +15,9 @@ from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.base import Key
 from feedline.kvstore.compression import Channel, Compression
+from feedline.kvstore.layout import Field, Layout
 from feedline.kvstore.parameter_server.placement import RowRange
-from feedline.kvstore.parameter_server.wire_format import Field, Item, Layout, sliced
+from feedline.kvstore.parameter_server.wire_format import Item, sliced
 
 
 class ShardedKey(NamedTuple):

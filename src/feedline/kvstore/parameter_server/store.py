@@ -36,6 +36,7 @@ from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.compression import compression
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, in_every_process, optimizer_for
 from feedline.kvstore.parameter_server.connection import ServerConnection
@@ -52,7 +53,7 @@ from feedline.kvstore.parameter_server.ray_cluster import (
 )
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
-from feedline.kvstore.parameter_server.wire_format import Layout, as_run, dtype_name, received, sliced
+from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received, sliced
 from feedline.kvstore.table import check_new_key, check_out, check_values, grouped_ids, unknown_key
 
 
