@@ -24,6 +24,9 @@ from feedline.kvstore.table import Table
 class StoreSums:
     """Sums over the workers of a `DistStore`, with the store's compression.
 
+    Without one, buckets are added up in place. With one, all workers give each other their codes, and each decodes and
+    adds them in the order of ranks.
+
     Args:
         exchanges: exchanges of the workers.
         table: table whose compression is looked up at each use.
@@ -35,87 +38,46 @@ class StoreSums:
 
     def __init__(self, exchanges: Exchanges, table: Table, buckets: Sequence[Bucket]) -> None:
         self._exchanges, self._table, self.buckets = exchanges, table, buckets
-        self._compression: Compression | None = table.compression
-        self._made = self._make(self._compression)
+        self._plain = PlainSums(exchanges, buckets)
+        self._compression: Compression | None = None
+        self._coded: list[_CodedBucket] = []
+        self._followed()
 
-    def _make(self, compression: Compression | None) -> PlainSums | CompressedSums:
-        if compression is None:
-            return PlainSums(self._exchanges, self.buckets)
-        return CompressedSums(self._exchanges, compression, self.buckets)
-
-    @property
-    def _sums(self) -> PlainSums | CompressedSums:
+    def _followed(self) -> Compression | None:
+        """Return the store's compression, once there are buffers for it."""
         compression = self._table.compression
         if compression is not self._compression:
-            self._made = self._make(compression)
+            self._coded = [] if compression is None else [_CodedBucket(compression, bucket) for bucket in self.buckets]
             self._compression = compression
-        return self._made
+        return compression
 
     @property
     def code(self) -> dict[str, Any] | None:
         """See `BucketSums`."""
-        return self._sums.code
+        compression = self._followed()
+        return None if compression is None else compression.parameters()
 
     @property
     def in_place(self) -> bool:
         """See `BucketSums`."""
-        return self._sums.in_place
+        return self._followed() is None
 
     def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """See `BucketSums`."""
-        self._sums.put(bucket, slot, tensor)
+        """See `BucketSums`. Costs a copy, or a pass over the tensor and its residual."""
+        compression = self._followed()
+        if compression is None:
+            self._plain.put(bucket, slot, tensor)
+        else:
+            compression.encode([self._coded[bucket].channels[slot].job(tensor.detach())])
 
     def lack(self, bucket: int, slot: int) -> None:
         """See `BucketSums`."""
-        self._sums.lack(bucket, slot)
+        self.put(bucket, slot, self.buckets[bucket].views[slot].zero_())
 
     def send(self, bucket: int) -> list[Any]:
         """See `BucketSums`."""
-        return self._sums.send(bucket)
-
-    def finish(self, kept: Callable[[int], bool]) -> None:
-        """See `BucketSums`."""
-        self._sums.finish(kept)
-
-    def held_back(self) -> dict[int, Any]:
-        """See `BucketSums`."""
-        return self._sums.held_back()
-
-    def hold_back(self, held: Mapping[int, Any]) -> None:
-        """See `BucketSums`."""
-        self._sums.hold_back(held)
-
-
-class CompressedSums:
-    """Sums of codes that all workers give each other; each worker decodes and adds them in the order of ranks.
-
-    Args:
-        exchanges: of the workers.
-        compression: how tensors are coded.
-        buckets: in the order in which they are sent.
-    """
-
-    in_place = False
-
-    @property
-    def code(self) -> dict[str, Any] | None:
-        """See `BucketSums`."""
-        return self._compression.parameters()
-
-    def __init__(self, exchanges: Exchanges, compression: Compression, buckets: Sequence[Bucket]) -> None:
-        self._exchanges, self._compression, self.buckets = exchanges, compression, buckets
-        self._coded = [_CodedBucket(compression, bucket) for bucket in buckets]
-
-    def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """See `BucketSums`. Costs a pass over the tensor and its residual."""
-        self._compression.encode([self._coded[bucket].channels[slot].job(tensor.detach())])
-
-    def lack(self, bucket: int, slot: int) -> None:
-        """See `BucketSums`."""
-        self.put(bucket, slot, torch.zeros_like(self.buckets[bucket].views[slot]))
-
-    def send(self, bucket: int) -> list[Any]:
-        """See `BucketSums`."""
+        if self._followed() is None:
+            return self._plain.send(bucket)
         coded = self._coded[bucket]
         if coded.rows is None:
             coded.rows = [torch.empty_like(coded.codes) for _ in range(self._exchanges.count)]
@@ -123,6 +85,9 @@ class CompressedSums:
 
     def finish(self, kept: Callable[[int], bool]) -> None:
         """See `BucketSums`. The residual of a tensor that no worker has is unchanged."""
+        compression = self._followed()
+        if compression is None:
+            return
         jobs, used = [], []
         for bucket, coded in zip(self.buckets, self._coded, strict=True):
             assert coded.rows is not None
@@ -131,7 +96,7 @@ class CompressedSums:
                 if kept(i):
                     jobs.append((codes, view))
                     used.append(channel)
-        self._compression.decode_sums(jobs)
+        compression.decode_sums(jobs)
         for channel in used:
             channel.commit()
 
@@ -148,8 +113,9 @@ class CompressedSums:
                 channel.residual.zero_()
 
     def _channels(self) -> Iterator[tuple[int, Channel]]:
-        for bucket, coded in zip(self.buckets, self._coded, strict=True):
-            yield from zip(bucket.places, coded.channels, strict=True)
+        if self._followed() is not None:
+            for bucket, coded in zip(self.buckets, self._coded, strict=True):
+                yield from zip(bucket.places, coded.channels, strict=True)
 
 
 class _CodedBucket:
