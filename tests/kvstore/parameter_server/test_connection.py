@@ -592,6 +592,7 @@ def test_after_a_restart_a_link_brings_what_was_wanted(tmp_path):
         value = as_run([torch.arange(4.0)])
         one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()))
         for _ in range(2):
-            number = one.push([("w", None)], value.numpy(), ["w"])
+            number = one.keep([("w", None)], value.numpy(), ["w"])
+            one.flush()
             run = received(one.pulled(number, ["w"]), 64)
             assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]
