@@ -22,8 +22,7 @@ from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import Optimizer, RefusedError, create, optimizer, register_optimizer
 from feedline.kvstore import optimizers as rules
 from feedline.kvstore.optimizers import in_every_process
-from feedline.mxnet._layer_rules import LAMBOptimizer
-from feedline.mxnet._step_rules import drawn_by
+from feedline.mxnet._rarer_rules import LAMBOptimizer, drawn_by
 from feedline.updates import formulas
 from tests.oracles.update_rules import follow
 

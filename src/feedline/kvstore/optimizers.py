@@ -565,12 +565,13 @@ def _alive(stores: Iterable[Any]) -> list[Any]:
     return [store for store in (one() for one in stores) if store is not None]
 
 
-#: Rules by name. Of MXNet's rarer ones the module that registers them, which is imported when one is asked for.
+#: MXNet's rarer rules, and the module that registers them.
+_RARER = ("adadelta", "adamax", "dcasgd", "ftml", "ftrl", "lamb", "lars", "lbsgd", "nadam", "sgld", "signum")
+_RARER_RULES = "feedline.mxnet._rarer_rules"
+#: Rules by name; the name of a module if that is still to be imported.
 _RULES: dict[str, type[Optimizer] | str] = {
     **{rule.name: rule for rule in (SGD, Momentum, NAG, Adam, RMSProp, AdaGrad, Test)},
-    **dict.fromkeys(("adadelta", "adamax", "nadam", "ftml", "ftrl"), "feedline.mxnet._adaptive_rules"),
-    **dict.fromkeys(("lamb", "lars", "lbsgd"), "feedline.mxnet._layer_rules"),
-    **dict.fromkeys(("dcasgd", "sgld", "signum"), "feedline.mxnet._step_rules"),
+    **dict.fromkeys(_RARER, _RARER_RULES),
 }
 
 

@@ -11,7 +11,7 @@ import torch
 from feedline import kvstore
 from feedline.kvstore import optimizers as rules
 from feedline.kvstore.optimizers import KeyUpdate, Optimizer
-from feedline.mxnet import _adaptive_rules, _layer_rules, _step_rules
+from feedline.mxnet import _rarer_rules
 from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError, as_mxnet
 
@@ -208,50 +208,50 @@ class AdaGrad(ScriptOptimizer, rules.AdaGrad):
     """AdaGrad; see `feedline.kvstore.optimizers`."""
 
 
-class AdaDelta(ScriptOptimizer, _adaptive_rules.AdaDeltaOptimizer):
-    """AdaDelta; see `feedline.mxnet._adaptive_rules`."""
+class AdaDelta(ScriptOptimizer, _rarer_rules.AdaDeltaOptimizer):
+    """AdaDelta; see `feedline.mxnet._rarer_rules`."""
 
 
-class Adamax(ScriptOptimizer, _adaptive_rules.AdamaxOptimizer):
-    """Adamax; see `feedline.mxnet._adaptive_rules`."""
+class Adamax(ScriptOptimizer, _rarer_rules.AdamaxOptimizer):
+    """Adamax; see `feedline.mxnet._rarer_rules`."""
 
 
-class Nadam(ScriptOptimizer, _adaptive_rules.NadamOptimizer):
-    """Nadam; see `feedline.mxnet._adaptive_rules`."""
+class Nadam(ScriptOptimizer, _rarer_rules.NadamOptimizer):
+    """Nadam; see `feedline.mxnet._rarer_rules`."""
 
 
-class FTML(ScriptOptimizer, _adaptive_rules.FTMLOptimizer):
-    """Follow the moving leader; see `feedline.mxnet._adaptive_rules`."""
+class FTML(ScriptOptimizer, _rarer_rules.FTMLOptimizer):
+    """Follow the moving leader; see `feedline.mxnet._rarer_rules`."""
 
 
-class Ftrl(ScriptOptimizer, _adaptive_rules.FtrlOptimizer):
-    """Follow the regularized leader; see `feedline.mxnet._adaptive_rules`."""
+class Ftrl(ScriptOptimizer, _rarer_rules.FtrlOptimizer):
+    """Follow the regularized leader; see `feedline.mxnet._rarer_rules`."""
 
 
-class Signum(ScriptOptimizer, _step_rules.SignumOptimizer):
-    """Signs of the momentum, or of gradients; see `feedline.mxnet._step_rules`."""
+class Signum(ScriptOptimizer, _rarer_rules.SignumOptimizer):
+    """Signs of the momentum, or of gradients; see `feedline.mxnet._rarer_rules`."""
 
 
-class DCASGD(ScriptOptimizer, _step_rules.DCASGDOptimizer):
-    """SGD that compensates for delay; see `feedline.mxnet._step_rules`."""
+class DCASGD(ScriptOptimizer, _rarer_rules.DCASGDOptimizer):
+    """SGD that compensates for delay; see `feedline.mxnet._rarer_rules`."""
 
 
-class SGLD(ScriptOptimizer, _step_rules.SGLDOptimizer):
-    """Langevin dynamics; see `feedline.mxnet._step_rules`."""
+class SGLD(ScriptOptimizer, _rarer_rules.SGLDOptimizer):
+    """Langevin dynamics; see `feedline.mxnet._rarer_rules`."""
 
 
-class LAMB(ScriptOptimizer, _layer_rules.LAMBOptimizer):
-    """LAMB; see `feedline.mxnet._layer_rules`."""
+class LAMB(ScriptOptimizer, _rarer_rules.LAMBOptimizer):
+    """LAMB; see `feedline.mxnet._rarer_rules`."""
 
 
-class LARS(ScriptOptimizer, _layer_rules.LARSOptimizer):
-    """LARS; see `feedline.mxnet._layer_rules`. Only names that end with ``_weight`` have weight decay by default."""
+class LARS(ScriptOptimizer, _rarer_rules.LARSOptimizer):
+    """LARS; see `feedline.mxnet._rarer_rules`. Only names that end with ``_weight`` have weight decay by default."""
 
     _decaying: ClassVar[tuple[str, ...]] = ("_weight",)
 
 
-class LBSGD(ScriptOptimizer, _layer_rules.LBSGDOptimizer):
-    """SGD for large batches; see `feedline.mxnet._layer_rules`."""
+class LBSGD(ScriptOptimizer, _rarer_rules.LBSGDOptimizer):
+    """SGD for large batches; see `feedline.mxnet._rarer_rules`."""
 
     _counts_first: ClassVar[bool] = False
 
