@@ -463,7 +463,7 @@ def held_back(store: Any, key: Any) -> torch.Tensor:
     """Return what the compression of pushes has not sent yet of a key, which a later push brings."""
     import torch
 
-    return torch.cat([store._encoder._residuals[key, part.server][0] for part in store._entries[key].parts])
+    return torch.cat([store._encoder._channels[key, part.server].residual for part in store._entries[key].parts])
 
 
 def be_patient(store: Any, seconds: float) -> None:

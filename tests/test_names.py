@@ -12,6 +12,8 @@ FACADES = ("cntk", "mxnet")  # their names are those of the originals
 #: Names that still occur twice; a name leaves this list for good when its second class is renamed.
 TWICE = {
     "Summary",  # graph (public), train (public)
+    # Learners, and MXNet's optimizers in stores, whose names its scripts and pickles hold.
+    "SGD", "Adam", "RMSProp", "AdaGrad",
 }  # fmt: skip
 
 

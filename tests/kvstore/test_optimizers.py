@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,11 +16,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline import mxnet
 from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import Optimizer, RefusedError, create, optimizer, register_optimizer
 from feedline.kvstore import optimizers as rules
-from feedline.kvstore.step_rules import drawn_by
+from feedline.kvstore.optimizers import in_every_process
+from feedline.mxnet._rarer_rules import LAMBOptimizer, drawn_by
 from feedline.updates import formulas
 from tests.inside import updater_of
 from tests.oracles.update_rules import follow
@@ -268,7 +272,7 @@ def test_many_keys_of_a_push_are_updated_as_each_alone(name, given_, rows, wide)
 def test_a_rule_that_goes_on_after_a_formula_is_not_put_off(overridden):
     """A subclass that changes the weight after its parent's update sees what that has done."""
 
-    class Bounded(rules.SGDOptimizer):
+    class Bounded(rules.SGD):
         pass
 
     def bounded(self, *arguments):
@@ -686,6 +690,36 @@ def test_a_failed_optimizer_leaves_everything_as_it_was(halving):
 
 
 def test_names_are_taken_once(halving):
-    with pytest.raises(ValueError, match="'halving'"):
-        register_optimizer(halving)
+    for rule in (halving, rules.SGD, LAMBOptimizer):
+        with pytest.raises(ValueError, match=f"'{rule.name}'"):
+            register_optimizer(rule)
     assert np.isclose(optimizer("halving").learning_rate, 0.01)
+
+
+BY_NAME = """
+import sys
+from feedline import kvstore
+assert not any(module.startswith("feedline.mxnet") for module in sys.modules)
+try:
+    kvstore.optimizer("nothing")
+except kvstore.RefusedError as error:
+    known = str(error)
+assert "feedline.mxnet" not in sys.modules
+for name in sys.argv[1:]:
+    assert repr(name) in known
+    assert kvstore.optimizer(name).name == name
+"""
+
+
+def test_every_rule_is_known_by_name_from_the_start():
+    """Also the rules of MXNet, whose module nobody has imported."""
+    names = sorted({name for name, _ in (*RULES, *MORE_RULES)} | {"nag"})
+    subprocess.run([sys.executable, "-c", BY_NAME, *names], check=True)
+
+
+@pytest.mark.parametrize("name", ["sgd", "lamb", "nadam", "sgld"])
+def test_servers_make_rules_of_feedline_by_name(name, halving):
+    """Others are sent to them as objects: those of users, and MXNet's own, which have a scheduler."""
+    assert in_every_process(optimizer(name))
+    assert not in_every_process(mxnet.optimizer.create(name))
+    assert not in_every_process(optimizer("halving"))

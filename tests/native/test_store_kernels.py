@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline import _native
-from feedline.kvstore.compression import decode_by_torch, encode_by_torch
+from feedline.kvstore.compression import Quantized
 from tests.oracles.kvstore import quantize
 
 FLOATS = st.floats(-4, 4, width=32)
@@ -54,8 +54,9 @@ def test_torch_codes_alike(case):
     bits, threshold, gradient, residual = case
     left, sent = torch.empty(len(gradient)), torch.empty(len(gradient))
     codes = torch.empty((len(gradient) * bits + 31) // 32 * 4, dtype=torch.uint8)
-    encode_by_torch(bits, threshold, torch.from_numpy(gradient), torch.from_numpy(residual), left, codes)
-    decode_by_torch(bits, threshold, codes, sent)
+    compression = Quantized(bits, threshold)
+    compression.encode_by_torch(torch.from_numpy(gradient), torch.from_numpy(residual), left, codes)
+    compression.decode_by_torch(codes, sent)
     same((codes.numpy().tobytes(), sent.numpy(), left.numpy()), native(*case))
 
 

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from feedline import _native
 from feedline.updates import UpdateStages, clipping_factors, complement, formulas, global_clipping_factor, update
-from feedline.updates.formulas import FORMULAS
 
+FORMULAS = {
+    kind.native: kind
+    for kind in vars(formulas).values()
+    if isinstance(kind, type) and issubclass(kind, formulas.Formula) and kind is not formulas.Formula
+}
 RATE, FRACTION = st.floats(0.001, 0.5), st.floats(0.01, 0.99)
 SMALL = st.sampled_from([1e-8, 0.01])
 #: What a number of any rule may be, by its name.

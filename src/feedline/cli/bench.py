@@ -195,8 +195,9 @@ def measure(
 def _measure(
     opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: BenchLog | None
 ) -> dict[str, Any]:
-    # Everything between the order and the arrays passes through here, copies made ahead included.
-    watched = Stopwatch(source._ahead, "plan", "refill", "gather")
+    # Everything between the order and the arrays passes through these, copies made ahead included.
+    planned = Stopwatch(source._ahead, "take", "refill")
+    copied = Stopwatch(source._chunks, "gather", "gather_parts", "finish", "unstage")
     began, cpu = time.perf_counter(), time.process_time()
     first = source.next_minibatch(size)
     first_seconds = time.perf_counter() - began
@@ -225,8 +226,8 @@ def _measure(
     parts = {
         "waiting": stats.wait_seconds,
         "mapping": reading,
-        "planning": watched.seconds["plan"] + watched.seconds["refill"],
-        "gathering": watched.seconds["gather"],
+        "planning": sum(planned.seconds.values()),
+        "gathering": sum(copied.seconds.values()),
     }
     parts["python"] = max(0.0, wall - sum(parts.values()))
     stored = sum(info.bytes for info in opened.corpus.chunks()) * stats.samples / max(1, source.num_samples)

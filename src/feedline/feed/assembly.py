@@ -23,19 +23,6 @@ class ChunkSet:
         copied_bytes: bytes of the values that were returned so far.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_free",
-        "_gatherer",
-        "_makers",
-        "_ragged",
-        "_sequences",
-        "_top",
-        "copied_bytes",
-        "schema",
-        "sequence_bytes",
-    )
-
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._gatherer = gatherer_of(schema)

@@ -166,7 +166,7 @@ class MinibatchSource:
         for transform in made:
             self.schema = transform.schema(self.schema)
         self._stats = Stats()
-        chunks = ChunkSet(corpus.schema)
+        chunks = self._chunks = ChunkSet(corpus.schema)
         timeline, self._reader, sizes, self._unsettled = opened(
             corpus,
             chunks,

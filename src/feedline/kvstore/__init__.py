@@ -12,7 +12,6 @@
 from functools import partial
 
 from feedline.collective.refusal import RefusedError
-from feedline.kvstore import adaptive_rules, layer_rules, step_rules  # noqa: F401  # registers their optimizers
 from feedline.kvstore.base import Key, KVStore, Updater, create, register
 from feedline.kvstore.dist import DistStore
 from feedline.kvstore.local import LocalStore

@@ -17,14 +17,15 @@ from feedline.collective.exchanges import Exchanges
 from feedline.collective.sums import InPlaceSums, PlainSums
 from feedline.kvstore.base import Key, KVStore
 from feedline.kvstore.compression import Channel, Compression
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.table import Table
-
-#: Codes of a tensor begin at such a multiple of bytes.
-ALIGNED = 64
 
 
 class StoreSums:
     """Sums over the workers of a `DistStore`, with the store's compression.
+
+    Without one, buckets are added up in place. With one, all workers give each other their codes, and each decodes and
+    adds them in the order of ranks.
 
     Args:
         exchanges: exchanges of the workers.
@@ -37,87 +38,46 @@ class StoreSums:
 
     def __init__(self, exchanges: Exchanges, table: Table, buckets: Sequence[Bucket]) -> None:
         self._exchanges, self._table, self.buckets = exchanges, table, buckets
-        self._compression: Compression | None = table.compression
-        self._made = self._make(self._compression)
+        self._plain = PlainSums(exchanges, buckets)
+        self._compression: Compression | None = None
+        self._coded: list[_CodedBucket] = []
+        self._followed()
 
-    def _make(self, compression: Compression | None) -> PlainSums | CompressedSums:
-        if compression is None:
-            return PlainSums(self._exchanges, self.buckets)
-        return CompressedSums(self._exchanges, compression, self.buckets)
-
-    @property
-    def _sums(self) -> PlainSums | CompressedSums:
+    def _followed(self) -> Compression | None:
+        """Return the store's compression, once there are buffers for it."""
         compression = self._table.compression
         if compression is not self._compression:
-            self._made = self._make(compression)
+            self._coded = [] if compression is None else [_CodedBucket(compression, bucket) for bucket in self.buckets]
             self._compression = compression
-        return self._made
+        return compression
 
     @property
     def code(self) -> dict[str, Any] | None:
         """See `BucketSums`."""
-        return self._sums.code
+        compression = self._followed()
+        return None if compression is None else compression.parameters()
 
     @property
     def in_place(self) -> bool:
         """See `BucketSums`."""
-        return self._sums.in_place
+        return self._followed() is None
 
     def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """See `BucketSums`."""
-        self._sums.put(bucket, slot, tensor)
+        """See `BucketSums`. Costs a copy, or a pass over the tensor and its residual."""
+        compression = self._followed()
+        if compression is None:
+            self._plain.put(bucket, slot, tensor)
+        else:
+            compression.encode([self._coded[bucket].channels[slot].job(tensor.detach())])
 
     def lack(self, bucket: int, slot: int) -> None:
         """See `BucketSums`."""
-        self._sums.lack(bucket, slot)
+        self.put(bucket, slot, self.buckets[bucket].views[slot].zero_())
 
     def send(self, bucket: int) -> list[Any]:
         """See `BucketSums`."""
-        return self._sums.send(bucket)
-
-    def finish(self, kept: Callable[[int], bool]) -> None:
-        """See `BucketSums`."""
-        self._sums.finish(kept)
-
-    def held_back(self) -> dict[int, Any]:
-        """See `BucketSums`."""
-        return self._sums.held_back()
-
-    def hold_back(self, held: Mapping[int, Any]) -> None:
-        """See `BucketSums`."""
-        self._sums.hold_back(held)
-
-
-class CompressedSums:
-    """Sums of codes that all workers give each other; each worker decodes and adds them in the order of ranks.
-
-    Args:
-        exchanges: of the workers.
-        compression: how tensors are coded.
-        buckets: in the order in which they are sent.
-    """
-
-    in_place = False
-
-    @property
-    def code(self) -> dict[str, Any] | None:
-        """See `BucketSums`."""
-        return self._compression.parameters()
-
-    def __init__(self, exchanges: Exchanges, compression: Compression, buckets: Sequence[Bucket]) -> None:
-        self._exchanges, self._compression, self.buckets = exchanges, compression, buckets
-        self._coded = [_CodedBucket(compression, bucket) for bucket in buckets]
-
-    def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """See `BucketSums`. Costs a pass over the tensor and its residual."""
-        self._compression.encode([self._coded[bucket].channels[slot].job(tensor.detach())])
-
-    def lack(self, bucket: int, slot: int) -> None:
-        """See `BucketSums`."""
-        self.put(bucket, slot, torch.zeros_like(self.buckets[bucket].views[slot]))
-
-    def send(self, bucket: int) -> list[Any]:
-        """See `BucketSums`."""
+        if self._followed() is None:
+            return self._plain.send(bucket)
         coded = self._coded[bucket]
         if coded.rows is None:
             coded.rows = [torch.empty_like(coded.codes) for _ in range(self._exchanges.count)]
@@ -125,14 +85,18 @@ class CompressedSums:
 
     def finish(self, kept: Callable[[int], bool]) -> None:
         """See `BucketSums`. The residual of a tensor that no worker has is unchanged."""
+        compression = self._followed()
+        if compression is None:
+            return
         jobs, used = [], []
         for bucket, coded in zip(self.buckets, self._coded, strict=True):
             assert coded.rows is not None
-            for i, view, channel, codes in zip(bucket.places, bucket.views, coded.channels, coded.slices, strict=True):
+            arrived = zip(*[coded.layout.views(row) for row in coded.rows], strict=True)
+            for i, view, channel, codes in zip(bucket.places, bucket.views, coded.channels, arrived, strict=True):
                 if kept(i):
-                    jobs.append(([codes(row) for row in coded.rows], view))
+                    jobs.append((codes, view))
                     used.append(channel)
-        self._compression.decode_sums(jobs)
+        compression.decode_sums(jobs)
         for channel in used:
             channel.commit()
 
@@ -149,8 +113,9 @@ class CompressedSums:
                 channel.residual.zero_()
 
     def _channels(self) -> Iterator[tuple[int, Channel]]:
-        for bucket, coded in zip(self.buckets, self._coded, strict=True):
-            yield from zip(bucket.places, coded.channels, strict=True)
+        if self._followed() is not None:
+            for bucket, coded in zip(self.buckets, self._coded, strict=True):
+                yield from zip(bucket.places, coded.channels, strict=True)
 
 
 class _CodedBucket:
@@ -159,33 +124,20 @@ class _CodedBucket:
     Attributes:
         codes: the buffer (uint8).
         channels: a `Channel` for each tensor, which codes into its slice.
-        slices: for each tensor, what takes the tensor's codes out of a buffer like ``codes``.
+        layout: where each tensor's codes are in such a buffer.
         rows: buffers of all ranks, once made.
     """
 
     def __init__(self, compression: Compression, bucket: Bucket) -> None:
-        self.rows: list[Any] | None = None
-        self.slices: list[Callable[[Any], Any]] = []
-        at = 0
         for i, view in zip(bucket.places, bucket.views, strict=True):
             compression.check(f"tensor {i}", view.dtype)
-            shape, dtype = compression.code_shape(view.shape)
-            length = _bytes(shape, dtype)
-            self.slices.append(_slice(at, length, shape, dtype))
-            at += -(-length // ALIGNED) * ALIGNED
-        self.codes = torch.zeros(at, dtype=torch.uint8, device=bucket.flat.device)
+        self.rows: list[Any] | None = None
+        self.layout = Layout([compression.code_shape(view.shape) for view in bucket.views])
+        self.codes = torch.zeros(self.layout.size, dtype=torch.uint8, device=bucket.flat.device)
         self.channels = [
-            Channel(compression, view.shape, view.dtype, view.device, codes(self.codes))
-            for view, codes in zip(bucket.views, self.slices, strict=True)
+            Channel(compression, view.shape, view.dtype, view.device, codes)
+            for view, codes in zip(bucket.views, self.layout.views(self.codes), strict=True)
         ]
-
-
-def _bytes(shape: Sequence[int], dtype: Any) -> int:
-    return int(torch.Size(shape).numel() * dtype.itemsize)
-
-
-def _slice(at: int, length: int, shape: Sequence[int], dtype: Any) -> Callable[[Any], Any]:
-    return lambda row: row[at : at + length].view(dtype).view(shape)
 
 
 class PushedSums(InPlaceSums):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,17 +37,17 @@ SumJob = tuple[Sequence[Any], Any]
 class Compression(ABC):
     """Encoding of arrays. Equal parameters make equal codes.
 
-    Attributes:
+    Args:
         name: ``type`` among the parameters.
         threshold: threshold of the encoding; 0 if it has none.
     """
 
-    name: ClassVar[str]
-    threshold = 0.0
+    def __init__(self, name: str, threshold: float = 0.0) -> None:
+        self.name, self.threshold = name, threshold
 
-    @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Return the parameters from which `compression` makes an equal instance: JSON types."""
+        return {"type": self.name}
 
     @abstractmethod
     def check(self, key: Key, dtype: Any) -> None:
@@ -105,12 +105,12 @@ class Quantized(Compression):
             raise RefusedError(f"expected a finite number as threshold, got {threshold!r}")
         if bits == 2 and not np.float32(threshold) > 0:
             raise RefusedError(f"expected a threshold above 0 for 2bit, got {threshold}")
-        self.bits, self.threshold = bits, float(threshold)
-        self.name = f"{bits}bit"  # type: ignore[misc]
+        super().__init__(f"{bits}bit", float(threshold))
+        self.bits = bits
 
     def parameters(self) -> dict[str, Any]:
         """See `Compression`."""
-        return {"type": self.name, "threshold": self.threshold}
+        return {**super().parameters(), "threshold": self.threshold}
 
     def check(self, key: Key, dtype: Any) -> None:
         """See `Compression`."""
@@ -123,22 +123,38 @@ class Quantized(Compression):
 
     def encode_by_torch(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
         """See `Compression`."""
-        encode_by_torch(self.bits, self.threshold, value, residual, left, codes)
+        limit = torch.tensor(self.threshold, dtype=torch.float32, device=value.device)
+        r = (residual + value).reshape(-1)
+        if self.bits == 2:
+            above, below = r >= limit, r <= -limit
+            sent = torch.where(above, limit, torch.where(below, -limit, torch.zeros_like(limit)))
+            code = torch.where(above, 3, torch.where(below, 2, 0))
+        else:
+            code = (r > limit).to(torch.int64)
+            sent = 2.0 * code.to(torch.float32) - 1.0
+        left.view(-1).copy_(r - sent)
+        per_byte = 8 // self.bits
+        padded = torch.zeros(codes.numel() * per_byte, dtype=torch.int64, device=value.device)
+        padded[: code.numel()] = code
+        codes.copy_((padded.view(-1, per_byte) << self._shifts(value.device)).sum(1))
 
     def decode_by_torch(self, codes: Any, out: Any) -> None:
         """See `Compression`."""
-        decode_by_torch(self.bits, self.threshold, codes, out)
+        values = [0.0, 0.0, -self.threshold, self.threshold] if self.bits == 2 else [-1.0, 1.0]
+        table = torch.tensor(values, dtype=torch.float32, device=codes.device)
+        code = (codes.to(torch.int64)[:, None] >> self._shifts(codes.device)) & (2**self.bits - 1)
+        out.view(-1).copy_(table[code.reshape(-1)[: out.numel()]])
+
+    def _shifts(self, device: Any) -> Any:
+        return torch.arange(8 - self.bits, -1, -self.bits, device=device)
 
 
 class Rounded(Compression):
     """Rounding to float16 or bfloat16, without a residual."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.dtype = name, {"fp16": torch.float16, "bf16": torch.bfloat16}[name]  # type: ignore[misc]
-
-    def parameters(self) -> dict[str, Any]:
-        """See `Compression`."""
-        return {"type": self.name}
+        super().__init__(name)
+        self.dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[name]
 
     def check(self, key: Key, dtype: Any) -> None:
         """See `Compression`."""
@@ -228,36 +244,3 @@ class Channel:
     def commit(self) -> None:
         """Update the residual after the last value sent has arrived."""
         self.residual, self._left = self._left, self.residual
-
-
-# ---- where native kernels do not reach ------------------------------------------------------------------------
-
-
-def encode_by_torch(bits: int, threshold: float, value: Any, residual: Any, left: Any, codes: Any) -> None:
-    """Do as the native kernel, in torch operations, for tensors on other devices."""
-    limit = torch.tensor(threshold, dtype=torch.float32, device=value.device)
-    r = (residual + value).reshape(-1)
-    if bits == 2:
-        above, below = r >= limit, r <= -limit
-        sent = torch.where(above, limit, torch.where(below, -limit, torch.zeros_like(limit)))
-        code = torch.where(above, 3, torch.where(below, 2, 0))
-    else:
-        code = (r > limit).to(torch.int64)
-        sent = 2.0 * code.to(torch.float32) - 1.0
-    left.view(-1).copy_(r - sent)
-    per_byte = 8 // bits
-    padded = torch.zeros(codes.numel() * per_byte, dtype=torch.int64, device=value.device)
-    padded[: code.numel()] = code
-    codes.copy_((padded.view(-1, per_byte) << _shifts(bits, value.device)).sum(1))
-
-
-def decode_by_torch(bits: int, threshold: float, codes: Any, out: Any) -> None:
-    """Do as the native kernel, in torch operations, for tensors on other devices."""
-    values = [0.0, 0.0, -threshold, threshold] if bits == 2 else [-1.0, 1.0]
-    table = torch.tensor(values, dtype=torch.float32, device=codes.device)
-    code = (codes.to(torch.int64)[:, None] >> _shifts(bits, codes.device)) & (2**bits - 1)
-    out.view(-1).copy_(table[code.reshape(-1)[: out.numel()]])
-
-
-def _shifts(bits: int, device: Any) -> Any:
-    return torch.arange(8 - bits, -1, -bits, device=device)

@@ -52,8 +52,9 @@ from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
-from feedline.kvstore.bucket_sums import ALIGNED, StoreSums
+from feedline.kvstore.bucket_sums import StoreSums
 from feedline.kvstore.compression import Channel, Compression, compression
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
 from feedline.kvstore.table import Entry, Group, Table, grouped_ids
@@ -441,7 +442,7 @@ class DistStore(KVStore):
         exchanges = self._ranks.exchanges
         undo = None
         try:
-            undo = self._table.attempt(sums)
+            undo = self._table.update(sums)
         except Exception as error:
             self._update_error = error
         flags = await exchanges.meet("update by a function", [float(self._update_error is not None)])
@@ -475,21 +476,20 @@ class DistStore(KVStore):
         assert compression is not None
         await self._await_sums()
         entries = [one.entry for one in given]
-        sent, offsets = _codes_in_a_row([entry.channels[0] for entry in entries])
+        sent, layout = _codes_in_a_row([entry.channels[0] for entry in entries])
         if sent.numel():
             if self._rows is None or self._rows[0].shape != sent.shape or self._rows[0].device != sent.device:
                 self._rows = [torch.empty_like(sent) for _ in range(self._ranks.count)]
+            works = self._ranks.exchanges.begin_sharing(sent, self._rows)
+            codes, left = [layout.views(row) for row in self._rows], list(range(len(entries)))
             # What has arrived is decoded while the rest travels.
-            left = [one for one in zip(entries, offsets, strict=True) if one[0].channels[0].codes.numel()]
-            for arrived, work in enumerate(self._ranks.exchanges.begin_sharing(sent, self._rows), 1):
+            for arrived, work in enumerate(works, 1):
                 await Waiting([work])
                 jobs = []
-                for entry, at in left:
-                    codes = entry.channels[0].codes
-                    end = at + codes.nbytes
-                    if end > arrived * SHARED_BYTES:
+                for k in left:
+                    if layout.begins[k] + codes[0][k].nbytes > arrived * SHARED_BYTES:
                         break
-                    jobs.append(([row[at:end].view(codes.dtype).view(codes.shape) for row in self._rows], entry.merged))
+                    jobs.append(([views[k] for views in codes], entries[k].merged))
                 left = left[len(jobs) :]
                 compression.decode_sums(jobs)
         await self._apply([(entry, entry.merged) for entry in entries])
@@ -577,25 +577,19 @@ def _has_rows(given: Sequence[PushedValue]) -> bool:
     return any(one.rows is not None for one in given)
 
 
-def _codes_in_a_row(channels: Sequence[Channel]) -> tuple[Any, list[int]]:
-    """One buffer with the codes of all channels, and where each begins; they lie in it from now on."""
-    offsets, end = [], 0
-    for channel in channels:
-        offsets.append(end)
-        end += -(-channel.codes.nbytes // ALIGNED) * ALIGNED
-    filled = [(channel, at) for channel, at in zip(channels, offsets, strict=True) if channel.codes.numel()]
-    if not filled:
-        return torch.empty(0, dtype=torch.uint8), offsets
-    first = filled[0][0].codes
+def _codes_in_a_row(channels: Sequence[Channel]) -> tuple[Any, Layout]:
+    """Return one buffer with the codes of all channels, and its layout; the codes are kept in it from now on."""
+    layout = Layout([(channel.codes.shape, channel.codes.dtype) for channel in channels])
+    first = channels[0].codes
     storage = first.untyped_storage()
-    if storage.nbytes() != end or any(channel.codes.data_ptr() != storage.data_ptr() + at for channel, at in filled):
-        buffer = torch.zeros(end, dtype=torch.uint8, device=first.device)
-        for channel, at in filled:
-            codes = channel.codes
-            channel.codes = buffer[at : at + codes.nbytes].view(codes.dtype).view(codes.shape)
-            channel.codes.copy_(codes)
-        return buffer, offsets
-    return first.new_empty(0, dtype=torch.uint8).set_(storage), offsets
+    places = [(channel, storage.data_ptr() + at) for channel, at in zip(channels, layout.begins, strict=True)]
+    if storage.nbytes() == layout.size and all(c.codes.data_ptr() == at for c, at in places if c.codes.numel()):
+        return first.new_empty(0, dtype=torch.uint8).set_(storage), layout
+    buffer = torch.zeros(layout.size, dtype=torch.uint8, device=first.device)
+    for channel, codes in zip(channels, layout.views(buffer), strict=True):
+        codes.copy_(channel.codes)
+        channel.codes = codes
+    return buffer, layout
 
 
 def _given(key: Any, value: Any) -> dict[Key, list[Any]]:

@@ -14,13 +14,14 @@ rules treat all other rows as zeros.
 
 from __future__ import annotations
 
+import importlib
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +31,6 @@ from feedline.errors import StateError
 from feedline.kvstore.base import Key
 from feedline.updates import Formula, UpdateStages, formulas, update
 
-T = TypeVar("T")
 States = dict[str, Any]
 
 #: Name of the state that is a copy of a weight in single precision.
@@ -38,6 +38,22 @@ MASTER = "master"
 
 #: Largest absolute value of a parameter, so that products with weights fit into single precision.
 MOST = 1e30
+
+
+class KeyUpdate(NamedTuple):
+    """One update of a key, with the numbers that hold for it.
+
+    Attributes:
+        key: the key.
+        number: number of updates of this key, including this one.
+        learning_rate: factor of the step.
+        wd: weight decay.
+    """
+
+    key: Key
+    number: int
+    learning_rate: float
+    wd: float
 
 
 @dataclass
@@ -63,6 +79,8 @@ class Optimizer(ABC):
     #: Whether the rule cannot fail after `prepare`, with gradients of any floating-point dtype; the store then keeps no
     #: copy to undo an update, and converts no gradients for weights that are kept in single precision.
     cannot_fail: ClassVar[bool] = False
+    #: Parameters that are decays, from 0 to below 1.
+    decays: ClassVar[tuple[str, ...]] = ()
     #: Parameters that depend on the number of workers, devices or samples in a push. They belong to the present run and
     #: are never saved, as another run may differ. A rule with more of them adds their names.
     of_the_run: ClassVar[tuple[str, ...]] = ("rescale_grad",)
@@ -112,6 +130,8 @@ class Optimizer(ABC):
         flag = isinstance(default, bool)
         if not (isinstance(value, bool) if flag else number or (default is None and value is None)):
             raise RefusedError(f"expected a number of at most {MOST:g} as {name} of {self.name}, got {value!r}")
+        if name in self.decays and not 0 <= value < 1:
+            raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         # torch accepts integer factors of up to 64 bits, and any float.
         return float(value) if number and abs(value) >= 2**63 else value
 
@@ -151,11 +171,6 @@ class Optimizer(ABC):
         """Unregister a store."""
         self._stores = [one for one in self._stores if one() not in (None, store)]
         self._prepared = {}
-
-    @property
-    def limit(self) -> float:
-        """``clip_gradient``, infinite if there is none."""
-        return math.inf if self.clip_gradient is None else self.clip_gradient
 
     @abstractmethod
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
@@ -206,13 +221,14 @@ class Optimizer(ABC):
         """Return the state of that name before the first update: zeros, in a new tensor like the weight."""
         return weight if name == MASTER else torch.zeros_like(weight)
 
-    def at(self, key: Key, count: int) -> tuple[Optimizer, int]:
-        """Return the rule for an update of a key, and its count: itself, unless numbers depend on key or count."""
-        return self, count
+    def at(self, key: Key, count: int) -> KeyUpdate:
+        """Return the numbers for an update of a key: the parameters, unless they depend on key or count."""
+        return KeyUpdate(key, count, self.learning_rate, self.wd)
 
-    def _planned(self, weight: Any, gradient: Any, states: States, count: int, rounded: Any) -> list[_Planned]:
+    def _begin(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_Planned]:
         """Follow the rule, or return the update that does so; only that writes ``rounded``, a copy of the weight."""
-        self.rule(weight, gradient, states, count)
+        self.key = now.key
+        self.rule(weight, gradient, states, now.number)
         return []
 
     def name_of(self, key: Key) -> str:
@@ -221,7 +237,7 @@ class Optimizer(ABC):
 
     def __call__(self, key: Key, gradient: Any, weight: Any) -> None:
         """Update a weight in place by a dense gradient, or a coalesced ``torch.sparse_coo`` one."""
-        _run(self._update(key, gradient, weight))
+        self._run(self._update(key, gradient, weight))
 
     def update_all(self, updates: Iterable[tuple[Key, Any, Any]]) -> None:
         """Update many weights, as calls with (key, gradient, weight) would; keys differ.
@@ -238,7 +254,7 @@ class Optimizer(ABC):
                     self(key, gradient, weight)
         finally:
             # If one has failed, those before it are done, as their counts say.
-            _run(planned)
+            self._run(planned)
 
     def _update(self, key: Key, gradient: Any, weight: Any) -> list[_Planned]:
         """Update a weight; returns what is left to do of it."""
@@ -251,17 +267,16 @@ class Optimizer(ABC):
             target = states.pop(MASTER)
             if not self.cannot_fail or gradient.layout is not torch.strided:
                 gradient = gradient.to(target.dtype)
-        self.key = key
-        rule, number = self.at(key, count)
+        now = self.at(key, count)
         if gradient.layout is torch.strided:
-            planned = rule._planned(target, gradient, states, number, None if target is weight else weight)
+            planned = self._begin(target, gradient, states, now, None if target is weight else weight)
         elif not getattr(self, "lazy_update", False):
-            rule.rule(target, gradient.to_dense(), states, number)
+            self._run(self._begin(target, gradient.to_dense(), states, now, None))
         else:
             rows = gradient.indices()[0]
             parts = {name: state.index_select(0, rows) for name, state in states.items()}
             part = target.index_select(0, rows)
-            rule.rule(part, gradient.values(), parts, number)
+            self._run(self._begin(part, gradient.values(), parts, now, None))
             target.index_copy_(0, rows, part)
             for name, changed in parts.items():
                 states[name].index_copy_(0, rows, changed)
@@ -269,6 +284,28 @@ class Optimizer(ABC):
             weight.copy_(target)
         self._counts[key] = count
         return planned
+
+    def _run(self, planned: list[_Planned]) -> None:
+        """Make updates: those with the same formula and numbers by one native call."""
+        together: dict[Any, list[_Planned]] = {}
+        limit = math.inf if self.clip_gradient is None else self.clip_gradient
+        for one in planned:
+            step, weight, _, rounded = one
+            numbers = step.formula.numbers(), step.inner, step.outer, step.bound, step.noise_factor
+            kind = type(step.formula), numbers, weight.dtype, weight.device, rounded is None, step.noise is None
+            together.setdefault(kind, []).append(one)
+        for same in together.values():
+            step, _, _, rounded = same[0]
+            update(
+                step.formula,
+                [one.weight for one in same],
+                [one.gradient for one in same],
+                [list(states) for states in zip(*[one.step.states for one in same], strict=True)],
+                UpdateStages(step.inner, limit, step.outer, step.noise_factor, bound=step.bound),
+                factors=[self.rescale_grad] * len(same),
+                noise=None if step.noise is None else [one.step.noise for one in same],
+                copies=None if rounded is None else [one.rounded for one in same],
+            )
 
     # ---- states ---------------------------------------------------------------------------------------------
 
@@ -309,6 +346,8 @@ class FormulaStep(NamedTuple):
         outer: weight decay that is added afterwards.
         bound: largest absolute value of the weight's elements.
         gradient: gradient in place of the pushed one; None: that one.
+        noise: what is added to the weight, times ``noise_factor``; None: nothing.
+        noise_factor: factor of the noise.
     """
 
     formula: Formula
@@ -317,65 +356,57 @@ class FormulaStep(NamedTuple):
     outer: float = 0.0
     bound: float = math.inf
     gradient: Any = None
+    noise: Any = None
+    noise_factor: float = 1.0
 
 
 class FormulaOptimizer(Optimizer):
     """A rule that is a formula with numbers for each weight and update, so that one call can do many weights."""
 
+    cannot_fail: ClassVar[bool] = True
+
     @abstractmethod
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
-        """Return what to do to a weight; None: nothing this time. For arguments see `Optimizer.rule`."""
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
+        """Return what to do to a weight; None: nothing this time.
+
+        Args:
+            weight: see `Optimizer.rule`.
+            gradient: see `Optimizer.rule`.
+            states: see `Optimizer.rule`.
+            now: the update.
+        """
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
-        if (step := self.step(weight, gradient, states, count)) is not None:
-            _run([_Planned(self, step, weight, gradient, None)])
+        self._run(self._plan(weight, gradient, states, KeyUpdate(self.key, count, self.learning_rate, self.wd), None))
 
-    def _planned(self, weight: Any, gradient: Any, states: States, count: int, rounded: Any) -> list[_Planned]:
+    def _begin(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_Planned]:
         if type(self).rule is not FormulaOptimizer.rule:  # it may do more than the formula
-            return super()._planned(weight, gradient, states, count, rounded)
-        step = self.step(weight, gradient, states, count)
-        return [] if step is None else [_Planned(self, step, weight, gradient, rounded)]
+            return super()._begin(weight, gradient, states, now, rounded)
+        return self._plan(weight, gradient, states, now, rounded)
+
+    def _plan(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_Planned]:
+        step = self.step(weight, gradient, states, now)
+        if step is None:
+            return []
+        planned = [_Planned(step, weight, gradient if step.gradient is None else step.gradient, rounded)]
+        if step.noise is None:
+            return planned
+        self._run(planned)  # now, so that the noise for one weight is in memory at a time
+        return []
 
 
 class _Planned(NamedTuple):
     """An update of a weight, and of its copy in another precision, if ``rounded`` is one."""
 
-    rule: FormulaOptimizer
     step: FormulaStep
     weight: Any
     gradient: Any
     rounded: Any
 
 
-def _run(planned: list[_Planned]) -> None:
-    """Make updates: those with the same formula and numbers by one native call."""
-    together: dict[Any, tuple[Formula, UpdateStages, list[Any]]] = {}
-    for rule, step, weight, pushed, rounded in planned:
-        gradient = pushed if step.gradient is None else step.gradient
-        stages = UpdateStages(step.inner, rule.limit, step.outer, bound=step.bound)
-        kind = type(step.formula), weight.dtype, weight.device, rounded is None
-        group = together.setdefault((*kind, step.formula.numbers(), stages.numbers()), (step.formula, stages, []))
-        group[2].append((weight, gradient, rule.rescale_grad, rounded, *step.states))
-    for formula, stages, parts in together.values():
-        weights, gradients, factors, copies, *states = map(list, zip(*parts, strict=True))
-        wide = None if copies[0] is None else copies
-        update(formula, weights, gradients, states, stages, factors=factors, copies=wide)
-
-
-def shown_as(name: str) -> Callable[[type[T]], type[T]]:
-    """Name a class in logs and pickles as MXNet does, where code has to tell it from a learner of that name."""
-
-    def named(rule: type[T]) -> type[T]:
-        rule.__name__ = rule.__qualname__ = name
-        return rule
-
-    return named
-
-
-@shown_as("SGD")
 @dataclass
-class SGDOptimizer(FormulaOptimizer):
+class SGD(FormulaOptimizer):
     """SGD: ``v = momentum v - lr (g + wd w)``, ``w += v``; stateless without momentum.
 
     Attributes:
@@ -384,7 +415,6 @@ class SGDOptimizer(FormulaOptimizer):
     """
 
     name: ClassVar[str] = "sgd"
-    cannot_fail: ClassVar[bool] = True
     momentum: float = 0.0
     lazy_update: bool = True
 
@@ -393,45 +423,39 @@ class SGDOptimizer(FormulaOptimizer):
         """See `Optimizer`."""
         return ("momentum",) if self.momentum else ()
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        return self.step_at(self.learning_rate, self.momentum, states)
-
-    def step_at(self, rate: float, momentum: float, states: States) -> FormulaStep:
-        """Return the step with a learning rate and momentum of its own."""
-        if "momentum" in states:
-            return FormulaStep(formulas.MomentumFormula(momentum, -rate, 1.0), [states["momentum"]], outer=self.wd)
-        return FormulaStep(formulas.StepFormula(-rate), outer=self.wd)
+        if "momentum" not in states:
+            return FormulaStep(formulas.StepFormula(-now.learning_rate), outer=now.wd)
+        formula = formulas.MomentumFormula(self.momentum, -now.learning_rate, 1.0)
+        return FormulaStep(formula, [states["momentum"]], outer=now.wd)
 
 
 @dataclass
-class Momentum(SGDOptimizer):
-    """`SGDOptimizer` with a default momentum of 0.9."""
+class Momentum(SGD):
+    """`SGD` with a default momentum of 0.9."""
 
     name: ClassVar[str] = "momentum"
     momentum: float = 0.9
 
 
-@shown_as("NAG")
 @dataclass
-class NAGOptimizer(SGDOptimizer):
+class NAG(SGD):
     """Nesterov's: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``; SGD without momentum."""
 
     name: ClassVar[str] = "nag"
     lazy_update: bool = False
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        rate, momentum = self.learning_rate, self.momentum
         if "momentum" not in states:
-            return self.step_at(rate, momentum, states)
-        formula = formulas.MomentumFormula(momentum, -rate, momentum, -rate)
-        return FormulaStep(formula, [states["momentum"]], outer=self.wd)
+            return super().step(weight, gradient, states, now)
+        formula = formulas.MomentumFormula(self.momentum, -now.learning_rate, self.momentum, -now.learning_rate)
+        return FormulaStep(formula, [states["momentum"]], outer=now.wd)
 
 
-@shown_as("Adam")
 @dataclass
-class AdamOptimizer(FormulaOptimizer):
+class Adam(FormulaOptimizer):
     """Adam with bias correction in the learning rate; weight decay is added to the gradient before clipping.
 
     Attributes:
@@ -443,31 +467,23 @@ class AdamOptimizer(FormulaOptimizer):
 
     name: ClassVar[str] = "adam"
     keeps: ClassVar[tuple[str, ...]] = ("mean", "variance")
-    cannot_fail: ClassVar[bool] = True
+    decays: ClassVar[tuple[str, ...]] = ("beta1", "beta2")
     learning_rate: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     lazy_update: bool = True
 
-    def checked(self, name: str, value: Any) -> Any:
-        """See `Optimizer`."""
-        value = super().checked(name, value)
-        if name in ("beta1", "beta2") and not 0 <= value < 1:
-            raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
-        return value
-
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
         beta1, beta2 = self.beta1, self.beta2
-        rate = self.learning_rate * math.sqrt(1 - beta2**count) / (1 - beta1**count)
+        rate = now.learning_rate * math.sqrt(1 - beta2**now.number) / (1 - beta1**now.number)
         formula = formulas.AdamFormula(beta1, _rest(beta1), beta2, _rest(beta2), 1.0, self.epsilon, -rate)
-        return FormulaStep(formula, [states["mean"], states["variance"]], inner=self.wd)
+        return FormulaStep(formula, [states["mean"], states["variance"]], inner=now.wd)
 
 
-@shown_as("RMSProp")
 @dataclass
-class RMSPropOptimizer(FormulaOptimizer):
+class RMSProp(FormulaOptimizer):
     """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` includes weight decay.
 
     Centered (Graves, 2013), with the mean ``m = gamma1 m + (1 - gamma1) g``, it is
@@ -482,7 +498,6 @@ class RMSPropOptimizer(FormulaOptimizer):
     """
 
     name: ClassVar[str] = "rmsprop"
-    cannot_fail: ClassVar[bool] = True
     learning_rate: float = 0.001
     gamma1: float = 0.9
     gamma2: float = 0.9
@@ -495,9 +510,9 @@ class RMSPropOptimizer(FormulaOptimizer):
         """See `Optimizer`."""
         return ("square", "mean", "step") if self.centered else ("square",)
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        keep, fresh, along = self.gamma1, 1 - self.gamma1, -self.learning_rate
+        keep, fresh, along = self.gamma1, 1 - self.gamma1, -now.learning_rate
         bound = self.clip_weights if self.clip_weights is not None and self.clip_weights > 0 else math.inf
         formula: Formula
         if "mean" in states:
@@ -505,12 +520,11 @@ class RMSPropOptimizer(FormulaOptimizer):
             kept = [states["square"], states["mean"], states["step"]]
         else:
             formula, kept = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
-        return FormulaStep(formula, kept, inner=self.wd, bound=bound)
+        return FormulaStep(formula, kept, inner=now.wd, bound=bound)
 
 
-@shown_as("AdaGrad")
 @dataclass
-class AdaGradOptimizer(FormulaOptimizer):
+class AdaGrad(FormulaOptimizer):
     """AdaGrad: ``h += g^2``, ``w -= lr (g / sqrt(h + eps) + wd w)``.
 
     Attributes:
@@ -520,13 +534,12 @@ class AdaGradOptimizer(FormulaOptimizer):
 
     name: ClassVar[str] = "adagrad"
     keeps: ClassVar[tuple[str, ...]] = ("history",)
-    cannot_fail: ClassVar[bool] = True
     eps: float = 1e-7
     lazy_update: bool = True
 
-    def step(self, weight: Any, gradient: Any, states: States, count: int) -> FormulaStep | None:
+    def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        formula = formulas.AdaGradFormula(1.0, 1.0, self.eps, 1 - self.learning_rate * self.wd, -self.learning_rate)
+        formula = formulas.AdaGradFormula(1.0, 1.0, self.eps, 1 - now.learning_rate * now.wd, -now.learning_rate)
         return FormulaStep(formula, [states["history"]])
 
 
@@ -552,13 +565,13 @@ def _alive(stores: Iterable[Any]) -> list[Any]:
     return [store for store in (one() for one in stores) if store is not None]
 
 
-# Pickles find them under the names that they show.
-SGD, Adam, RMSProp, AdaGrad = SGDOptimizer, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer
-NAG = NAGOptimizer
-
-_RULES: dict[str, type[Optimizer]] = {
-    rule.name: rule
-    for rule in (SGDOptimizer, Momentum, NAGOptimizer, AdamOptimizer, RMSPropOptimizer, AdaGradOptimizer, Test)
+#: MXNet's rarer rules, and the module that registers them.
+_RARER = ("adadelta", "adamax", "dcasgd", "ftml", "ftrl", "lamb", "lars", "lbsgd", "nadam", "sgld", "signum")
+_RARER_RULES = "feedline.mxnet._rarer_rules"
+#: Rules by name; the name of a module if that is still to be imported.
+_RULES: dict[str, type[Optimizer] | str] = {
+    **{rule.name: rule for rule in (SGD, Momentum, NAG, Adam, RMSProp, AdaGrad, Test)},
+    **dict.fromkeys(_RARER, _RARER_RULES),
 }
 
 
@@ -568,10 +581,15 @@ def register_optimizer(rule: type[Optimizer]) -> type[Optimizer]:
     Raises:
         ValueError: the name is taken, or not in lower case.
     """
-    if rule.name in _RULES or rule.name != rule.name.lower():
+    if _RULES.get(rule.name, rule.__module__) != rule.__module__ or rule.name != rule.name.lower():
         raise ValueError(f"expected a new name in lower case, got {rule.name!r}")
     _RULES[rule.name] = rule
     return rule
+
+
+def in_every_process(rule: Optimizer) -> bool:
+    """Return whether feedline itself registers the rule, so that its name and parameters make it in any process."""
+    return _RULES.get(rule.name) is type(rule) and type(rule).__module__.startswith("feedline.")
 
 
 def optimizer(name: str, **parameters: Any) -> Optimizer:
@@ -583,6 +601,10 @@ def optimizer(name: str, **parameters: Any) -> Optimizer:
     if name not in _RULES:
         raise RefusedError(f"expected an optimizer of {', '.join(map(repr, sorted(_RULES)))}, got {name!r}")
     rule = _RULES[name]
+    if isinstance(rule, str):
+        importlib.import_module(rule)
+        rule = _RULES[name]
+    assert not isinstance(rule, str), "expected the module to register the rule"
     known = [one.name for one in fields(rule) if one.init]
     unknown = sorted(set(parameters) - set(known))
     if unknown:

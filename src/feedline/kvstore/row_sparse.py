@@ -83,6 +83,23 @@ def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
         )
 
 
+def paired(key: Key, stored: Any, outs: Sequence[Any], row_ids: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return each out of a pull with its row numbers: those of its own, or one array for all; both are checked.
+
+    Raises:
+        RefusedError: the stored array is a scalar, or outs and row numbers do not fit it or each other.
+    """
+    if not stored.dim():
+        raise RefusedError(f"expected a key with rows, got {key!r}, which is a scalar")
+    wanted = [checked_ids(key, one, stored.shape[0]) for one in row_ids]
+    wanted = wanted * len(outs) if len(wanted) == 1 else wanted
+    if len(wanted) != len(outs):
+        raise RefusedError(f"expected row_ids for {len(outs)} outs of key {key!r}, or one for all, got {len(wanted)}")
+    for out, ids in zip(outs, wanted, strict=True):
+        check_out(key, out, ids, stored)
+    return list(zip(outs, wanted, strict=True))
+
+
 def pull(stored: Any, ids: Any, out: Any) -> None:
     """Fill an out that `check_out` has accepted; rows are cast to its dtype."""
     ids = ids.to(stored.device)

@@ -99,17 +99,7 @@ class Table:
     def found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         """Return the entries of keys, in the order in which keys are visited."""
         self.check_open()
-        unknown = [key for key in given if key not in self.entries]
-        if unknown:
-            raise unknown_key(self.entries, unknown[0])
-        entries = self.entries
-        if len(given) < 2:
-            order: Iterable[Key] = given
-        elif type(next(iter(given))) is int:  # keys of a call are of one kind
-            order = sorted(given)
-        else:
-            order = sorted(given, key=lambda key: entries[key].place)
-        return [(entries[key], given[key]) for key in order]
+        return visited(self.entries, given)
 
     def check_new(self, given: Mapping[Key, Sequence[Any]], outs: Mapping[Key, Sequence[Any]] | None = None) -> None:
         """Raise RefusedError for keys that cannot be created, and for outs of their broadcast that do not fit."""
@@ -210,21 +200,10 @@ class Table:
 
     def pull_rows(self, outs: Mapping[Key, Sequence[Any]], ids: Mapping[Key, Sequence[Any]]) -> None:
         """Copy chosen rows to every out."""
-        todo = []
-        for entry, tensors in self.found(outs):
-            if entry.stored.dim() == 0:
-                raise RefusedError(f"expected a key with rows, got {entry.key!r}, which is a scalar")
-            wanted = [rows.checked_ids(entry.key, one, entry.stored.shape[0]) for one in ids[entry.key]]
-            wanted = wanted * len(tensors) if len(wanted) == 1 else wanted
-            if len(wanted) != len(tensors):
-                raise RefusedError(
-                    f"expected row_ids for {len(tensors)} outs of key {entry.key!r}, or one for all, got {len(wanted)}"
-                )
-            for tensor, one in zip(tensors, wanted, strict=True):
-                rows.check_out(entry.key, tensor, one, entry.stored)
-                todo.append((entry.stored, one, tensor))
-        for stored, one, tensor in todo:
-            rows.pull(stored, one, tensor)
+        todo = [(e.stored, rows.paired(e.key, e.stored, tensors, ids[e.key])) for e, tensors in self.found(outs)]
+        for stored, pairs in todo:
+            for out, one in pairs:
+                rows.pull(stored, one, out)
 
     def can_fuse(self, values: Sequence[Group], outs: Sequence[Group]) -> bool:
         """Whether a push and a pull can be one pass: same keys, dense values, no updater, no compression."""
@@ -302,12 +281,12 @@ class Table:
         merging.run(jobs)
         return sums
 
-    def update(self, sums: Sequence[tuple[Entry, Any]]) -> None:
-        """Pass each sum to the updater; an exception undoes the whole update."""
-        self.attempt(sums)
+    def update(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """Pass each sum to the updater; an exception undoes the whole update.
 
-    def attempt(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
-        """Update, as `update`; returns a function that undoes it, valid until the next update."""
+        Returns:
+            A function that undoes the update, valid until the next one.
+        """
         updater = self.updater
         assert updater is not None
         if isinstance(updater, Optimizer):
@@ -401,10 +380,21 @@ class Table:
         self.entries, self.closed = {}, True
 
 
-def unknown_key(known: Iterable[Key], key: Key) -> RefusedError:
-    """Return the error for an unknown key."""
-    _check_kind(known, key)
-    return RefusedError(f"expected a key that was initialised, got {key!r}; call init first")
+def visited(entries: Mapping[Key, Any], given: Mapping[Key, Sequence[Any]]) -> list[tuple[Any, Sequence[Any]]]:
+    """Return the entries of keys, in the order in which keys are visited: ints ascending, strs as they were created.
+
+    Raises:
+        RefusedError: an unknown key.
+    """
+    for key in given:
+        if key not in entries:
+            _check_kind(entries, key)
+            raise RefusedError(f"expected a key that was initialised, got {key!r}; call init first")
+    order: Iterable[Key] = given
+    if len(given) > 1:
+        ints = type(next(iter(given))) is int  # keys of a call are of one kind
+        order = sorted(given) if ints else sorted(given, key=lambda key: entries[key].place)
+    return [(entries[key], given[key]) for key in order]
 
 
 def check_new_key(known: Collection[Key], key: Key, values: Sequence[Any]) -> None:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from feedline import kvstore
-from feedline.kvstore import adaptive_rules, layer_rules, step_rules
 from feedline.kvstore import optimizers as rules
-from feedline.kvstore.optimizers import Optimizer, shown_as
+from feedline.kvstore.optimizers import KeyUpdate, Optimizer
+from feedline.mxnet import _rarer_rules
 from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError, as_mxnet
 
@@ -85,6 +85,13 @@ class ScriptOptimizer(Optimizer):
             self._schedule = "" if value is None else f"{type(value).__name__} {getattr(value, '__dict__', value)}"
         super().__setattr__(name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "learning_rate": self.lr}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
     def checked(self, name: str, value: Any) -> Any:
         """See `feedline.kvstore.Optimizer`."""
         value = super().checked(name, value)
@@ -99,13 +106,12 @@ class ScriptOptimizer(Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        self.__dict__["learning_rate"] = rate
+        self._lr = rate
 
     @property
     def lr(self) -> float:
         """Learning rate that was set; a scheduler, if there is one, determines another."""
-        rate: float = self.__dict__["learning_rate"]
-        return rate
+        return self._lr
 
     @lr.setter
     def lr(self, rate: float) -> None:
@@ -146,20 +152,16 @@ class ScriptOptimizer(Optimizer):
 
     # ---- updates ------------------------------------------------------------------------------------------------
 
-    def at(self, key: Any, count: int) -> tuple[Optimizer, int]:
+    def at(self, key: Any, count: int) -> KeyUpdate:
         """See `feedline.kvstore.Optimizer`."""
         before, count = self.num_update, self.begin_num_update + count
         self.num_update = max(before, count)
         rate = self.lr
         if self.lr_scheduler is not None:
             rate = float(self.lr_scheduler(self.num_update if self._counts_first else before))
-        rate, wd = rate * self._multiplier(key, "lr_mult"), self.wd * self._multiplier(key, "wd_mult")
-        if self.lr_scheduler is None and (rate, wd) == (self.lr, self.wd):
-            return self, count
-        # This rule with other rates, for one update; it has the same states.
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, learning_rate=rate, wd=wd, lr_scheduler=None)
-        return made, count
+        return KeyUpdate(
+            key, count, rate * self._multiplier(key, "lr_mult"), self.wd * self._multiplier(key, "wd_mult")
+        )
 
     def name_of(self, key: Any) -> str:
         """See `feedline.kvstore.Optimizer`."""
@@ -186,113 +188,79 @@ class ScriptOptimizer(Optimizer):
         self.num_update = self.begin_num_update
 
 
-@shown_as("SGD")
-class ScriptSGD(ScriptOptimizer, rules.SGDOptimizer):
+class SGD(ScriptOptimizer, rules.SGD):
     """SGD, with momentum or without; see `feedline.kvstore.optimizers`."""
 
 
-@shown_as("NAG")
-class ScriptNAG(ScriptOptimizer, rules.NAGOptimizer):
+class NAG(ScriptOptimizer, rules.NAG):
     """Nesterov's accelerated gradient; see `feedline.kvstore.optimizers`."""
 
 
-@shown_as("Adam")
-class ScriptAdam(ScriptOptimizer, rules.AdamOptimizer):
+class Adam(ScriptOptimizer, rules.Adam):
     """Adam; see `feedline.kvstore.optimizers`."""
 
 
-@shown_as("RMSProp")
-class ScriptRMSProp(ScriptOptimizer, rules.RMSPropOptimizer):
+class RMSProp(ScriptOptimizer, rules.RMSProp):
     """RMSProp, centered or not; see `feedline.kvstore.optimizers`."""
 
 
-@shown_as("AdaGrad")
-class ScriptAdaGrad(ScriptOptimizer, rules.AdaGradOptimizer):
+class AdaGrad(ScriptOptimizer, rules.AdaGrad):
     """AdaGrad; see `feedline.kvstore.optimizers`."""
 
 
-@shown_as("AdaDelta")
-class ScriptAdaDelta(ScriptOptimizer, adaptive_rules.AdaDeltaOptimizer):
-    """AdaDelta; see `feedline.kvstore.adaptive_rules`."""
+class AdaDelta(ScriptOptimizer, _rarer_rules.AdaDeltaOptimizer):
+    """AdaDelta; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("Adamax")
-class ScriptAdamax(ScriptOptimizer, adaptive_rules.AdamaxOptimizer):
-    """Adamax; see `feedline.kvstore.adaptive_rules`."""
+class Adamax(ScriptOptimizer, _rarer_rules.AdamaxOptimizer):
+    """Adamax; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("Nadam")
-class ScriptNadam(ScriptOptimizer, adaptive_rules.NadamOptimizer):
-    """Nadam; see `feedline.kvstore.adaptive_rules`."""
+class Nadam(ScriptOptimizer, _rarer_rules.NadamOptimizer):
+    """Nadam; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("FTML")
-class ScriptFTML(ScriptOptimizer, adaptive_rules.FTMLOptimizer):
-    """Follow the moving leader; see `feedline.kvstore.adaptive_rules`."""
+class FTML(ScriptOptimizer, _rarer_rules.FTMLOptimizer):
+    """Follow the moving leader; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("Ftrl")
-class ScriptFtrl(ScriptOptimizer, adaptive_rules.FtrlOptimizer):
-    """Follow the regularized leader; see `feedline.kvstore.adaptive_rules`."""
+class Ftrl(ScriptOptimizer, _rarer_rules.FtrlOptimizer):
+    """Follow the regularized leader; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("Signum")
-class ScriptSignum(ScriptOptimizer, step_rules.SignumOptimizer):
-    """Signs of the momentum, or of gradients; see `feedline.kvstore.step_rules`."""
+class Signum(ScriptOptimizer, _rarer_rules.SignumOptimizer):
+    """Signs of the momentum, or of gradients; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("DCASGD")
-class ScriptDCASGD(ScriptOptimizer, step_rules.DCASGDOptimizer):
-    """SGD that compensates for delay; see `feedline.kvstore.step_rules`."""
+class DCASGD(ScriptOptimizer, _rarer_rules.DCASGDOptimizer):
+    """SGD that compensates for delay; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("SGLD")
-class ScriptSGLD(ScriptOptimizer, step_rules.SGLDOptimizer):
-    """Langevin dynamics; see `feedline.kvstore.step_rules`."""
+class SGLD(ScriptOptimizer, _rarer_rules.SGLDOptimizer):
+    """Langevin dynamics; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("LAMB")
-class ScriptLAMB(ScriptOptimizer, layer_rules.LAMBOptimizer):
-    """LAMB; see `feedline.kvstore.layer_rules`."""
+class LAMB(ScriptOptimizer, _rarer_rules.LAMBOptimizer):
+    """LAMB; see `feedline.mxnet._rarer_rules`."""
 
 
-@shown_as("LARS")
-class ScriptLARS(ScriptOptimizer, layer_rules.LARSOptimizer):
-    """LARS; see `feedline.kvstore.layer_rules`. Only names that end with ``_weight`` have weight decay by default."""
+class LARS(ScriptOptimizer, _rarer_rules.LARSOptimizer):
+    """LARS; see `feedline.mxnet._rarer_rules`. Only names that end with ``_weight`` have weight decay by default."""
 
     _decaying: ClassVar[tuple[str, ...]] = ("_weight",)
 
 
-@shown_as("LBSGD")
-class ScriptLBSGD(ScriptOptimizer, layer_rules.LBSGDOptimizer):
-    """SGD for large batches; see `feedline.kvstore.layer_rules`."""
+class LBSGD(ScriptOptimizer, _rarer_rules.LBSGDOptimizer):
+    """SGD for large batches; see `feedline.mxnet._rarer_rules`."""
 
     _counts_first: ClassVar[bool] = False
 
 
-@shown_as("ccSGD")
-class ScriptCcSGD(ScriptSGD):
+class ccSGD(SGD):  # noqa: N801  # MXNet's name
     """SGD's former name."""
 
 
 Test = rules.Test
-SGD = ScriptSGD
-NAG = ScriptNAG
-Adam = ScriptAdam
-RMSProp = ScriptRMSProp
-AdaGrad = ScriptAdaGrad
-AdaDelta = ScriptAdaDelta
-Adamax = ScriptAdamax
-Nadam = ScriptNadam
-FTML = ScriptFTML
-Ftrl = ScriptFtrl
-Signum = ScriptSignum
-DCASGD = ScriptDCASGD
-SGLD = ScriptSGLD
-LAMB = ScriptLAMB
-LARS = ScriptLARS
-LBSGD = ScriptLBSGD
-ccSGD = ScriptCcSGD  # noqa: N816  # MXNet's name
 _BY_NAME = {rule.__name__.lower(): rule for rule in ScriptOptimizer.__subclasses__()}
 _BY_NAME["ccsgd"] = ccSGD
 

@@ -477,32 +477,6 @@ class LAMBFormula(Formula):
             weight.add_(step, alpha=self.along * ratio)
 
 
-#: Formulas by their native names.
-FORMULAS: dict[str, type[Formula]] = {
-    formula.native: formula
-    for formula in (
-        StepFormula,
-        MomentumFormula,
-        AdaGradFormula,
-        AveragedAdaGradFormula,
-        AdaDeltaFormula,
-        AdamFormula,
-        AdaMaxFormula,
-        FSAdaGradFormula,
-        RMSPropFormula,
-        AveragedRMSPropFormula,
-        CenteredRMSPropFormula,
-        FTMLFormula,
-        FtrlFormula,
-        SignumFormula,
-        SignFormula,
-        DCASGDFormula,
-        PlainDCASGDFormula,
-        LAMBFormula,
-    )
-}
-
-
 def norm(array: Any) -> float:
     """Return the Euclidean norm, computed in single precision at least."""
     return float((array if array.dtype.itemsize >= 4 else array.float()).norm())

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import StoreError
 from feedline.kvstore import RefusedError, optimizer
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.parameter_server import connection as link
 from feedline.kvstore.parameter_server import coordinator, membership
 from feedline.kvstore.parameter_server import placement as parts
@@ -24,7 +25,7 @@ from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.server import Answer, Greeting, Server
 from feedline.kvstore.parameter_server.shard import Shard
 from feedline.kvstore.parameter_server.store import AsyncStore
-from feedline.kvstore.parameter_server.wire_format import Layout, as_run, received
+from feedline.kvstore.parameter_server.wire_format import as_run, received
 from tests.effort import examples, stride
 from tests.kvstore.ray_double import ADDRESS, AFTER, BEFORE, TAKEN, Ray
 
@@ -591,6 +592,7 @@ def test_after_a_restart_a_link_brings_what_was_wanted(tmp_path):
         value = as_run([torch.arange(4.0)])
         one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()))
         for _ in range(2):
-            number = one.push([("w", None)], value.numpy(), ["w"])
+            number = one.keep([("w", None)], value.numpy(), ["w"])
+            one.flush()
             run = received(one.pulled(number, ["w"]), 64)
             assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import RefusedError, optimizer
+from feedline.kvstore.layout import ALIGNMENT, Layout
 from feedline.kvstore.parameter_server.shard import Shard
-from feedline.kvstore.parameter_server.wire_format import ALIGNMENT, Layout, as_run, dtype_name, received
+from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received
 
 SHAPES = {"a": (3,), "b": (), "c": (2, 4)}
 TEST = {"name": "test", "parameters": optimizer("test").parameters()}

@@ -69,14 +69,14 @@ class Reading:
         return (self.base, other.base) if other.root is self.root else (self.root, other.root)
 
 
-class _Thread(threading.local):
+class _ReadingThread(threading.local):
     """What this thread reads, and the loader that it reads for; None: the program's own thread."""
 
     reading: Reading | None = None
     serves: object | None = None
 
 
-_thread = _Thread()
+_thread = _ReadingThread()
 
 
 class Turns:
@@ -234,8 +234,8 @@ def serve(loader: object) -> None:
     _thread.serves = loader
 
 
-def lend(loader: object, wait: Callable[[], Any]) -> None:
-    """Call ``wait``, which waits for threads that `serve` a loader, if this thread is reading; they may read meanwhile.
+def lend(loader: object, call: Callable[[], Any]) -> None:
+    """Call ``call``, which waits for threads that `serve` a loader, if this thread is reading; they may read meanwhile.
 
     Otherwise do nothing: the caller waits next, and has nothing to lend. A finaliser may also call this while this
     thread looks at generators, when nobody else can begin to read.
@@ -247,6 +247,6 @@ def lend(loader: object, wait: Callable[[], Any]) -> None:
     try:
         reading.lent = loader
         turns.wake()
-        wait()
+        call()
     finally:
         turns.take_back(reading, before)

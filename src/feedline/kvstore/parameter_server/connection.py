@@ -158,12 +158,6 @@ class ServerConnection:
         self._send_all()
         self._raise()
 
-    def push(self, items: Sequence[Item], run: Any, wanted: Sequence[Key]) -> int:
-        """`keep` and `flush`."""
-        number = self.keep(items, run, wanted)
-        self.flush()
-        return number
-
     def pulled(self, number: int, keys: Sequence[Key]) -> Any:
         """Return the run of ``keys`` that a push asked for, valid while it is referenced.
 
@@ -280,13 +274,10 @@ class ServerConnection:
 
     def pull(self, method: str, *arguments: Any) -> Pull:
         """Call an idempotent method that follows all pushes so far; `answered` returns its result."""
-        return self._ask(method, (self._worker, self._last.number, *arguments))
+        return self.ask(method, self._worker, self._last.number, *arguments)
 
     def ask(self, method: str, *arguments: Any) -> Pull:
         """Call an idempotent method that need not follow any push; `answered` returns its result."""
-        return self._ask(method, arguments)
-
-    def _ask(self, method: str, arguments: tuple[Any, ...]) -> Pull:
         return Pull(method, arguments, getattr(self.actor, method).remote(*arguments))
 
     def answered(self, pull: Pull) -> Any:
@@ -312,7 +303,7 @@ class ServerConnection:
                     return answer.run
                 self._recover(None)
             self.drain()
-            pull = self._ask(pull.method, pull.arguments)
+            pull = self.ask(pull.method, *pull.arguments)
 
     def set_rule(self, rule: Rule, generation: int) -> Pull:
         """Set the server's rule after all pushes so far, and keep a copy for its restarts; see `answered`."""

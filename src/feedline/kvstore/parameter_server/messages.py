@@ -1,7 +1,7 @@
 """Push messages: one for each server, with the parts of a worker's values that the server holds, compressed if set.
 
 Costs: dense values are summed directly into the message's buffer, which is reused, as is its layout while the keys stay
-the same. Compression and rows allocate memory for each call.
+the same. Rows allocate memory for each call.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.base import Key
-from feedline.kvstore.compression import Compression
+from feedline.kvstore.compression import Channel, Compression
+from feedline.kvstore.layout import Field, Layout
 from feedline.kvstore.parameter_server.placement import RowRange
-from feedline.kvstore.parameter_server.wire_format import Field, Item, Layout, sliced
+from feedline.kvstore.parameter_server.wire_format import Item, sliced
 
 
 class ShardedKey(NamedTuple):
@@ -50,13 +51,13 @@ class PushEncoder:
 
     def __init__(self) -> None:
         self.compression: Compression | None = None
-        self._residuals: dict[tuple[Key, int], tuple[Any, Any]] = {}
+        self._channels: dict[tuple[Key, int], Channel] = {}
         self._runs: dict[int, Any] = {}
         self._laid_out: tuple[tuple[Key, ...], dict[int, Layout]] = (), {}
 
     def compress(self, compression: Compression | None) -> None:
         """Set the compression of later messages, and drop residuals."""
-        self.compression, self._residuals = compression, {}
+        self.compression, self._channels = compression, {}
 
     def messages(self, groups: Sequence[Group]) -> dict[int, PushMessage]:
         """Return the message for each server."""
@@ -93,11 +94,12 @@ class PushEncoder:
             return high - low, [[ids[low:high] - part.start], [merged.values()[low:high]]]
         if self.compression is None:
             return None, [[sliced(one, part) for one in dense]]
-        piece = sliced(dense[0], part)
-        shape, dtype = self.compression.code_shape(piece.shape)
-        codes = torch.empty(shape, dtype=dtype)
-        self.compression.encode([(piece, *self._residual(entry, part), codes)])
-        return self.compression.parameters(), [[codes]]
+        piece, slot = sliced(dense[0], part), (entry.key, part.server)
+        if slot not in self._channels:
+            self._channels[slot] = Channel(self.compression, piece.shape, piece.dtype, "cpu")
+        channel = self._channels[slot]
+        self.compression.encode([channel.job(piece)])
+        return self.compression.parameters(), [[channel.codes]]
 
     def layouts(self, groups: Sequence[Group]) -> dict[int, Layout]:
         """Return the layout of each server's message for dense values of these keys; cached for the last keys."""
@@ -111,19 +113,11 @@ class PushEncoder:
             self._laid_out = keys, {server: Layout(several) for server, several in fields.items()}
         return self._laid_out[1]
 
-    def _residual(self, entry: ShardedKey, part: RowRange) -> tuple[Any, Any]:
-        """Return the residual of the last push, and memory for the residual of this one."""
-        slot = entry.key, part.server
-        if slot not in self._residuals:
-            empty = torch.zeros(sliced(entry.meta, part).shape, dtype=entry.meta.dtype)
-            self._residuals[slot] = empty, empty.clone()
-        return self._residuals[slot]
-
     def sent(self, server: int, message: PushMessage) -> None:
         """Commit the residuals of a message that was sent."""
         if self.compression is not None:
             for key, _ in message.items:
-                self._residuals[key, server] = self._residuals[key, server][::-1]
+                self._channels[key, server].commit()
 
     def _run(self, server: int, size: int) -> Any:
         """Return the buffer for a server's messages, allocated again when their size changes."""

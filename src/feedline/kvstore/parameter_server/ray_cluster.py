@@ -52,7 +52,7 @@ class AsyncCluster:
     def __init__(self, workers: int = 1, servers: int = 1, *, memory: int = 1 << 30, timeout: float = START_S) -> None:
         if workers < 1 or servers < 1:
             raise ValueError(f"expected at least 1 worker and 1 server, got {workers} and {servers}")
-        _check_installed()
+        check_installed("async")
         self._workers, self._servers = workers, servers
         try:
             self._ray = PrivateRay(memory_bytes=memory, timeout_s=timeout)
@@ -101,7 +101,7 @@ class RayConnection:
     _read: dict[str, str] = {}  # noqa: RUF012  # settings at Ray's import, if feedline imported it; process-wide
 
     def __init__(self, address: str, settings: dict[str, str] | None = None) -> None:
-        _check_installed()
+        check_installed("async")
         self._before: dict[str, str | None] = {}
         self.loopback = is_loopback(address)
         with RayConnection._lock:
@@ -207,7 +207,3 @@ def check_token(address: str) -> None:
             f"expected a token to join Ray at {address}, which is not on loopback, got none: whoever reaches "
             "it can run code. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, there and here"
         )
-
-
-def _check_installed() -> None:
-    check_installed("async")

@@ -21,10 +21,10 @@ import torch
 from feedline.errors import StateError, StoreError
 from feedline.kvstore.arguments import grouped
 from feedline.kvstore.base import Key, check_updater
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.optimizers import Optimizer, optimizer, optimizer_for
 from feedline.kvstore.parameter_server.wire_format import (
     Item,
-    Layout,
     as_run,
     dtype_name,
     dtype_of,

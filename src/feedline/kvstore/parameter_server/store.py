@@ -36,8 +36,9 @@ from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.compression import compression
+from feedline.kvstore.layout import Layout
 from feedline.kvstore.optimizer_states import load_states, save_states
-from feedline.kvstore.optimizers import Optimizer, optimizer_for
+from feedline.kvstore.optimizers import Optimizer, in_every_process, optimizer_for
 from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.membership import PAUSE_S, Membership
 from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
@@ -52,8 +53,8 @@ from feedline.kvstore.parameter_server.ray_cluster import (
 )
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
-from feedline.kvstore.parameter_server.wire_format import Layout, as_run, dtype_name, received, sliced
-from feedline.kvstore.table import check_new_key, check_out, check_values, grouped_ids, unknown_key
+from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received, sliced
+from feedline.kvstore.table import check_new_key, check_out, check_values, grouped_ids, visited
 
 
 class AsyncStore(KVStore):
@@ -225,9 +226,9 @@ class AsyncStore(KVStore):
         ids = grouped_ids(key, row_ids, outs)
         with self._working():
             tables = [
-                (tensor, *self._table(entry, tensor, one))
-                for entry, tensors in self._found(outs)
-                for tensor, one in _paired(entry, tensors, ids[entry.key])
+                (tensor, *_table(entry, one))
+                for entry, tensors in visited(self._entries, outs)
+                for tensor, one in rows.paired(entry.key, entry.meta, tensors, ids[entry.key])
             ]
             self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables])
             for tensor, _, once, places, table in tables:
@@ -254,8 +255,8 @@ class AsyncStore(KVStore):
         pickles optimizers that feedline does not define.
         """
         rule = optimizer_for(optimizer, parameters, self)
-        known = type(rule).__module__.startswith(Optimizer.__module__.rpartition(".")[0] + ".")
-        self._set_rule({"name": rule.name, "parameters": rule.parameters()} if known else {"object": rule}, rule)
+        by_name = {"name": rule.name, "parameters": rule.parameters()}
+        self._set_rule(by_name if in_every_process(rule) else {"object": rule}, rule)
 
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
         with self._working():
@@ -338,16 +339,8 @@ class AsyncStore(KVStore):
                 raise RefusedError("expected an open store, got one that was closed")
             yield
 
-    def _found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Return the entries of keys, in the order in which keys are visited."""
-        for key in given:
-            if key not in self._entries:
-                raise unknown_key(self._entries, key)
-        groups = [(self._entries[key], tensors) for key, tensors in given.items()]
-        return sorted(groups, key=lambda group: group[0].place if isinstance(group[0].key, str) else group[0].key)
-
     def _values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = self._found(given)
+        groups = visited(self._entries, given)
         for entry, values in groups:
             dtype = entry.meta.dtype
             if len(values) > 1:
@@ -358,7 +351,7 @@ class AsyncStore(KVStore):
         return groups
 
     def _outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = self._found(given)
+        groups = visited(self._entries, given)
         for entry, outs in groups:
             for out in outs:
                 check_out(entry.key, out, entry.meta.shape)
@@ -434,13 +427,6 @@ class AsyncStore(KVStore):
         layout = self._encoder.layouts(outs)[server]
         layout.read(received(run, layout.size, self._links[server].called), targets)
 
-    def _table(self, entry: ShardedKey, out: Any, ids: Any) -> tuple[ShardedKey, Any, Any, Any]:
-        """Return the entry, the distinct row ids (ascending), the index of each id among them, and memory for rows."""
-        checked = rows.checked_ids(entry.key, ids, entry.meta.shape[0])
-        rows.check_out(entry.key, out, checked, entry.meta)
-        once, places = torch.unique(checked.reshape(-1).to("cpu", torch.int64), return_inverse=True)
-        return entry, once, places, torch.empty((len(once), *entry.meta.shape[1:]), dtype=entry.meta.dtype)
-
     def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]]) -> None:
         wanted: dict[int, list[tuple[Key, Any, Any]]] = {}
         for entry, once, table in tables:
@@ -481,15 +467,10 @@ class AsyncStore(KVStore):
         silence.passed(PAUSE_S)
 
 
-def _paired(entry: ShardedKey, outs: Sequence[Any], ids: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Pair each out of a key with its row_ids."""
-    if not entry.meta.dim():
-        raise RefusedError(f"expected a key with rows, got {entry.key!r}, which is a scalar")
-    if len(ids) not in (1, len(outs)):
-        raise RefusedError(
-            f"expected row_ids for {len(outs)} outs of key {entry.key!r}, or one for all, got {len(ids)}"
-        )
-    return list(zip(outs, [ids[0]] * len(outs) if len(ids) == 1 else ids, strict=True))
+def _table(entry: ShardedKey, ids: Any) -> tuple[ShardedKey, Any, Any, Any]:
+    """Return the entry, the distinct row ids (ascending), the index of each id among them, and memory for rows."""
+    once, places = torch.unique(ids.reshape(-1).to("cpu", torch.int64), return_inverse=True)
+    return entry, once, places, torch.empty((len(once), *entry.meta.shape[1:]), dtype=entry.meta.dtype)
 
 
 def _dense(value: Any) -> Any:
