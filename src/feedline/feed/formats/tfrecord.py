@@ -18,7 +18,7 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.packed import head_of
-from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, status_of
+from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.indexed.index import Cache
 from feedline.feed.formats.indexed.rows import (
@@ -30,7 +30,7 @@ from feedline.feed.formats.indexed.rows import (
     rows_index,
 )
 from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
-from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 from feedline.feed.showing import Progress
 
 _FIRST_RECORDS = 100
@@ -113,16 +113,15 @@ class TFRecordDeserializer(RowsDeserializer):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = list_files(path)
-        self.name = name_of(paths)
-        first = _FirstRecords(paths, memory)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory=memory, unpack=unpack)
+        defaults = dict(defaults or {})
+        first = _FirstRecords(self._paths, memory)
         declared = declared_streams(streams, stream_kwargs)
         if declared:
-            several, stepped = first.places(declared, sequences, lists, defaults or {})
+            several, stepped = first.places(declared, sequences, lists, defaults)
         else:
             declared, several, stepped = first.inferred()
-            tell_left_out(paths, path, self.name, {name for record in first.records for name, _ in record})
+            tell_left_out(self._paths, path, self.name, {name for record in first.records for name, _ in record})
             several = several if sequences is None else set(sequences)
             if lists is not None and set(lists) != stepped:
                 had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))
@@ -131,20 +130,19 @@ class TFRecordDeserializer(RowsDeserializer):
                     f"{first.path} have, got {got}"
                 )
         self.schema = Schema(declared)
-        for what, names in (("sequences", several), ("lists", stepped), ("defaults", defaults or {})):
+        for what, names in (("sequences", several), ("lists", stepped), ("defaults", defaults)):
             if unknown := set(names) - declared.keys():
                 raise SchemaError(f"expected names of streams in `{what}`, got {', '.join(sorted(unknown))}")
         self._ragged = frozenset(several | stepped)
         fields = fields_of(self.schema, self._ragged, memory, "TFRecord")
         sources = [
-            (_key(stream.field or name), name in stepped, _fallback(name, stream, self._ragged, defaults or {}))
+            (_key(stream.field or name), name in stepped, _fallback(name, stream, self._ragged, defaults))
             for name, stream in declared.items()
         ]
         _check_sources(dict(zip(declared, sources, strict=True)))
         self._parser = _native.ExampleParser(fields, sources, memory)
-        missing = defaults or {}
         self._views = any(
-            s.is_bytes and name not in self._ragged and name not in missing for name, s in declared.items()
+            s.is_bytes and name not in self._ragged and name not in defaults for name, s in declared.items()
         )
         size_stream = self.schema.size_stream
         size_at = -1 if size_stream is None else list(declared).index(size_stream)
@@ -152,7 +150,7 @@ class TFRecordDeserializer(RowsDeserializer):
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
         read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
         kind = rows_index(
-            chunk_size,
+            self._chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
             lambda: _native.RecordIndexer(counter, size_at),
             describe=_index_error,
@@ -160,16 +158,8 @@ class TFRecordDeserializer(RowsDeserializer):
             counts_gaps=True,  # a message that is too long is left out of its record, and of chunks
         )
         self._identity = f"tfrecord {read} {sorted(self._ragged)};"
-        self._arguments = {
-            "sequences": sorted(several),
-            "lists": sorted(stepped),
-            "defaults": dict(defaults or {}),
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-            "unpack": unpack,
-        }
-        self._open(paths, kind, cache, unpack, progress)
+        self._arguments |= {"sequences": sorted(several), "lists": sorted(stepped), "defaults": defaults}
+        self._index(kind, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])

@@ -25,7 +25,7 @@ from feedline.data.chunk import LazyErrors
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
-from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.files.paths import PathLike
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe, describe_index_error
@@ -38,7 +38,6 @@ from feedline.feed.formats.indexed.corpus import (
     by_file,
     line_of,
     offsets_of,
-    open_indexed,
     read_together,
 )
 from feedline.feed.formats.indexed.index import Cache, IndexKind
@@ -104,26 +103,23 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         **stream_kwargs: Stream,
     ) -> None:
         max_errors = whole_number("max_errors", max_errors, 0)
-        chunk_size, memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = list_files(path)
+        super().__init__(
+            path,
+            chunk_size=chunk_size,
+            cache=cache,
+            memory=memory,
+            skip_sequence_ids=skip_sequence_ids,
+            lenient=lenient,
+            fill_missing=fill_missing,
+            max_errors=max_errors,
+        )
         self.schema = Schema(declared_streams(streams, stream_kwargs))
-        self.name = name_of(paths)
-        self._arguments = {
-            "skip_sequence_ids": skip_sequence_ids,
-            "lenient": lenient,
-            "fill_missing": fill_missing,
-            "max_errors": max_errors,
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-        }
         self._lenient = lenient
-        self._parser = _make_parser(self.schema, lenient, fill_missing, memory)
+        self._parser = _make_parser(self.schema, lenient, fill_missing, self._memory_bytes)
         size_stream = self.schema.size_stream
         field = None if size_stream is None else (self.schema[size_stream].field or size_stream)
         self._size_field = field
-        kind = ctf_index(chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient)
-        self._index(open_indexed(paths, kind, cache, progress))
+        self._index(ctf_index(self._chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient), progress)
         self._buffers = ReadBuffers(_PAD_BYTES)
         self._max_errors = max_errors
         self._errors_left = max_errors
@@ -251,18 +247,11 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             unread: gaps in the text, see `read_most`.
         """
         arguments = (buffer, _PAD_BYTES, (entries if moved is None else moved).view(np.uint8), origin)
-        try:
+        with file.trusted():
             if self._max_errors == 0:
                 streams, _, found, _ = self._parser.parse(*arguments, -1)
             else:
                 streams, found = self._parse_counting(chunk, arguments)
-        except ValueError as error:
-            # Cannot happen unless the index file is being changed: text and entries have been checked.
-            raise DataError(
-                f"expected an unchanging index, got one that was modified after it was checked: {error}",
-                path=str(file.path),
-                hint="open it again",
-            ) from error
         values: dict[str, Value] = {}
         for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
             if stream.sparse:

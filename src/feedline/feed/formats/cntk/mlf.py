@@ -20,11 +20,11 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at
+from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.reading import read_exactly
-from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, line_of, open_indexed, read_together
+from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, line_of, read_together
 from feedline.feed.formats.indexed.index import Cache, IndexKind
-from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
 from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 64 << 20
@@ -105,25 +105,24 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
     ) -> None:
         if invalid not in ("error", "drop"):
             raise ValueError(f'expected invalid="error" or "drop", got {invalid!r}')
-        chunk_size, self._memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = list_files(path)
+        super().__init__(
+            path,
+            chunk_size=chunk_size,
+            cache=cache,
+            memory=memory,
+            states=states,
+            boundaries=boundaries,
+            invalid=invalid,
+        )
         self.schema = Schema(declared_streams(streams, stream_kwargs))
-        self.name = name_of(paths)
-        self._arguments = {
-            "states": states,
-            "boundaries": boundaries,
-            "invalid": invalid,
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-        }
         self._boundaries = bool(boundaries)
         names = None if states is None else read_states(states)
         self._names = names
         self._classes = _classes(self.schema, names, self._boundaries)
         self._parser = _native.MlfParser(names, self._classes)
-        kind = IndexKind(chunk_size, ["mlf", invalid], lambda: _native.MlfIndexer(invalid == "drop"), _index_error)
-        self._index(open_indexed(paths, kind, cache, progress))
+        drop = invalid == "drop"
+        kind = IndexKind(self._chunk_size, ["mlf", invalid], lambda: _native.MlfIndexer(drop), _index_error)
+        self._index(kind, progress)
         self.dropped = sum(file.index.header.lines for file in self._files)
 
     # ---- description ------------------------------------------------------------------------------
@@ -150,13 +149,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         file = self._files[number]
         entries = file.entries_at(local)
         frames, text_bytes = (int(entries[field].sum(dtype=np.uint64)) for field in ("samples", "size"))
-        needed = frames * _BYTES_PER_FRAME + text_bytes
-        if needed > self._memory:
-            raise DataError(
-                f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
-                path=self.name,
-                hint="raise memory=, or lower chunk_size=",
-            )
+        self._check_memory(frames * _BYTES_PER_FRAME + text_bytes, self.name)
         lows, highs, places, position = read_together(entries)
         buffer = np.empty(int(places[-1]), np.uint8)
         errors: dict[int, DataError] = {}

@@ -42,7 +42,6 @@ from feedline.feed.formats.indexed.corpus import (
     IndexedCorpus,
     IndexedFile,
     Ordinals,
-    progress_of_each,
     read_together,
 )
 from feedline.feed.formats.indexed.index import Cache, IndexKind
@@ -117,14 +116,9 @@ def rows_index(
 
 
 class RowText(IndexedFile):
-    """A text of rows and its index, packed or not.
-
-    Attributes:
-        given: path as given; `path` is another one if the text was unpacked to a cache.
-    """
+    """A text of rows and its index, packed or not."""
 
     def __init__(self, path: Path, kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
-        self.given = path
         with open_file(path) as file:
             packing = kind.packing(file)
             place = unpacked(path, file, cache) if packing == "zstd" else None
@@ -134,6 +128,7 @@ class RowText(IndexedFile):
             with open_file(path) as file:
                 place = unpack(path, file, cache, unpack_bytes)
             super().__init__(place, kind, cache, progress)
+        self.given = path
         self._points: Points | None = None
         if len(self.index.points):
             with open_file(self.path) as file:
@@ -223,25 +218,20 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
     _views = False  # whether chunks hold views of what was read
     _parser: _native.JsonParser | _native.CsvParser | _native.ExampleParser
     _ragged: frozenset[str] = frozenset()
-    _memory_bytes: int
-    _arguments: dict[str, Any]
     _identity: str
 
-    def _open(self, paths: list[Path], kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
-        """Open the files, once schema and parser are known."""
-        parts = progress_of_each(paths, progress)
-        self._index([RowText(path, kind, cache, unpack_bytes, part) for path, part in zip(paths, parts, strict=True)])
+    def _index(self, kind: IndexKind, progress: Progress) -> None:
+        super()._index(kind, progress)
         self._buffers = ReadBuffers(_PAD)
+
+    def _open(self, path: Path, kind: IndexKind, progress: Progress) -> RowText:
+        return RowText(path, kind, self._arguments["cache"], self._arguments["unpack"], progress)
 
     # ---- description ------------------------------------------------------------------------------
 
     def digest(self) -> str:
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
         return self._digest(self._identity)
-
-    def paths(self) -> list[str]:
-        """Return the paths of the files."""
-        return [str(file.given) for file in self._files]
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -335,15 +325,8 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         holes: Sequence[Hole],
     ) -> Chunk:
         """Parse the rows that are in ``buffer`` at ``position`` after the padding."""
-        try:
+        with file.trusted():
             streams, found = parse(buffer, _PAD, position, np.ascontiguousarray(entries["size"]))
-        except ValueError as error:
-            # Cannot happen unless the index file is being changed: text and entries have been checked.
-            raise DataError(
-                f"expected an unchanging index, got one that was modified after it was checked: {error}",
-                path=str(file.given),
-                hint="open it again",
-            ) from error
         records = found.view(_RECORD)
         if len(records) and NAMES[int(records[-1]["code"])] == "memory_limit":
             last = records[-1]
