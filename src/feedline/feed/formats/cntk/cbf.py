@@ -27,6 +27,7 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.files.seals import seals_of
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import (
     ChunkInfo,
@@ -82,7 +83,7 @@ class _Field(NamedTuple):
         return Stream(self.dim, self.dtype, self.sparse)
 
 
-class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
+class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened):
     """Sequences of CBF files, as CNTK's ``ctf2bin`` and `write_cbf` write them.
 
     Args:
@@ -112,7 +113,6 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
         chunk_size = whole_number("chunk_size", chunk_size, 0)
         paths = list_files(path)
         self.name = name_of(paths)
-        self._chunk_size = chunk_size
         self._files = [_CbfFile(path, chunk_size) for path in paths]
         fields = self._files[0].fields
         for file in self._files[1:]:
@@ -123,6 +123,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
                 )
         declared = declared_streams(streams, stream_kwargs) or {field.name: field.stream for field in fields}
         self.schema = Schema(declared)
+        self._opened_with(self.paths(), dict(declared), chunk_size=chunk_size)
         self._columns = [_column(name, stream, fields, self.name) for name, stream in self.schema.items()]
         self._first = np.cumsum([0, *(file.num_units for file in self._files)])
         self._starts = np.cumsum([0, *(int(file.unit_starts[-1]) for file in self._files)])
@@ -304,9 +305,6 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
     def close(self) -> None:
         """Release the views; chunks already returned keep theirs."""
         self._views.clear()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths(), dict(self.schema.streams), self._chunk_size)
 
 
 class _CbfFile:
@@ -589,10 +587,6 @@ def _offsets(samples: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 def _is_view(value: Value) -> bool:
     return isinstance(value, DenseValue) and not value.rows.flags.owndata and value._offsets is None
-
-
-def _reopen(paths: list[str], streams: dict[str, Stream], chunk_size: int) -> CBFDeserializer:
-    return CBFDeserializer(paths, streams, chunk_size=chunk_size)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> CBFDeserializer:

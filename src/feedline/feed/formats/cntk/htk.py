@@ -30,6 +30,7 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Broadcast,
@@ -86,7 +87,7 @@ class _FrameHeader(NamedTuple):
         return self.dim * (4, 2, 1)[self.coding]
 
 
-class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
+class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
     """Utterances of HTK feature files.
 
     A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included; ``name=file`` or
@@ -134,13 +135,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
         if context is not None:
             context = whole_number("context", context[0], 0), whole_number("context", context[1], 0)
         chunk_frames, self._memory = whole_number("chunk_frames", chunk_frames, 1), whole_number("memory", memory, 1)
-        self._arguments = {
-            "context": context,
-            "prefix": prefix,
-            "broadcast": broadcast,
-            "chunk_frames": chunk_frames,
-            "memory": memory,
-        }
         self.name, self._broadcast = os.fspath(scp), bool(broadcast)
         self._headers = LruCache(self._read_header, lambda _: 1, _HEADERS)
         self._script = _Script(Path(scp), prefix)
@@ -155,6 +149,8 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
         self.schema = Schema({stream_name: stream or Stream(width * self._like.dim)})
         if self.schema[stream_name].sparse or self.schema[stream_name].dtype.kind != "f":
             raise SchemaError(f"expected a dense stream of floats for features, got {self.schema[stream_name]}")
+        options = {"context": context, "prefix": prefix, "broadcast": broadcast, "chunk_frames": chunk_frames}
+        self._opened_with(scp, dict(self.schema.streams), memory=memory, **options)
         self._row = width * self._like.dim
         self._starts = _cut(self._script.count, chunk_frames)
         self._infos = self._sizes()
@@ -353,8 +349,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
 
     # ---- other ------------------------------------------------------------------------------------
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.name, dict(self.schema.streams), self._arguments)
 
     def __repr__(self) -> str:
         frames = int(self._script.count.sum())
@@ -580,10 +574,6 @@ def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
         return []
     bounds = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1], [True]])).tolist()
     return list(itertools.pairwise(bounds))
-
-
-def _reopen(scp: str, streams: dict[str, Stream], arguments: dict[str, Any]) -> HTKFeatureDeserializer:
-    return HTKFeatureDeserializer(scp, streams, **arguments)
 
 
 def listed_in_script(path: str) -> list[str]:

@@ -6,6 +6,7 @@ Guarantees: a damaged index is rebuilt; a file that changes while it is open is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -273,7 +274,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process opens the files itself.
-        return _reopen, (type(self), self.paths(), dict(self.schema.streams), self._arguments)
+        return functools.partial(type(self), self.paths(), dict(self.schema.streams), **self._arguments), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}: {self._starts[-1]} {self._unit}s, {len(self._infos)} chunks)"
@@ -344,9 +345,3 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
         line += block.count(b"\n")
         at += len(block)
     return line
-
-
-def _reopen(
-    kind: type[IndexedCorpus[Any]], paths: list[str], streams: Mapping[str, Stream], arguments: dict[str, Any]
-) -> IndexedCorpus[Any]:
-    return kind(paths, streams, **arguments)  # type: ignore[call-arg]

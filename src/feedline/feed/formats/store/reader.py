@@ -26,6 +26,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.fetched_views import check_room_for_bounds
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
@@ -46,7 +47,7 @@ from feedline.feed.protocol import (
 )
 
 
-class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable):
+class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable, Reopened):
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
@@ -85,6 +86,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self.schema = Schema({name: manifest.schema[name] for name in names})
         self._wanted = None if streams is None else names
         self._verify = verify
+        self._opened_with(self.name, self._wanted, verify=verify)
         self._verified: set[int | str] = set()
         if manifest.compression is not None:
             self._lacks = (RandomAccess, Sliceable, Mapped)
@@ -97,9 +99,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._lock = threading.Lock()
         self._table: list[ChunkInfo] | None = None
         self._closed = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.name, self._wanted, self._verify)
 
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk; ``bytes`` are those of its record batch, with all streams of the store."""
@@ -525,10 +524,6 @@ def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> Data
         stream=stream,
         hint="the file is damaged; restore it or write the store again",
     )
-
-
-def _reopen(path: str, streams: list[str] | None, verify: bool) -> StoreDeserializer:
-    return StoreDeserializer(path, streams, verify=verify)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> StoreDeserializer:

@@ -30,6 +30,7 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import require_damage
 from feedline.feed.pieces import joined
 from feedline.feed.protocol import (
@@ -316,7 +317,7 @@ class StoredColumn(LazyRows):
 _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
 
 
-class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
+class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped, Reopened):
     """Arrays of one or several files as a corpus, one file after the other; see `HDF5Deserializer`."""
 
     def __init__(
@@ -331,8 +332,7 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
     ) -> None:
         memory_bytes = whole_number("memory", memory, 1)
         streams = declared_streams(streams, stream_kwargs)
-        options = {"group": group, "chunk_sequences": chunk_sequences, "memory": memory_bytes}
-        self._arguments = (type(self), path, streams, options)
+        self._opened_with(path, streams, group=group, chunk_sequences=chunk_sequences, memory=memory_bytes)
         self._paths, parts = self._list(path), []
         for one in self._paths:
             found = self._arrays(one, group, streams, memory_bytes)
@@ -372,9 +372,6 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
         self.in_runs = all(fetches_ahead(part) for part in self._parts)
         self._lacks = [kind for kind in kinds if not all(can(part, kind) for part in self._parts)]
         self._table = [info for part in self._parts for info in part.chunks()]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, self._arguments  # maps and open files do not travel
 
     @abc.abstractmethod
     def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
@@ -468,10 +465,6 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
             raise IndexError(f"expected a chunk number from 0 to {len(self._table) - 1}, got {chunk}")
         number = int(np.searchsorted(self._first, chunk, side="right")) - 1
         return self._parts[number], chunk - int(self._first[number])
-
-
-def _reopen(kind: Any, what: Any, streams: Any, options: dict[str, Any]) -> Any:
-    return kind(what, streams, **options)
 
 
 def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
