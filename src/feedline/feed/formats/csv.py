@@ -102,7 +102,7 @@ class CSVDeserializer(RowsDeserializer):
             raise ValueError(
                 f"expected one character of ASCII that numbers and quotes lack as delimiter, got {delimiter!r}"
             )
-        super().__init__(path, chunk_size=chunk_size, cache=cache, memory=memory, unpack=unpack)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
         paths = self._paths
         head = _Head(paths[0], delimiter, header)
         self._names = head.names

@@ -86,7 +86,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        super().__init__(path, chunk_size=chunk_size, cache=cache, memory=memory, unpack=unpack)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
         paths = self._paths
         declared = declared_streams(streams, stream_kwargs)
         rows = first_rows(paths[0])

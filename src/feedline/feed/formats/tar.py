@@ -174,7 +174,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        super().__init__(_archives(path), chunk_size=chunk_size, cache=cache, memory=memory)
+        super().__init__(_archives(path), chunk_size=chunk_size, cache=cache, memory_bytes=memory)
         self._index(IndexKind(self._chunk_size, "tar", _ScanProgress, _index_error, _scan), progress)
         self._maps = LruCache(self._map, lambda _: 1, _MAPS)
         self.schema = Schema(declared_streams(streams, stream_kwargs) or self._inferred())

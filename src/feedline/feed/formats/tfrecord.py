@@ -113,7 +113,7 @@ class TFRecordDeserializer(RowsDeserializer):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        super().__init__(path, chunk_size=chunk_size, cache=cache, memory=memory, unpack=unpack)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
         defaults = dict(defaults or {})
         first = _FirstRecords(self._paths, memory)
         declared = declared_streams(streams, stream_kwargs)

@@ -107,7 +107,7 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             path,
             chunk_size=chunk_size,
             cache=cache,
-            memory=memory,
+            memory_bytes=memory,
             skip_sequence_ids=skip_sequence_ids,
             lenient=lenient,
             fill_missing=fill_missing,

@@ -109,7 +109,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
             path,
             chunk_size=chunk_size,
             cache=cache,
-            memory=memory,
+            memory_bytes=memory,
             states=states,
             boundaries=boundaries,
             invalid=invalid,

@@ -135,7 +135,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         path: a file, a list of files, a folder or a glob pattern.
         chunk_size: most bytes of a chunk.
         cache: where to keep the index.
-        memory: bytes that a decoded chunk may take.
+        memory_bytes: bytes that a decoded chunk may take.
         options: what else their constructor takes behind path and streams.
     """
 
@@ -143,10 +143,10 @@ class IndexedCorpus(Deserializer, Generic[_File]):
     _files: list[_File]
 
     def __init__(
-        self, path: PathLike | Sequence[PathLike], *, chunk_size: int, cache: Cache, memory: int, **options: Any
+        self, path: PathLike | Sequence[PathLike], *, chunk_size: int, cache: Cache, memory_bytes: int, **options: Any
     ) -> None:
         self._chunk_size = whole_number("chunk_size", chunk_size, 1)
-        self._memory_bytes = whole_number("memory", memory, 1)
+        self._memory_bytes = whole_number("memory", memory_bytes, 1)
         self._paths = list_files(path)
         self.name = name_of(self._paths)
         self._arguments = {
