@@ -110,7 +110,9 @@ class JSONLinesDeserializer(RowsDeserializer):
         # Only lists of samples make the index depend on what is declared.
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
-        kind = rows_index(self._chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW))
+        kind = rows_index(
+            self._chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW)
+        )
         self._identity = f"jsonl {list(keys.values())} {sorted(self._ragged)};"
         self._arguments["sequences"] = sorted(self._ragged)
         self._index(kind, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 
@@ -11,7 +12,8 @@ class Reopened:
 
     def _opened_with(self, *arguments: Any, **options: Any) -> None:
         """Note what makes the same corpus."""
-        self._again = functools.partial(type(self), *arguments, **options)
+        kind: Callable[..., Any] = type(self)
+        self._again = functools.partial(kind, *arguments, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again, ()

@@ -349,7 +349,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
 
     # ---- other ------------------------------------------------------------------------------------
 
-
     def __repr__(self) -> str:
         frames = int(self._script.count.sum())
         return f"HTKFeatureDeserializer({self.name}: {len(self._script)} utterances, {frames} frames)"

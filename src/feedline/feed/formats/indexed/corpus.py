@@ -9,7 +9,7 @@ import contextlib
 import functools
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.concurrency.per_process import PerProcess
-from feedline.data import Chunk, Stream
+from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
@@ -274,7 +274,8 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process opens the files itself.
-        return functools.partial(type(self), self.paths(), dict(self.schema.streams), **self._arguments), ()
+        kind: Callable[..., Any] = type(self)
+        return functools.partial(kind, self.paths(), dict(self.schema.streams), **self._arguments), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}: {self._starts[-1]} {self._unit}s, {len(self._infos)} chunks)"
