@@ -272,7 +272,8 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         # Where a part could not be read, nothing is read again to describe other errors.
         near = (0, 1) if unread else (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
         if self._max_errors > 0:
-            self._tell_dropped(file, text, records, ordinals, near)
+            first = self._described(file, text, records[0], ordinals, near)
+            _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
             return Chunk(self.schema, values)
         errors = self._errors(file, text, entries, ordinals, records=records, near=near, unread=unread)
         return Chunk(self.schema, values, errors)
@@ -305,15 +306,8 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             if unread:
                 return _beside_a_hole(file.path, int(ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
-            (error,) = describe(
-                file.path,
-                text,
-                streams=list(self.schema),
-                lenient=self._lenient,
-                records=[record],
-                ordinals=ordinals,
-                near=place if place[0] <= record["byte"] else near,  # lines are counted from the last error on
-            )
+            after = place if place[0] <= record["byte"] else near  # lines are counted from the last error on
+            error = self._described(file, text, record, ordinals, after)
             place = int(record["byte"]), error.line or 1
             return error
 
@@ -351,39 +345,17 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             what = f"expected at most {limit} bytes when decoded at a time (memory), got {needed} before the end"
             hint = "raise memory=, or lower chunk_size="
         else:
-            (error,) = describe(
-                file.path,
-                text,
-                streams=list(self.schema),
-                lenient=self._lenient,
-                records=[cause],
-                ordinals=ordinals,
-                near=(0, 1),
-            )
-            what, hint = error.what, None
+            what, hint = self._described(file, text, cause, ordinals, (0, 1)).what, None
             if code == "errors_exhausted":
                 what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
         line = line_of(text, byte)
         raise DataError(what, path=str(file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
-    def _tell_dropped(
-        self,
-        file: IndexedFile,
-        text: BinaryIO,
-        records: NDArray[Any],
-        ordinals: Ordinals,
-        near: tuple[int, int],
-    ) -> None:
-        (first,) = describe(
-            file.path,
-            text,
-            streams=list(self.schema),
-            lenient=self._lenient,
-            records=records[:1],
-            ordinals=ordinals,
-            near=near,
-        )
-        _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
+    def _described(
+        self, file: IndexedFile, text: BinaryIO, record: Any, ordinals: Ordinals, near: tuple[int, int]
+    ) -> DataError:
+        names = list(self.schema)
+        return describe(file.path, text, record, streams=names, lenient=self._lenient, ordinals=ordinals, near=near)
 
     # ---- other -------------------------------------------------------------------------------------
 
