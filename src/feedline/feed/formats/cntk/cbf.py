@@ -27,6 +27,7 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.files.seals import seals_of
+from feedline.feed.formats.indexed.corpus import by_file
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import (
@@ -70,8 +71,15 @@ _SENTENCES = {
 }
 
 
-class _Field(NamedTuple):
-    """A stream as the file describes it."""
+class CbfField(NamedTuple):
+    """A stream of a file.
+
+    Attributes:
+        name: name, in ASCII.
+        sparse: whether its samples are sparse.
+        dtype: float32 or float64.
+        dim: values in a sample.
+    """
 
     name: str
     sparse: bool
@@ -80,6 +88,7 @@ class _Field(NamedTuple):
 
     @property
     def stream(self) -> Stream:
+        """The stream that it is."""
         return Stream(self.dim, self.dtype, self.sparse)
 
 
@@ -165,15 +174,12 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         """
         if self._single:
             return None
-        ordinals = np.asarray(ordinals, np.int64)
         found = np.empty(len(ordinals), np.int64)
-        file_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        for number in distinct(file_of).tolist():
-            at = np.flatnonzero(file_of == number)
-            found[at] = self._files[number].lengths(ordinals[at] - self._starts[number])
+        for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
+            found[at] = self._files[number].lengths(local)
         return found
 
-    def _pairs(self) -> list[tuple[_Field, Stream]]:
+    def _pairs(self) -> list[tuple[CbfField, Stream]]:
         fields = self._files[0].fields
         return [(fields[c], stream) for c, stream in zip(self._columns, self.schema.values(), strict=True)]
 
@@ -421,7 +427,7 @@ class _CbfFile:
 # ---- the header ---------------------------------------------------------------------------------------
 
 
-def _read_header(file: BinaryIO, size: int) -> tuple[list[_Field], NDArray[Any], int]:
+def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any], int]:
     """Return the streams, the chunk table, and where the chunks end."""
     name = os.fspath(file.name)
 
@@ -462,7 +468,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[_Field], NDArray[Any],
                 f"values in a sample, got {encoding}, {text[:64]!r}, {kind} and {dim}",
                 at + byte,
             )
-        fields.append(_Field(text.decode(), encoding == 1, _TYPES[kind], dim))
+        fields.append(CbfField(text.decode(), encoding == 1, _TYPES[kind], dim))
         byte += 10 + length
     if len({field.name for field in fields}) < len(fields):
         raise damaged(f"expected streams of different names, got {_listed(fields)}", at + _COUNTS.size)
@@ -505,7 +511,7 @@ def _units(bounds: NDArray[np.int64], size: int, alone: NDArray[np.bool_] | None
     return np.array(found)
 
 
-def _column(name: str, stream: Stream, fields: Sequence[_Field], path: str) -> int:
+def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) -> int:
     wanted = stream.field or name
     number = next((number for number, field in enumerate(fields) if field.name == wanted), None)
     if number is None:
@@ -522,7 +528,7 @@ def _column(name: str, stream: Stream, fields: Sequence[_Field], path: str) -> i
     return number
 
 
-def _listed(fields: Sequence[_Field]) -> str:
+def _listed(fields: Sequence[CbfField]) -> str:
     return ", ".join(f"{f.name} ({'sparse' if f.sparse else 'dense'} {f.dtype.name}, {f.dim})" for f in fields)
 
 
@@ -532,7 +538,7 @@ def _listed(fields: Sequence[_Field]) -> str:
 def _dense(
     data: NDArray[np.uint8],
     stream: Stream,
-    field: _Field,
+    field: CbfField,
     *,
     begin: NDArray[np.int64],
     samples: NDArray[np.uint32],
@@ -569,7 +575,7 @@ def _shaped(rows: NDArray[Any], stream: Stream) -> NDArray[Any]:
 def _sparse(
     data: NDArray[np.uint8],
     stream: Stream,
-    field: _Field,
+    field: CbfField,
     *,
     begin: NDArray[np.int64],
     samples: NDArray[np.uint32],
