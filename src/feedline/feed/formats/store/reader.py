@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.concurrency.jobs import call_each
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.fetched_views import check_room_for_bounds
 from feedline.feed.formats.reopened import Reopened
@@ -32,6 +31,7 @@ from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.pieces import in_sequences
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -332,7 +332,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 side.check()
                 if value.one_sample_each:
                     # Written before the stream became ragged: all chunks must look alike.
-                    value = _with_offsets(value)
+                    value = in_sequences(value, np.arange(value.num_samples + 1, dtype=np.int64))
             values[name] = value
         return values
 
@@ -497,16 +497,6 @@ class _MappedLengths:
                 hint="the file is damaged; restore it or write the store again",
             )
         return lengths
-
-
-def _with_offsets(value: Value) -> Value:
-    offsets = np.arange(value.num_samples + 1, dtype=np.int64)
-    if isinstance(value, SparseValue):
-        return SparseValue(value.indptr, value.indices, value.values, value.classes, offsets)
-    if isinstance(value, BytesValue):
-        return BytesValue(value.bounds, value.data, offsets, text=value.text)
-    assert isinstance(value, DenseValue)
-    return DenseValue(value.rows, offsets)
 
 
 def _check_sum(file: StoreMap, start: int, size: int, expected: int) -> None:

@@ -31,7 +31,7 @@ from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import require_damage
+from feedline.feed.formats.unreadable import no_values, require_damage
 from feedline.feed.pieces import joined
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
 
@@ -281,12 +281,8 @@ class StoredColumn(LazyRows):
             )
 
     def _nothing(self, count: int) -> Value:
-        if self.stream.is_bytes:
-            bounds, none = np.zeros(count + 1, np.int64), np.empty(0, np.uint8)
-            return BytesValue(bounds, none, None, text=self.stream.is_text)
-        if self._data.ragged:
-            return DenseValue(np.empty(0, self.stream.dtype), np.zeros(count + 1, np.int64))
-        return DenseValue(np.zeros((count, *self.stream.shape), self.stream.dtype))
+        ragged = (self._name,) if self._data.ragged and not self.stream.is_bytes else ()
+        return no_values(Schema({self._name: self.stream}), ragged, count)[self._name]
 
     def _error(self, what: str, hint: str | None = None) -> DataError:
         return DataError(what, path=self._path, stream=self._name, hint=hint)
