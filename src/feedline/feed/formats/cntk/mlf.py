@@ -163,14 +163,13 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
                 k = int(fault["sequence"])
                 byte = int(fault["byte"] - position[k]) + int(entries["offset"][k])
                 near = (byte, line_of(text, byte, near))
-                errors[k] = _error(
-                    file.path,
-                    text,
-                    _NAMES[int(fault["code"])],
+                errors[k] = DataError(
+                    _what(text, int(fault["code"]), byte, self._classes),
+                    path=str(file.path),
                     byte=byte,
-                    classes=self._classes,
                     line=near[1],
                     sequence=int(local[k] + self._starts[number]),
+                    hint=_SKIP,
                 )
         return Chunk(self.schema, self._values(*runs[:-1]), errors)
 
@@ -240,29 +239,14 @@ def _classes(schema: Schema, names: Sequence[bytes] | None, boundaries: bool) ->
 
 
 def _index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-    return _error(path, text, _NAMES[code], byte=byte, classes=0)
+    return DataError(_what(text, code, byte, 0), path=str(path), byte=byte, line=line_of(text, byte))
 
 
-def _error(
-    path: Path,
-    text: BinaryIO,
-    code: str,
-    *,
-    byte: int,
-    classes: int,
-    line: int | None = None,
-    sequence: int | None = None,
-) -> DataError:
+def _what(text: BinaryIO, code: int, byte: int, classes: int) -> str:
+    """Return what is wrong at a byte."""
+    what = _SENTENCES[_NAMES[code]].format(classes=classes)
     shown = read_at(text, _SHOWN, byte).split(b"\n")[0].decode(errors="replace").strip()
-    what = _SENTENCES[code].format(classes=classes)
-    return DataError(
-        f"{what}, got {shown[:120]!r}" if shown and code not in ("cut", "no_lines", "too_long") else what,
-        path=str(path),
-        byte=byte,
-        line=line_of(text, byte) if line is None else line,
-        sequence=sequence,
-        hint=_SKIP if sequence is not None else None,
-    )
+    return f"{what}, got {shown[:120]!r}" if shown and _NAMES[code] not in ("cut", "no_lines", "too_long") else what
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> MLFDeserializer:
