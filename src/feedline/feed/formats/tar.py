@@ -30,7 +30,7 @@ from feedline.feed.files.packed import Unpacker
 from feedline.feed.files.paths import PathLike, list_files, looking, read_at
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges, within_reach
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.seals import map_whole
 from feedline.feed.formats import decode
 from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile
 from feedline.feed.formats.indexed.index import Cache, IndexKind
@@ -256,11 +256,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         file = self._files[number]
         with file.opened() as archive:
             file.compare(archive)
-            try:
-                mapped = mmap.mmap(archive.fileno(), file.index.header.file_size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise DataError(f"expected a file that can be mapped: {error}", path=str(file.path)) from error
-        return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
+            return map_whole(archive, file.path, file.index.header.file_size)
 
     def _part(self, place: ChunkPlace[IndexedFile], memory: NDArray[np.uint8]) -> _Part:
         file = place.file

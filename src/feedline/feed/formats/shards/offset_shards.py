@@ -34,7 +34,7 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, reading, status_of
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.seals import map_whole
 from feedline.feed.files.streaming import blocks
 from feedline.feed.formats import decode
 from feedline.feed.formats.reopened import Reopened
@@ -404,9 +404,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         shard = self._shards[number]
         self._compare(number)
         place = self._place(number, a, b)
-        if shard.codec:
-            return self._held(number, a, place, self._packed(shard, place)), ()
-        if by_ranges(shard.path):
+        if shard.codec or by_ranges(shard.path):
             return self._held(number, a, place, self._packed(shard, place)), ()
         low, high = place.low, place.high
         mapped, seals = self._maps.get(number)
@@ -543,11 +541,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         shard = self._shards[number]
         with open_file(shard.path) as file:
-            try:
-                mapped = mmap.mmap(file.fileno(), shard.size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise DataError(f"expected a file that can be mapped: {error}", path=str(shard.path)) from error
-        return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
+            return map_whole(file, shard.path, shard.size)
 
     def _spans(self, part: _ShardPart, wanted: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
         """Return begin and end, in memory, of the wanted fields of each sample, (samples, 2), and what is wrong."""
