@@ -441,14 +441,14 @@ def fields_of(
     return fields
 
 
-def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
+def head_text(path: PathLike) -> tuple[bytes, bool]:
     """Return the first bytes of a text without a byte order mark, and whether they are all of it.
 
     Raises:
         DataError: it cannot be read, or is packed and damaged.
     """
     with open_file(path) as file:
-        text = head_of(file, size + 1)
+        text = head_of(file, HEAD_BYTES + 1)
         packing = packing_of(read_at(file, 4, 0))
     if packing is not None and not text:
         raise DataError(
@@ -457,4 +457,4 @@ def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
             byte=0,
             hint="the file is empty, cut or damaged: restore it",
         )
-    return text[:size].removeprefix(b"\xef\xbb\xbf"), len(text) <= size
+    return text[:HEAD_BYTES].removeprefix(b"\xef\xbb\xbf"), len(text) <= HEAD_BYTES
