@@ -33,7 +33,7 @@ from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import no_values, require_damage
 from feedline.feed.pieces import joined
-from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes nobody knows before they are read
 _SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
@@ -392,6 +392,8 @@ class StoredArrays(Concatenated, Reopened):
     def paths(self) -> Sequence[str]:
         """Return the paths of the files."""
         return self._paths
+
+    select = Deserializer.select  # a join keeps the chunks that it reads for that
 
     def digest(self) -> str:
         """Return 32 hex digits over shapes and excerpts of every file."""
