@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,22 @@ class _FrameHeader(NamedTuple):
     @property
     def frame_bytes(self) -> int:
         return self.dim * (4, 2, 1)[self.coding]
+
+
+class _Utterances(NamedTuple):
+    """A selection of utterances that is being read.
+
+    Attributes:
+        ordinals: int64 (n,).
+        offsets: int64 (n + 1,), where the rows of each begin.
+        rows: float32 (samples, values).
+        errors: why some of them cannot be read.
+    """
+
+    ordinals: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    rows: NDArray[np.float32]
+    errors: dict[int, DataError]
 
 
 class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
@@ -235,86 +251,68 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
                 hint="raise memory=, or lower chunk_frames=",
             )
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        rows = np.empty((int(offsets[-1]), self._row), np.float32)
-        errors: dict[int, DataError] = {}
+        chosen = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), self._row), np.float32), {})
         for first, stop in _runs(script.file[ordinals]):
-            self._read_from(ordinals, offsets, first=first, stop=stop, rows=rows, errors=errors)
+            self._read_from(chosen, first, stop)
         (name, stream), *_ = self.schema.items()
-        shaped = rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
-        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, errors)
+        shaped = chosen.rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
+        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, chosen.errors)
 
-    def _read_from(
-        self,
-        ordinals: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        *,
-        first: int,
-        stop: int,
-        rows: NDArray[np.float32],
-        errors: dict[int, DataError],
-    ) -> None:
+    def _lose(self, chosen: _Utterances, i: int, error: DataError) -> None:
+        """Note why an utterance cannot be read."""
+        ordinal = int(chosen.ordinals[i])
+        chosen.rows[chosen.offsets[i] : chosen.offsets[i + 1]] = 0
+        located = error.located(path=self._script.paths[int(self._script.file[ordinal])], sequence=ordinal)
+        located.what = f"{located.what} (utterance {self.utterance(ordinal)})"
+        chosen.errors[i] = located
+
+    def _read_from(self, chosen: _Utterances, first: int, stop: int) -> None:
         """Read the utterances ``first:stop`` of a selection, which one file holds, into their rows."""
-        script = self._script
-        number = int(script.file[ordinals[first]])
-
-        def lose(i: int, error: DataError) -> None:
-            rows[offsets[i] : offsets[i + 1]] = 0
-            located = error.located(path=script.paths[number], sequence=int(ordinals[i]))
-            located.what = f"{located.what} (utterance {self.utterance(int(ordinals[i]))})"
-            errors[i] = located
-
+        script, ordinals = self._script, chosen.ordinals[first:stop]
+        number = int(script.file[ordinals[0]])
         try:
             header = self._checked_header(number)
             file = open_file(script.paths[number])
         except DataError as error:
             for i in range(first, stop):
-                lose(i, error)
+                self._lose(chosen, i, error)
             return
         with file:
-            starts, counts = script.start[ordinals[first:stop]], script.count[ordinals[first:stop]]
+            starts, counts = script.start[ordinals], script.count[ordinals]
             sound = (counts > 0) & (starts + counts <= header.frames)
             for i in np.flatnonzero(~sound).tolist():
                 at, n = int(starts[i]), int(counts[i])
                 if n == 0:
-                    lose(first + i, DataError("expected at least one frame in the file, got none", hint=_SKIP))
-                    continue
-                what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
-                lose(first + i, DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}"))
+                    lost = DataError("expected at least one frame in the file, got none", hint=_SKIP)
+                else:
+                    what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
+                    lost = DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}")
+                self._lose(chosen, first + i, lost)
             # Neighbours in the file are read together.
             joined = np.concatenate([starts[1:] == starts[:-1] + counts[:-1], [False]]) & sound
             joined[:-1] &= sound[1:]
             begin = 0
             for end in (np.flatnonzero(~joined) + 1).tolist():
                 if sound[begin]:
-                    run, start = (first + begin, first + end), int(starts[begin])
-                    self._read_run(file, header, run, start=start, offsets=offsets, rows=rows, lose=lose)
+                    self._read_run(file, header, chosen, (first + begin, first + end), int(starts[begin]))
                 begin = end
 
     def _read_run(
-        self,
-        file: BinaryIO,
-        header: _FrameHeader,
-        run: tuple[int, int],
-        *,
-        start: int,
-        offsets: NDArray[np.int64],
-        rows: NDArray[np.float32],
-        lose: Any,
+        self, file: BinaryIO, header: _FrameHeader, chosen: _Utterances, run: tuple[int, int], start: int
     ) -> None:
         """Read the utterances ``run`` of a selection, which lie one after the other from frame ``start`` on."""
         first, stop = run
-        begin, end = int(offsets[first]), int(offsets[stop])
-        lengths = np.diff(offsets[first : stop + 1])
+        offsets = chosen.offsets[first : stop + 1]
+        begin, end = int(offsets[0]), int(offsets[-1])
         data = np.empty((end - begin) * header.frame_bytes, np.uint8)
         try:
             read_exactly(file, data, header.begin + start * header.frame_bytes, Path(file.name))
         except DataError as error:
             if stop - first == 1:
-                lose(first, error)
+                self._lose(chosen, first, error)
                 return
-            for i in range(first, stop):  # one by one: the others may be readable
-                at = start + int(offsets[i] - offsets[first])
-                self._read_run(file, header, (i, i + 1), start=at, offsets=offsets, rows=rows, lose=lose)
+            for i, at in enumerate((start + offsets[:-1] - begin).tolist(), first):  # the others may be readable
+                self._read_run(file, header, chosen, (i, i + 1), at)
             return
         _native.htk_expand(
             data,
@@ -323,10 +321,10 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             dim=header.dim,
             scale=header.scale,
             offset=header.offset,
-            lengths=lengths,
+            lengths=np.diff(offsets),
             left=self._context[0],
             right=self._context[1],
-            out=rows[begin:end],
+            out=chosen.rows[begin:end],
         )
 
     def _checked_header(self, number: int) -> _FrameHeader:
