@@ -265,14 +265,14 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         values: dict[str, Value] = {}
         for (name, stream), column in zip(self.schema.items(), self._columns, strict=True):
             field = file.fields[column]
-            places = begin[column], samples[column], stored[column]
+            places = _Places(begin[column], samples[column], stored[column])
             if field.sparse:
-                values[name], bad = _sparse(data, stream, field, begin=places[0], samples=places[1], stored=places[2])
+                values[name], bad = _sparse(data, stream, field, places)
                 for i in np.flatnonzero(bad).tolist():
                     what = "expected as many values in the samples of a sequence as it has, got another number"
-                    errors.setdefault(i, self._damaged(chunk, what, int(places[0][i]), i, name))
+                    errors.setdefault(i, self._damaged(chunk, what, int(places.begin[i]), i, name))
             else:
-                values[name] = _dense(data, stream, field, begin=places[0], samples=places[1], mapped=mapped)
+                values[name] = _dense(data, stream, field, places, mapped)
         seals = file.seals if mapped else ()
         return Chunk(self.schema, values, errors, seals=seals)
 
@@ -535,15 +535,22 @@ def _listed(fields: Sequence[CbfField]) -> str:
 # ---- values -------------------------------------------------------------------------------------------
 
 
-def _dense(
-    data: NDArray[np.uint8],
-    stream: Stream,
-    field: CbfField,
-    *,
-    begin: NDArray[np.int64],
-    samples: NDArray[np.uint32],
-    mapped: bool,
-) -> DenseValue:
+class _Places(NamedTuple):
+    """Where the sequences of a stream lie.
+
+    Attributes:
+        begin: first byte of each.
+        samples: its samples.
+        stored: its stored values, if it is sparse.
+    """
+
+    begin: NDArray[np.int64]
+    samples: NDArray[np.uint32]
+    stored: NDArray[np.int32]
+
+
+def _dense(data: NDArray[np.uint8], stream: Stream, field: CbfField, places: _Places, mapped: bool) -> DenseValue:
+    begin, samples, _ = places
     count, single = len(begin), bool((samples == 1).all())
     if mapped and single and stream.dtype == field.dtype:
         steps = np.diff(begin)
@@ -573,17 +580,11 @@ def _shaped(rows: NDArray[Any], stream: Stream) -> NDArray[Any]:
 
 
 def _sparse(
-    data: NDArray[np.uint8],
-    stream: Stream,
-    field: CbfField,
-    *,
-    begin: NDArray[np.int64],
-    samples: NDArray[np.uint32],
-    stored: NDArray[np.int32],
+    data: NDArray[np.uint8], stream: Stream, field: CbfField, places: _Places
 ) -> tuple[SparseValue, NDArray[np.bool_]]:
-    indptr, indices, values, bad = _native.cbf_sparse(data, begin, samples, stored, field.dtype.itemsize)
+    indptr, indices, values, bad = _native.cbf_sparse(data, *places, field.dtype.itemsize)
     numbers = values.view(field.dtype).astype(stream.dtype, copy=False)
-    offsets = None if (samples == 1).all() else _offsets(samples)
+    offsets = None if (places.samples == 1).all() else _offsets(places.samples)
     return SparseValue(indptr, indices, numbers, stream.size, offsets), bad
 
 
