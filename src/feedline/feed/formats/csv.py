@@ -18,7 +18,7 @@ from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MOST_ROW,
@@ -27,7 +27,8 @@ from feedline.feed.formats.indexed.rows import (
     fields_of,
     head_text,
     index_error,
-    rows_index,
+    packing_of_text,
+    utf16_error,
 )
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 from feedline.feed.showing import Progress
@@ -135,10 +136,12 @@ class CSVDeserializer(RowsDeserializer):
             fields_of(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
         )
         skip = int(head.header)
-        kind = rows_index(
+        kind = IndexKind(
             self._chunk_size,
             ["csv", head.delimiter, skip],
             lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, MOST_ROW),
+            index_error,
+            packing=packing_of_text,
         )
         self._identity = f"csv {head.delimiter} {skip} {targets};"
         self._arguments |= {"columns": places, "header": head.header, "delimiter": head.delimiter}
@@ -206,7 +209,7 @@ class _Head:
                 self.names[k] = next(name for name in own if name not in self.names)
         if bad := [name for name in self.names if not encodable(name) or "\0" in name]:
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise index_error(path, "utf16_input", 0)
+                raise utf16_error(path)
             what = bad[0].encode("utf-8", "surrogateescape")
             raise DataError(
                 f"expected the names of columns in UTF-8, got {what!r}",

@@ -17,7 +17,7 @@ from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MOST_ROW,
@@ -25,7 +25,8 @@ from feedline.feed.formats.indexed.rows import (
     RowsDeserializer,
     fields_of,
     head_text,
-    rows_index,
+    index_error,
+    packing_of_text,
     show,
 )
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
@@ -110,8 +111,12 @@ class JSONLinesDeserializer(RowsDeserializer):
         # Only lists of samples make the index depend on what is declared.
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
-        kind = rows_index(
-            self._chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW)
+        kind = IndexKind(
+            self._chunk_size,
+            ["jsonl", *counted],
+            lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW),
+            index_error,
+            packing=packing_of_text,
         )
         self._identity = f"jsonl {list(keys.values())} {sorted(self._ragged)};"
         self._arguments["sequences"] = sorted(self._ragged)

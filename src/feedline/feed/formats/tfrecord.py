@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -20,14 +20,13 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.packed import head_of
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     HEAD_BYTES,
     UNPACK_BYTES,
     RowsDeserializer,
     fields_of,
-    rows_index,
 )
 from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
@@ -149,11 +148,11 @@ class TFRecordDeserializer(RowsDeserializer):
         # Only sequences make the index depend on what is declared.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
         read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
-        kind = rows_index(
+        kind = IndexKind(
             self._chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
             lambda: _native.RecordIndexer(counter, size_at),
-            describe=_index_error,
+            _index_error,
             packing=packing_of_records,
             counts_gaps=True,  # a message that is too long is left out of its record, and of chunks
         )
@@ -314,7 +313,7 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Seen]]:
         data = first(HEAD_BYTES)
         if not begins_record(data):
             if len(data) >= RECORD_HEAD or (data and packing is None):
-                raise _index_error(path, "length_crc", 0)
+                raise _index_error(path, file, 0, 0)
             return []  # an empty one, or the indexer says what is damaged
         if len(data) == HEAD_BYTES and (size := int.from_bytes(data[:8], "little") + _FRAME) > HEAD_BYTES:
             room = status_of(file).st_size * (1 if packing is None else _MOST_PACKED)
@@ -344,11 +343,10 @@ def _key(field: str) -> bytes:
     return field.encode("utf-8", "surrogatepass")
 
 
-def _index_error(path: Path, code: str, byte: int) -> DataError:
-    """Return why a file cannot be indexed."""
-    with open_file(path) as file:
-        packing = packing_of_records(file)
-        head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
+def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
+    """Return why a file cannot be indexed, whatever the code: it does not begin with a record."""
+    packing = packing_of_records(file)
+    head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
     what = "expected a TFRecord file, whose first 12 bytes are a length and its checksum"
     return DataError(f"{what}, got one that begins with {head!r}", path=str(path), byte=byte)
 

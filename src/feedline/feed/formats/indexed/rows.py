@@ -13,7 +13,7 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,43 +76,27 @@ Hole = tuple[int, int, Unread | str]
 """A part of a text that could not be read: first byte, end, and why."""
 
 
-def index_error(path: Path, code: str, byte: int) -> DataError:
+def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
     """Return why a text of rows cannot be indexed."""
-    if code == "utf16_input":
-        what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
-    else:
-        what = f"expected rows of at most {MOST_ROW} bytes, got a longer one"
-        hint = "does a line end in another way, or a quote never close? Write large values to files of their own"
-    return DataError(what, path=str(path), byte=byte, hint=hint)
-
-
-def _packing(text: BinaryIO) -> str | None:
-    return packing_of(read_at(text, 4, 0))
-
-
-def rows_index(
-    chunk_size: int,
-    settings: Any,
-    indexer: Callable[[], _native.RowIndexer | _native.RecordIndexer],
-    *,
-    describe: Callable[[Path, str, int], DataError] = index_error,
-    packing: Callable[[BinaryIO], str | None] = _packing,
-    counts_gaps: bool = False,
-) -> IndexKind:
-    """Return how a file of rows is indexed, packed or not; see `IndexKind`.
-
-    Args:
-        chunk_size, settings, indexer, packing, counts_gaps: as there.
-        describe: makes the error of the indexer from path, name of the code, and byte.
-    """
-    return IndexKind(
-        chunk_size,
-        settings,
-        indexer,
-        lambda path, text, code, byte: describe(path, NAMES[code], byte),
-        packing=packing,
-        counts_gaps=counts_gaps,
+    if NAMES[code] == "utf16_input":
+        return utf16_error(path)
+    return DataError(
+        f"expected rows of at most {MOST_ROW} bytes, got a longer one",
+        path=str(path),
+        byte=byte,
+        hint="does a line end in another way, or a quote never close? Write large values to files of their own",
     )
+
+
+def utf16_error(path: Path) -> DataError:
+    """Return why a text is not read that begins with a byte order mark of UTF-16."""
+    what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
+    return DataError(what, path=str(path), byte=0, hint=hint)
+
+
+def packing_of_text(text: BinaryIO) -> str | None:
+    """Return how a text is packed; None: not at all."""
+    return packing_of(read_at(text, 4, 0))
 
 
 class RowText(IndexedFile):
@@ -208,6 +192,24 @@ class RowText(IndexedFile):
         )
 
 
+class _Rows(NamedTuple):
+    """Rows whose text was read.
+
+    Attributes:
+        file: their file.
+        ordinals: their ordinals in the corpus.
+        entries: their entries in the index.
+        position: int64, where each begins in what was read.
+        holes: what could not be read.
+    """
+
+    file: RowText
+    ordinals: Ordinals
+    entries: NDArray[Any]
+    position: NDArray[np.int64]
+    holes: Sequence[Hole]
+
+
 class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
     """Rows of text; the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
 
@@ -283,13 +285,11 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             )
 
     def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
-        file = place.file
-        entries = file.checked(lambda index: index.entries(place.local))
-        ordinals = self._ordinals(place)
+        entries = place.file.checked(lambda index: index.entries(place.local))
         position = entries["offset"].astype(np.int64) - place.begin
         parser = self._parser
         parse = parser.view if self._views and isinstance(parser, _native.ExampleParser) else parser.parse
-        return self._parse(file, buffer, parse, position=position, entries=entries, ordinals=ordinals, holes=holes)
+        return self._parse(_Rows(place.file, self._ordinals(place), entries, position, holes), buffer, parse)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return rows of one file; ``local`` is ascending."""
@@ -302,29 +302,17 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 holes += file.fill(text, buffer[_PAD + place : _PAD + place + high - low], low)
             file.compare(text)
-            ordinals = local + self._starts[number]
-            return self._parse(
-                file,
-                buffer,
-                self._parser.parse,
-                position=position,
-                entries=entries,
-                ordinals=ordinals,
-                holes=holes,
-            )
+            rows = _Rows(file, local + self._starts[number], entries, position, holes)
+            return self._parse(rows, buffer, self._parser.parse)
 
     def _parse(
         self,
-        file: RowText,
+        of: _Rows,
         buffer: NDArray[np.uint8],
         parse: Callable[..., tuple[list[tuple[Any, ...]], NDArray[np.uint8]]],
-        *,
-        position: NDArray[np.int64],
-        entries: NDArray[Any],
-        ordinals: Ordinals,
-        holes: Sequence[Hole],
     ) -> Chunk:
-        """Parse the rows that are in ``buffer`` at ``position`` after the padding."""
+        """Parse rows that are in ``buffer``, with padding on both sides."""
+        file, ordinals, entries, position, holes = of
         with file.trusted():
             streams, found = parse(buffer, _PAD, position, np.ascontiguousarray(entries["size"]))
         records = found.view(_RECORD)
@@ -449,7 +437,7 @@ def head_text(path: PathLike) -> tuple[bytes, bool]:
     """
     with open_file(path) as file:
         text = head_of(file, HEAD_BYTES + 1)
-        packing = packing_of(read_at(file, 4, 0))
+        packing = packing_of_text(file)
     if packing is not None and not text:
         raise DataError(
             f"expected text in {packing}, got none that can be unpacked",
