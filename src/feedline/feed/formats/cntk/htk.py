@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +79,8 @@ class _FrameHeader(NamedTuple):
     coding: int
     swapped: bool
     begin: int
-    scale: NDArray[np.float32]
-    offset: NDArray[np.float32]
+    scale: NDArray[np.float32] = np.empty(0, np.float32)
+    offset: NDArray[np.float32] = np.empty(0, np.float32)
 
     @property
     def frame_bytes(self) -> int:
@@ -373,10 +373,9 @@ class _Script:
         for line_number, raw in enumerate(text.split(b"\n"), 1):
             line = raw.removesuffix(b"\r")
             if line.strip():
+                where: Any = {"path": str(path), "byte": at, "line": line_number}
                 if b"\0" in line:
-                    raise DataError(
-                        "expected text in the script, got a zero byte", path=str(path), byte=at, line=line_number
-                    )
+                    raise DataError("expected text in the script, got a zero byte", **where)
                 logical, equals, physical = line.partition(b"=")
                 stored = physical if equals else logical
                 found = _RANGE.match(stored)
@@ -384,21 +383,15 @@ class _Script:
                     raise DataError(
                         "expected `[first,last]` at the end of a line of the script, got "
                         f"{stored[stored.rindex(b'[') :][:80].decode(errors='replace')!r}",
-                        path=str(path),
-                        byte=at,
-                        line=line_number,
+                        **where,
                     )
                 first, count = 0, -1
                 if found is not None:
                     stored, first, last = found[1], *(int(number) for number in found.groups()[1:])
                     count = last - first + 1
                     if not 1 <= count < 2**31 or last >= 2**31:
-                        raise DataError(
-                            f"expected frames in ascending order below {2**31}, got {first} to {last}",
-                            path=str(path),
-                            byte=at,
-                            line=line_number,
-                        )
+                        what = f"expected frames in ascending order below {2**31}, got {first} to {last}"
+                        raise DataError(what, **where)
                 if not equals and found is not None:
                     logical = stored
                 name = _located(os.fsdecode(stored), prefix, folder, remote=remote)
@@ -459,22 +452,12 @@ def read_header(path: str) -> _FrameHeader:
 
     with open_file(path) as file:
         size = status_of(file).st_size
-        none = np.empty(0, np.float32)
         if path.endswith("-ubyte"):
             raw = read_at(file, _IDX_HEAD.size, 0)
             if len(raw) < _IDX_HEAD.size or (head := _IDX_HEAD.unpack(raw))[0] != _IDX_MAGIC:
                 raise refuse(f"expected an IDX file of images, which begins with {_IDX_MAGIC}", 0)
-            header = _FrameHeader(
-                frames=head[1],
-                period=0,
-                kind=9,
-                dim=head[2] * head[3],
-                coding=2,
-                swapped=False,
-                begin=_IDX_HEAD.size,
-                scale=none,
-                offset=none,
-            )
+            values = head[2] * head[3]
+            header = _FrameHeader(head[1], 0, 9, values, coding=2, swapped=False, begin=_IDX_HEAD.size)
         else:
             header = _htk_header(file, path)
         if header.frames < 0 or not 1 <= header.dim < 2**31:
