@@ -142,9 +142,9 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             if isinstance(found, Unread):
                 return self._lost(chunk, found)
             stored = memoryview(found)
-        values = self._decoded(part, i, mapped, ordinals, columns.decode, stored=stored)
+        values = self._decoded((part, i, mapped), ordinals, columns.decode, stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
-        return Chunk(self.schema, values, seals=() if stored is not None else self._seals_of(mapped))
+        return Chunk(self.schema, values, seals=() if stored is not None else [mapped.file.seal])
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return views of the sequences ``start:stop`` of chunk number ``chunk``, with copies of their offsets.
@@ -159,7 +159,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         start, stop, _ = slice(start, stop).indices(count)
         first = int(self._starts[chunk])
         decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
-        values = self._decoded(part, i, mapped, (first + start, first + max(start, stop)), decode)
+        values = self._decoded((part, i, mapped), (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
     def files(self, chunks: Sequence[int]) -> Sequence[StoreMap]:
@@ -291,18 +291,16 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def _decoded(
         self,
-        part: StoreFile,
-        i: int,
-        mapped: _MappedPart,
+        opened: tuple[StoreFile, int, _MappedPart],
         ordinals: tuple[int, int],
         decode: Callable[..., Value],
-        *,
         stored: memoryview | None = None,
     ) -> dict[str, Value]:
-        """Apply ``decode`` to the columns of chunk ``i`` of a part; return values of the sequences ``ordinals``.
+        """Apply ``decode`` to the columns of an opened chunk; return values of the sequences ``ordinals``.
 
         ``stored`` is the message of the chunk, if it was read.
         """
+        part, i, mapped = opened
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
         damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
         batch: ArrowBatch | BatchInMemory
@@ -351,11 +349,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return lost_chunk(
             self.schema, set(self._manifest.lengths), first=int(self._starts[chunk]), count=count, path=path, why=why
         )
-
-    def _seals_of(self, mapped: _MappedPart) -> list[NDArray[np.uint8]]:
-        """Return seals that show whether views of a part were truncated; chunks of a compressed store own their
-        memory."""
-        return [] if self._manifest.compression is not None else [mapped.file.seal]
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with the manifest."""

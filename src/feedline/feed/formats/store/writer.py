@@ -238,15 +238,7 @@ class StoreWriter:
         self._end_part(finishing=True)
         lengths = {name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged}
         parts = [part.describe(list(lengths)) for part in self._parts]
-        samples = sum(part.samples for part in parts)
-        manifest = Manifest(
-            self.schema,
-            sequences=self._sequences,
-            samples=samples,
-            lengths=lengths,
-            parts=parts,
-            compression=self._compression,
-        )
+        manifest = Manifest(self.schema, lengths, parts, self._compression)
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
