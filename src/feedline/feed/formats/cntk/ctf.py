@@ -216,7 +216,8 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         ordinals = self._ordinals(place)
         if unread and self._max_errors > 0:  # errors are counted by sample
             raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), int(ordinals[0]))
-        return self._parse(_Sequences(chunk, file, ordinals, entries, entries, place.begin, unread), text, buffer)
+        read = _Sequences(chunk, file, ordinals, entries, entries, origin=place.begin, unread=unread)
+        return self._parse(read, text, buffer)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return sequences of one file; ``local`` is ascending."""

@@ -192,7 +192,7 @@ class RowText(IndexedFile):
         )
 
 
-class _Rows(NamedTuple):
+class _ReadRows(NamedTuple):
     """Rows whose text was read.
 
     Attributes:
@@ -289,7 +289,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         position = entries["offset"].astype(np.int64) - place.begin
         parser = self._parser
         parse = parser.view if self._views and isinstance(parser, _native.ExampleParser) else parser.parse
-        return self._parse(_Rows(place.file, self._ordinals(place), entries, position, holes), buffer, parse)
+        return self._parse(_ReadRows(place.file, self._ordinals(place), entries, position, holes), buffer, parse)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return rows of one file; ``local`` is ascending."""
@@ -302,12 +302,12 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 holes += file.fill(text, buffer[_PAD + place : _PAD + place + high - low], low)
             file.compare(text)
-            rows = _Rows(file, local + self._starts[number], entries, position, holes)
+            rows = _ReadRows(file, local + self._starts[number], entries, position, holes)
             return self._parse(rows, buffer, self._parser.parse)
 
     def _parse(
         self,
-        of: _Rows,
+        of: _ReadRows,
         buffer: NDArray[np.uint8],
         parse: Callable[..., tuple[list[tuple[Any, ...]], NDArray[np.uint8]]],
     ) -> Chunk:
