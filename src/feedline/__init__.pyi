@@ -37,12 +37,12 @@ from feedline.feed.arguments import Weighted as Weighted
 from feedline.feed.composed import Bucketed as Bucketed
 from feedline.feed.composed import Mixture as Mixture
 from feedline.feed.composed import Packed as Packed
+from feedline.feed.composed.chosen import Take as Take
 from feedline.feed.composed.concat import Concat as Concat
 from feedline.feed.composed.filtered import Filtered as Filtered
 from feedline.feed.composed.frames import Frames as Frames
 from feedline.feed.composed.join import Join as Join
 from feedline.feed.composed.skipping import Skipping as Skipping
-from feedline.feed.composed.take import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
 from feedline.feed.conversion.convert import convert as convert
 from feedline.feed.corpora import open_corpus as open_corpus

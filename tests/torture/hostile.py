@@ -128,16 +128,17 @@ class Hostile(Scenario):
         if isinstance(sound := case.attempt("the original", self.original(case), ()), Refused):
             case.fail("lost", f"the original cannot be read within {self.memory} bytes: {sound.error!r:.500}")
             return
+        threads = _threads()
         for k in range(self.batch):
             what, parse = self.draw(case, k)
-            threads = _threads()
             case.attempt(what, parse, self.allowed())
             case.tally("inputs")
             # Sources that were dropped end their threads as soon as these are scheduled. Until then they take address
-            # space, which is limited here.
-            deadline = time.monotonic() + 5
+            # space, which is limited here. Those that stay are the process's, such as threads that decode.
+            deadline = time.monotonic() + 2
             while _threads() > threads and time.monotonic() < deadline:
                 time.sleep(0.001)
+            threads = max(threads, _threads())
 
     def allowed(self) -> tuple[type[BaseException], ...] | None:
         """Errors that the parser promises to raise; None: only feedline's."""

@@ -21,7 +21,8 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
-from feedline.feed.formats.cntk.cbf_write import CbfField, CbfWriter
+from feedline.feed.formats.cntk.cbf import CbfField
+from feedline.feed.formats.cntk.cbf_write import CbfWriter
 
 _INDEX_BYTES = 4
 

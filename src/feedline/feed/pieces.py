@@ -1,6 +1,9 @@
-"""Copy and concatenate values, for formats that read or write in other units than chunks."""
+"""Copy, concatenate and split values, for formats that read or write in other units than chunks."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +14,29 @@ from feedline.data.value import BytesValue, DenseValue, SparseValue
 
 def copied(value: Value) -> Value:
     """Return a copy of a value in its own memory."""
-    offsets = None if value.one_sample_each else value.offsets.copy()
+    return mapped(value, lambda array: array.copy())
+
+
+def mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Value:
+    """Return a value with each of its arrays changed."""
+    offsets = None if value.one_sample_each else change(value.offsets)
     if isinstance(value, SparseValue):
-        return SparseValue(value.indptr.copy(), value.indices.copy(), value.values.copy(), value.classes, offsets)
+        arrays = change(value.indptr), change(value.indices), change(value.values)
+        return SparseValue(*arrays, value.classes, offsets)
     if isinstance(value, BytesValue):
-        return BytesValue(value.bounds.copy(), value.data.copy(), offsets, text=value.text)
+        return BytesValue(change(value.bounds), change(value.data), offsets, text=value.text)
     assert isinstance(value, DenseValue)
-    return DenseValue(value.rows.copy(), offsets)
+    return DenseValue(change(value.rows), offsets)
+
+
+def in_sequences(value: Value, offsets: NDArray[np.int64] | None) -> Value:
+    """Return a value over the same arrays in which samples are other sequences; None: each is one."""
+    if isinstance(value, SparseValue):
+        return SparseValue(value.indptr, value.indices, value.values, value.classes, offsets)
+    if isinstance(value, BytesValue):
+        return BytesValue(value.bounds, value.data, offsets, text=value.text)
+    assert isinstance(value, DenseValue)
+    return DenseValue(value.rows, offsets)
 
 
 def joined(values: list[Value]) -> Value:

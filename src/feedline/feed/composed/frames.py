@@ -14,6 +14,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.files.lru import LruCache
+from feedline.feed.pieces import in_sequences
 from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, is_sized
 
 Ints = NDArray[np.int64]
@@ -104,25 +105,16 @@ def repeated(chunk: Chunk, like: Chunk) -> Chunk:
         step = np.where(fits & (value.lengths > 1), 1, 0)
         rows = np.repeat(np.where(fits, value.offsets[:-1], 0), lengths) + within * np.repeat(step, lengths)
         taken = taken_rows(value, rows, np.repeat(fits, lengths))
-        values[name] = _in_sequences(taken, offsets)
+        values[name] = in_sequences(taken, offsets)
         for i in np.flatnonzero(~fits).tolist():
             what = f"expected one sample to repeat {lengths[i]} times, got {value.lengths[i]}"
             errors.setdefault(i, DataError(what, stream=name))
     return Chunk(chunk.schema, values, errors)
 
 
-def _in_sequences(value: Value, offsets: Ints | None) -> Value:
-    if isinstance(value, SparseValue):
-        return SparseValue(value.indptr, value.indices, value.values, value.shape[0], offsets)
-    if isinstance(value, BytesValue):
-        return BytesValue(value.bounds, value.data, offsets, text=value.text)
-    assert isinstance(value, DenseValue)
-    return DenseValue(value.rows, offsets)
-
-
 def rows_of(value: Value) -> Value:
     """Return a value over the same arrays in which every sample is a sequence."""
-    return _in_sequences(value, None)
+    return in_sequences(value, None)
 
 
 def taken_rows(value: Value, rows: Ints, there: NDArray[np.bool_] | None = None) -> Value:

@@ -231,7 +231,7 @@ class JoinTable:
         starts = np.concatenate([[0], np.cumsum([info.sequences for info in infos])]).astype(np.int64)
         table = np.zeros((len(infos), 3), np.int64)
         table[:, 2] = [info.bytes for info in infos]
-        crcs = _BlockChecksums()
+        width = len(parts) if kept < len(found) else len(parts) - 1
         file.write(bytes(_HEADER_BYTES))
         for bound in bounds:
             part = found[bound.start : bound.stop]
@@ -242,35 +242,20 @@ class JoinTable:
             chunk = np.searchsorted(starts, primary, side="right") - 1
             np.add.at(table[:, 0], chunk, 1)
             np.add.at(table[:, 1], chunk, 1 if lengths is None else lengths)
-            crcs.write(file, rows if kept < len(found) else np.ascontiguousarray(rows[:, 1:]))
-        tail = table.astype("<i8").tobytes() + np.array(crcs.finish(), "<u4").tobytes()
+            file.write(np.ascontiguousarray(rows[:, -width:], "<i8").data)
+        crcs = _checksums(file, kept, 8 * width)
+        tail = table.astype("<i8").tobytes() + np.array(crcs, "<u4").tobytes()
         file.write(tail)
-        width = len(parts) if kept < len(found) else len(parts) - 1
         file.seek(0)
         file.write(_Header(_VERSION, self._digest, kept, width, len(infos), tail=_native.crc32c(tail)).pack())
         file.flush()
 
 
-class _BlockChecksums:
-    """Computes one checksum per `_CRC_ROWS` rows, however the rows are split between writes."""
-
-    def __init__(self) -> None:
-        self._done: list[int] = []
-        self._crc, self._room = 0, _CRC_ROWS
-
-    def write(self, file: BinaryIO, rows: Ints) -> None:
-        rows = np.ascontiguousarray(rows, "<i8")
-        file.write(rows.data)
-        while len(rows):
-            part, rows = rows[: self._room], rows[self._room :]
-            self._crc = _native.crc32c(part, self._crc)
-            self._room -= len(part)
-            if self._room == 0:
-                self._done.append(self._crc)
-                self._crc, self._room = 0, _CRC_ROWS
-
-    def finish(self) -> list[int]:
-        return self._done if self._room == _CRC_ROWS else [*self._done, self._crc]
+def _checksums(file: BinaryIO, rows: int, row_bytes: int) -> list[int]:
+    """Return the checksum of every `_CRC_ROWS` rows of a file."""
+    file.seek(_HEADER_BYTES)
+    blocks = range(0, rows, _CRC_ROWS)
+    return [_native.crc32c(file.read(min(_CRC_ROWS, rows - first) * row_bytes)) for first in blocks]
 
 
 def _scratch(folder: Path | None) -> AbstractContextManager[BinaryIO]:

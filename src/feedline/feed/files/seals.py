@@ -9,17 +9,32 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.errors import DataError
 
 _SEAL_BYTES = 8
 # Beyond its last page, as tar archives end in up to 10 KiB of zeros. A seal of zeros costs a look at the maps of the
 # process each time that it is checked.
 _LOOKED_BACK_BYTES = 64 << 10
+
+
+def map_whole(file: BinaryIO, path: Path, size: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
+    """Return a map of an open file of ``size`` bytes, and its seals.
+
+    Raises:
+        DataError: it cannot be mapped, or is truncated already.
+    """
+    try:
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise DataError(f"expected a file that can be mapped: {error}", path=str(path)) from error
+    return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
 
 
 def seals_of(arrays: Iterable[NDArray[Any]]) -> list[NDArray[np.uint8]]:

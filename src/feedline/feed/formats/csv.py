@@ -16,9 +16,9 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MOST_ROW,
@@ -27,9 +27,10 @@ from feedline.feed.formats.indexed.rows import (
     fields_of,
     head_text,
     index_error,
-    rows_index,
+    packing_of_text,
+    utf16_error,
 )
-from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 from feedline.feed.showing import Progress
 
 Columns = Stream | str | Sequence[str]
@@ -96,15 +97,14 @@ class CSVDeserializer(RowsDeserializer):
         progress: Progress = None,
         **stream_kwargs: Columns,
     ) -> None:
-        chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
         if delimiter is not None and (
             len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n+-.'
         ):
             raise ValueError(
                 f"expected one character of ASCII that numbers and quotes lack as delimiter, got {delimiter!r}"
             )
-        paths = list_files(path)
-        self.name = name_of(paths)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
+        paths = self._paths
         head = _Head(paths[0], delimiter, header)
         self._names = head.names
         for other in paths[1:]:
@@ -136,22 +136,16 @@ class CSVDeserializer(RowsDeserializer):
             fields_of(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
         )
         skip = int(head.header)
-        kind = rows_index(
-            chunk_size,
+        kind = IndexKind(
+            self._chunk_size,
             ["csv", head.delimiter, skip],
             lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, MOST_ROW),
+            index_error,
+            packing=packing_of_text,
         )
         self._identity = f"csv {head.delimiter} {skip} {targets};"
-        self._arguments = {
-            "columns": places,
-            "header": head.header,
-            "delimiter": head.delimiter,
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-            "unpack": unpack,
-        }
-        self._open(paths, kind, cache, unpack, progress)
+        self._arguments |= {"columns": places, "header": head.header, "delimiter": head.delimiter}
+        self._index(kind, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
@@ -215,7 +209,7 @@ class _Head:
                 self.names[k] = next(name for name in own if name not in self.names)
         if bad := [name for name in self.names if not encodable(name) or "\0" in name]:
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise index_error(path, "utf16_input", 0)
+                raise utf16_error(path)
             what = bad[0].encode("utf-8", "surrogateescape")
             raise DataError(
                 f"expected the names of columns in UTF-8, got {what!r}",

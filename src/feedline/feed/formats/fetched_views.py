@@ -7,17 +7,17 @@ other columns, or the rest of the chunk, need not be fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Chunk, Value
-from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import unread
+from feedline.feed.pieces import mapped
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
 from feedline.feed.remote.cache import LEAST_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
@@ -97,7 +97,7 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
     for extent, piece in zip(extents, pieces, strict=True):
         if isinstance(piece, Unread):
             lost = {i: unread(piece, extent.path, i) for i in range(views.num_sequences)}
-            values = {name: _mapped(value, lambda array: _zeros(array, files)) for name, value in views.values.items()}
+            values = {name: mapped(value, lambda array: _zeros(array, files)) for name, value in views.values.items()}
             return Chunk(views.schema, values, lost)
 
     def fetched(array: NDArray[Any]) -> NDArray[Any]:
@@ -111,7 +111,7 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
                 return found if found.flags.aligned else found.copy()
         raise AssertionError(f"no piece has {span}")
 
-    return Chunk(views.schema, {name: _mapped(value, fetched) for name, value in views.values.items()}, views.errors)
+    return Chunk(views.schema, {name: mapped(value, fetched) for name, value in views.values.items()}, views.errors)
 
 
 def _zeros(array: NDArray[Any], files: Sequence[MappedFile]) -> NDArray[Any]:
@@ -137,17 +137,5 @@ def _arrays(chunk: Chunk) -> Iterator[NDArray[Any]]:
         return array
 
     for value in chunk.values.values():
-        _mapped(value, note)
+        mapped(value, note)
     yield from found
-
-
-def _mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Value:
-    """Return a value with each of its arrays changed."""
-    offsets = None if value.one_sample_each else change(value.offsets)
-    if isinstance(value, SparseValue):
-        arrays = change(value.indptr), change(value.indices), change(value.values)
-        return SparseValue(*arrays, value.classes, offsets)
-    if isinstance(value, BytesValue):
-        return BytesValue(change(value.bounds), change(value.data), offsets, text=value.text)
-    assert isinstance(value, DenseValue)
-    return DenseValue(change(value.rows), offsets)

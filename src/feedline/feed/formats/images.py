@@ -34,6 +34,7 @@ from feedline.feed.formats.cntk.ctf import ctf_index
 from feedline.feed.formats.image_guess import SUFFIXES
 from feedline.feed.formats.indexed.corpus import IndexedFile
 from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import require_damage, unread
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -61,7 +62,7 @@ _SKIP = 'pass on_error="skip" to the source to skip such pictures and list them'
 _PLAIN = re.compile(rb"[0-9]{1,19}")
 
 
-class _Images(Deserializer, Selective):
+class _Images(Deserializer, Selective, Reopened):
     """Encoded pictures with a label each, and what they are called."""
 
     def _declare(self, streams: Mapping[str, Stream] | None, more: Mapping[str, Stream], memory_bytes: int) -> None:
@@ -322,6 +323,7 @@ class ImageFolderDeserializer(_ImageFiles):
     ) -> None:
         self.name = os.fspath(path)
         self._declare(streams, stream_kwargs, memory)
+        self._opened_with(path, dict(self.schema.streams), memory=memory)
         with looking(path):
             self.classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
             names, labels = [], []
@@ -356,9 +358,6 @@ class ImageFolderDeserializer(_ImageFiles):
         ordinals = np.asarray(ordinals, np.int64)
         begin, end = (np.ascontiguousarray(self._bounds[ordinals + k]) for k in (0, 1))
         return _native.name_keys(self._names, begin, end)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self.name, dict(self.schema.streams), {"memory": self._memory})
 
 
 def _pictures(root: str, folder: str) -> list[bytes]:
@@ -419,6 +418,7 @@ class ImageMapDeserializer(_ImageFiles):
         self._root = os.path.abspath(os.getcwd() if root is None else root)
         self._folder = os.path.dirname(os.path.abspath(path))
         self._declare(streams, stream_kwargs, memory)
+        self._opened_with(path, dict(self.schema.streams), root=self._root, memory=memory)
         with open_file(path, -1) as file:
             lines = file.read().removeprefix(b"\xef\xbb\xbf").split(b"\n")
         if not lines[-1]:
@@ -503,10 +503,6 @@ class ImageMapDeserializer(_ImageFiles):
         """Return the paths of the map file and of the first picture."""
         return [self.name, self._place(0)[0]]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        options = {"root": self._root, "memory": self._memory}
-        return _reopen, (type(self), self.name, dict(self.schema.streams), options)
-
 
 def _keys(keys: list[bytes]) -> NDArray[np.uint64]:
     """Return keys by which corpora are joined: numbers as they are, names hashed."""
@@ -552,7 +548,8 @@ class Base64ImageDeserializer(_Images, Keyed):
     ) -> None:
         self.name = os.fspath(path)
         self._declare(streams, stream_kwargs, memory)
-        self._arguments = {"chunk_size": whole_number("chunk_size", chunk_size, 1), "cache": cache, "memory": memory}
+        chunk_size = whole_number("chunk_size", chunk_size, 1)
+        self._opened_with(path, dict(self.schema.streams), chunk_size=chunk_size, cache=cache, memory=memory)
         kind = ctf_index(chunk_size, None, skip_ids=True, lenient=False)
         self._file = IndexedFile(Path(path), kind, cache, progress)
         self._infos = [ChunkInfo(*row) for row in self._file.sizes()]
@@ -638,9 +635,6 @@ class Base64ImageDeserializer(_Images, Keyed):
             self._file.compare(text)
         return lines
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self.name, dict(self.schema.streams), self._arguments)
-
 
 _REST = re.compile(rb"[^A-Za-z0-9+/=]+\Z")
 
@@ -653,10 +647,6 @@ def _decoded(text: bytes) -> bytes:
     if not found:
         raise DataError("expected a picture in base64, got none")
     return found
-
-
-def _reopen(kind: type[Any], path: str, streams: dict[str, Stream], options: dict[str, Any]) -> Any:
-    return kind(path, streams, **options)
 
 
 def open_folder(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageFolderDeserializer:

@@ -15,9 +15,9 @@ from typing import Any
 from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MOST_ROW,
@@ -25,10 +25,11 @@ from feedline.feed.formats.indexed.rows import (
     RowsDeserializer,
     fields_of,
     head_text,
-    rows_index,
+    index_error,
+    packing_of_text,
     show,
 )
-from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 from feedline.feed.showing import Progress
 
 _FIRST_ROWS = 100
@@ -86,10 +87,9 @@ class JSONLinesDeserializer(RowsDeserializer):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = list_files(path)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
+        paths = self._paths
         declared = declared_streams(streams, stream_kwargs)
-        self.name = name_of(paths)
         rows = first_rows(paths[0])
         shown: set[str] = set()
         if not declared:
@@ -111,16 +111,16 @@ class JSONLinesDeserializer(RowsDeserializer):
         # Only lists of samples make the index depend on what is declared.
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
-        kind = rows_index(chunk_size, ["jsonl", *counted], lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW))
+        kind = IndexKind(
+            self._chunk_size,
+            ["jsonl", *counted],
+            lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW),
+            index_error,
+            packing=packing_of_text,
+        )
         self._identity = f"jsonl {list(keys.values())} {sorted(self._ragged)};"
-        self._arguments = {
-            "sequences": sorted(self._ragged),
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-            "unpack": unpack,
-        }
-        self._open(paths, kind, cache, unpack, progress)
+        self._arguments["sequences"] = sorted(self._ragged)
+        self._index(kind, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])

@@ -18,6 +18,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats import tokens
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.fields import Array, ArrayHead, ShardField
 from feedline.feed.formats.shards.index import ShardFile, folders_of
 from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
@@ -32,7 +33,7 @@ _MOST_DIMS = 32
 _MOST_LENGTH = (1 << 32) - 1
 
 
-class LitDataDeserializer(Forwarding):
+class LitDataDeserializer(Forwarding, Reopened):
     """A folder that LitData's ``optimize`` wrote, each sample a sequence.
 
     Chunks are read as they are, compressed by Zstandard (the file, runs of samples, or each) or not; where both forms
@@ -101,14 +102,7 @@ class LitDataDeserializer(Forwarding):
             corpus = LitDataItems(found, declared, chunk_size=chunk_size, memory_bytes=memory)
         super().__init__(corpus)
         self.name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-        self._arguments = names, dict(corpus.schema.streams), {"chunk_size": chunk_size, "memory": memory}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, self._arguments
-
-
-def _reopen(folders: list[str], streams: dict[str, Stream], options: dict[str, Any]) -> LitDataDeserializer:
-    return LitDataDeserializer(folders, streams, **options)
+        self._opened_with(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
 
 
 def _check_tokens(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:

@@ -27,12 +27,12 @@ from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.packed import Unpacker
-from feedline.feed.files.paths import PathLike, list_files, looking, name_of, read_at
+from feedline.feed.files.paths import PathLike, list_files, looking, read_at
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges, within_reach
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.seals import map_whole
 from feedline.feed.formats import decode
-from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile, open_indexed
+from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile
 from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.unreadable import unread
 from feedline.feed.protocol import (
@@ -44,7 +44,6 @@ from feedline.feed.protocol import (
     Piece,
     Unread,
     declared_streams,
-    whole_number,
 )
 from feedline.feed.showing import Progress
 
@@ -175,12 +174,8 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        chunk_size, self._memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = _archives(path)
-        self.name = name_of(paths)
-        self._arguments = {"chunk_size": chunk_size, "cache": cache, "memory": memory}
-        kind = IndexKind(chunk_size, "tar", _ScanProgress, _index_error, _scan)
-        self._index(open_indexed(paths, kind, cache, progress))
+        super().__init__(_archives(path), chunk_size=chunk_size, cache=cache, memory_bytes=memory)
+        self._index(IndexKind(self._chunk_size, "tar", _ScanProgress, _index_error, _scan), progress)
         self._maps = LruCache(self._map, lambda _: 1, _MAPS)
         self.schema = Schema(declared_streams(streams, stream_kwargs) or self._inferred())
         self._fields = _fields(self.schema)
@@ -261,11 +256,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         file = self._files[number]
         with file.opened() as archive:
             file.compare(archive)
-            try:
-                mapped = mmap.mmap(archive.fileno(), file.index.header.file_size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise DataError(f"expected a file that can be mapped: {error}", path=str(file.path)) from error
-        return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
+            return map_whole(archive, file.path, file.index.header.file_size)
 
     def _part(self, place: ChunkPlace[IndexedFile], memory: NDArray[np.uint8]) -> _Part:
         file = place.file
@@ -279,12 +270,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     def _chunk(self, part: _Part, seals: Sequence[NDArray[np.uint8]] = ()) -> Chunk:
         count = len(part.begin)
         needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
-        if needed > self._memory:
-            raise DataError(
-                f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
-                path=part.path,
-                hint="raise memory=, or lower chunk_size=",
-            )
+        self._check_memory(needed, part.path)
         fields = [field for field in self._fields.values() if field != KEY]
         spans, found, bounds, keys = _native.tar_members(
             part.memory, part.begin, part.size, [field.encode() for field in fields], KEY in self._fields.values()

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -18,19 +18,18 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.packed import head_of
-from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, status_of
+from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     HEAD_BYTES,
     UNPACK_BYTES,
     RowsDeserializer,
     fields_of,
-    rows_index,
 )
 from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
-from feedline.feed.protocol import CHUNK_MEMORY, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 from feedline.feed.showing import Progress
 
 _FIRST_RECORDS = 100
@@ -113,16 +112,15 @@ class TFRecordDeserializer(RowsDeserializer):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        chunk_size, self._memory_bytes = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = list_files(path)
-        self.name = name_of(paths)
-        first = _FirstRecords(paths, memory)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
+        defaults = dict(defaults or {})
+        first = _FirstRecords(self._paths, memory)
         declared = declared_streams(streams, stream_kwargs)
         if declared:
-            several, stepped = first.places(declared, sequences, lists, defaults or {})
+            several, stepped = first.places(declared, sequences, lists, defaults)
         else:
             declared, several, stepped = first.inferred()
-            tell_left_out(paths, path, self.name, {name for record in first.records for name, _ in record})
+            tell_left_out(self._paths, path, self.name, {name for record in first.records for name, _ in record})
             several = several if sequences is None else set(sequences)
             if lists is not None and set(lists) != stepped:
                 had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))
@@ -131,45 +129,36 @@ class TFRecordDeserializer(RowsDeserializer):
                     f"{first.path} have, got {got}"
                 )
         self.schema = Schema(declared)
-        for what, names in (("sequences", several), ("lists", stepped), ("defaults", defaults or {})):
+        for what, names in (("sequences", several), ("lists", stepped), ("defaults", defaults)):
             if unknown := set(names) - declared.keys():
                 raise SchemaError(f"expected names of streams in `{what}`, got {', '.join(sorted(unknown))}")
         self._ragged = frozenset(several | stepped)
         fields = fields_of(self.schema, self._ragged, memory, "TFRecord")
         sources = [
-            (_key(stream.field or name), name in stepped, _fallback(name, stream, self._ragged, defaults or {}))
+            (_key(stream.field or name), name in stepped, _fallback(name, stream, self._ragged, defaults))
             for name, stream in declared.items()
         ]
         _check_sources(dict(zip(declared, sources, strict=True)))
         self._parser = _native.ExampleParser(fields, sources, memory)
-        missing = defaults or {}
         self._views = any(
-            s.is_bytes and name not in self._ragged and name not in missing for name, s in declared.items()
+            s.is_bytes and name not in self._ragged and name not in defaults for name, s in declared.items()
         )
         size_stream = self.schema.size_stream
         size_at = -1 if size_stream is None else list(declared).index(size_stream)
         # Only sequences make the index depend on what is declared.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
         read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
-        kind = rows_index(
-            chunk_size,
+        kind = IndexKind(
+            self._chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
             lambda: _native.RecordIndexer(counter, size_at),
-            describe=_index_error,
+            _index_error,
             packing=packing_of_records,
             counts_gaps=True,  # a message that is too long is left out of its record, and of chunks
         )
         self._identity = f"tfrecord {read} {sorted(self._ragged)};"
-        self._arguments = {
-            "sequences": sorted(several),
-            "lists": sorted(stepped),
-            "defaults": dict(defaults or {}),
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-            "unpack": unpack,
-        }
-        self._open(paths, kind, cache, unpack, progress)
+        self._arguments |= {"sequences": sorted(several), "lists": sorted(stepped), "defaults": defaults}
+        self._index(kind, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
@@ -324,7 +313,7 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Seen]]:
         data = first(HEAD_BYTES)
         if not begins_record(data):
             if len(data) >= RECORD_HEAD or (data and packing is None):
-                raise _index_error(path, "length_crc", 0)
+                raise _index_error(path, file, 0, 0)
             return []  # an empty one, or the indexer says what is damaged
         if len(data) == HEAD_BYTES and (size := int.from_bytes(data[:8], "little") + _FRAME) > HEAD_BYTES:
             room = status_of(file).st_size * (1 if packing is None else _MOST_PACKED)
@@ -354,11 +343,10 @@ def _key(field: str) -> bytes:
     return field.encode("utf-8", "surrogatepass")
 
 
-def _index_error(path: Path, code: str, byte: int) -> DataError:
-    """Return why a file cannot be indexed."""
-    with open_file(path) as file:
-        packing = packing_of_records(file)
-        head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
+def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
+    """Return why a file cannot be indexed, whatever the code: it does not begin with a record."""
+    packing = packing_of_records(file)
+    head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
     what = "expected a TFRecord file, whose first 12 bytes are a length and its checksum"
     return DataError(f"{what}, got one that begins with {head!r}", path=str(path), byte=byte)
 

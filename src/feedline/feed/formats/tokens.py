@@ -25,6 +25,7 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import map_file, map_npy, mapped_ranges
 from feedline.feed.files.paths import list_files, looking, name_of, open_file
 from feedline.feed.files.seals import seals_of
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.litdata_index import litdata_index, token_arrays
 from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable, whole_number
@@ -42,7 +43,7 @@ _DAYS = range(20_230_101, 20_400_101)  # what magic numbers of this kind look li
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
-class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
+class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened):
     """Rows of ``length`` tokens, each as a sequence of one sample.
 
     Rows begin at every ``stride``-th token of a file; none crosses the end of one, so tokens that are left over at the
@@ -75,14 +76,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         dtype: DTypeLike = "uint16",
         stream: str = "tokens",
     ) -> None:
-        self._arguments = {
-            "path": path,
-            "length": length,
-            "stride": stride,
-            "targets": targets,
-            "dtype": dtype,
-            "stream": stream,
-        }
+        self._opened_with(path, length=length, stride=stride, targets=targets, dtype=dtype, stream=stream)
         self._row = whole_number("length", length, 1) + bool(targets)
         self._stride = whole_number("stride", length if stride is None else stride, 1)
         kind = np.dtype(dtype)
@@ -117,9 +111,6 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         self._ranges = mapped_ranges(self._files)
         if not self._ranges:
             self._lacks = (Mapped,)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._arguments,)
 
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk; ``bytes`` are those of the tokens that rows advance over."""
@@ -306,7 +297,3 @@ def _megatron(index: Path, size: int) -> np.dtype[Any]:
             f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}", 18
         )
     return dtype
-
-
-def _reopen(arguments: dict[str, Any]) -> TokensDeserializer:
-    return TokensDeserializer(**arguments)

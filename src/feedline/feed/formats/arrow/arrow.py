@@ -49,6 +49,7 @@ from feedline.feed.formats.arrow.layout import (
 )
 from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
 from feedline.feed.formats.hive import tell_left_out
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.shards_guess import folder_of, is_litdata
 from feedline.feed.formats.unreadable import lost_chunk, no_values
@@ -76,7 +77,7 @@ _VIEW_BYTES = 4 << 20  # of a chunk of chosen rows; part of the order
 _REQUESTS = 16  # at a time, for what is looked at of batches
 
 
-class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable):
+class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Reopened):
     """Arrow IPC streams and files; a row is a sequence, a record batch a chunk.
 
     Columns are streams as in Parquet; see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
@@ -160,11 +161,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         elif self._rows is not None:
             self._lacks = (RandomAccess, Mapped)
         names: Any = list(self.schema) if streams is None else streams
-        options = {"split": split, "indices": indices, "defines_size": defines_size, "memory": memory}
-        self._arguments = (path, names, options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, self._arguments
+        self._opened_with(path, names, split=split, indices=indices, defines_size=defines_size, memory=memory)
 
     # ---- chunks -------------------------------------------------------------------------------------
 
@@ -618,10 +615,6 @@ def _class_names(schema: Any, fields: Mapping[str, str]) -> dict[str, list[str]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found
-
-
-def _reopen(path: Any, streams: Any, options: dict[str, Any]) -> ArrowDeserializer:
-    return ArrowDeserializer(path, streams, **options)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ArrowDeserializer:

@@ -42,13 +42,14 @@ from feedline.feed.formats.arrow.file import unknown_types
 from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.hive import NULL, hive_columns
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]
 
 
-class ParquetDeserializer(Deserializer, Fetchable):
+class ParquetDeserializer(Deserializer, Fetchable, Reopened):
     """Parquet files; one row is a sequence.
 
     Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams; see
@@ -84,19 +85,18 @@ class ParquetDeserializer(Deserializer, Fetchable):
         defines_size: str | None = None,
         memory: int = CHUNK_MEMORY,
     ) -> None:
-        self._arguments = (path, streams, {"split": split, "defines_size": defines_size, "memory": memory})
         whole_number("memory", memory, 1)
         if isinstance(streams, str):
             raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
-        names = _list_files(path, split)
-        of_folders = hive_columns(names, path)
+        found = _list_files(path, split)
+        of_folders = hive_columns(found, path)
         kinds = {
             key: int if any(isinstance(value, int) for value in values) else str for key, values in of_folders.items()
         }
         self._files = [
             _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, kinds)
-            for i, name in enumerate(names)
+            for i, name in enumerate(found)
         ]
         first = self._files[0].source
         self._columns = arrow_columns.choose(first, streams, defines_size)
@@ -115,11 +115,9 @@ class ParquetDeserializer(Deserializer, Fetchable):
         self._lengths: _Lengths | None = None
         self._lock = threading.Lock()
         self._memory_bytes = memory
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        path, streams, options = self._arguments
         # By name, so that columns that were left out are not told again.
-        return _reopen, (path, list(self.schema) if streams is None else streams, options)
+        names: Any = list(self.schema) if streams is None else streams
+        self._opened_with(path, names, split=split, defines_size=defines_size, memory=memory)
 
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk; ``bytes`` are compressed bytes of the columns in use.
@@ -586,10 +584,6 @@ def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_byte
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return _Lengths(samples, np.frombuffer(mapped, np.int32))
-
-
-def _reopen(path: Any, streams: Any, options: dict[str, Any]) -> ParquetDeserializer:
-    return ParquetDeserializer(path, streams, **options)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ParquetDeserializer:

@@ -17,7 +17,7 @@ from feedline.feed.protocol import Unread
 _LARGE_BYTES = 64 << 10  # from this size on a block has a mapping of its own
 
 
-class Pages:
+class Pages(io.RawIOBase):
     """The file-like object that `pyarrow.parquet.ParquetFile` reads from.
 
     Args:
@@ -26,10 +26,9 @@ class Pages:
 
     Attributes:
         unread: why a read failed; None: none did.
-        closed: always False.
     """
 
-    mode, closed = "rb", False
+    mode = "rb"
 
     def __init__(self, file: BinaryIO, held: list[tuple[int, memoryview]]) -> None:
         self._file, self._held = file, held
@@ -69,20 +68,11 @@ class Pages:
         self._position = base + offset
         return self._position
 
-    def tell(self) -> int:  # noqa: D102
-        return self._position
-
     def readable(self) -> bool:  # noqa: D102
         return True
 
     def seekable(self) -> bool:  # noqa: D102
         return True
-
-    def writable(self) -> bool:  # noqa: D102
-        return False
-
-    def flush(self) -> None:  # noqa: D102
-        pass
 
     def close(self) -> None:
         """Do nothing: whoever opened the file closes it."""

@@ -27,6 +27,8 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.files.seals import seals_of
+from feedline.feed.formats.indexed.corpus import by_file
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import lost_chunk
 from feedline.feed.protocol import (
     ChunkInfo,
@@ -69,8 +71,15 @@ _SENTENCES = {
 }
 
 
-class _Field(NamedTuple):
-    """A stream as the file describes it."""
+class CbfField(NamedTuple):
+    """A stream of a file.
+
+    Attributes:
+        name: name, in ASCII.
+        sparse: whether its samples are sparse.
+        dtype: float32 or float64.
+        dim: values in a sample.
+    """
 
     name: str
     sparse: bool
@@ -79,10 +88,11 @@ class _Field(NamedTuple):
 
     @property
     def stream(self) -> Stream:
+        """The stream that it is."""
         return Stream(self.dim, self.dtype, self.sparse)
 
 
-class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
+class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened):
     """Sequences of CBF files, as CNTK's ``ctf2bin`` and `write_cbf` write them.
 
     Args:
@@ -112,7 +122,6 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
         chunk_size = whole_number("chunk_size", chunk_size, 0)
         paths = list_files(path)
         self.name = name_of(paths)
-        self._chunk_size = chunk_size
         self._files = [_CbfFile(path, chunk_size) for path in paths]
         fields = self._files[0].fields
         for file in self._files[1:]:
@@ -123,6 +132,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
                 )
         declared = declared_streams(streams, stream_kwargs) or {field.name: field.stream for field in fields}
         self.schema = Schema(declared)
+        self._opened_with(self.paths(), dict(declared), chunk_size=chunk_size)
         self._columns = [_column(name, stream, fields, self.name) for name, stream in self.schema.items()]
         self._first = np.cumsum([0, *(file.num_units for file in self._files)])
         self._starts = np.cumsum([0, *(int(file.unit_starts[-1]) for file in self._files)])
@@ -164,15 +174,12 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
         """
         if self._single:
             return None
-        ordinals = np.asarray(ordinals, np.int64)
         found = np.empty(len(ordinals), np.int64)
-        file_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        for number in distinct(file_of).tolist():
-            at = np.flatnonzero(file_of == number)
-            found[at] = self._files[number].lengths(ordinals[at] - self._starts[number])
+        for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
+            found[at] = self._files[number].lengths(local)
         return found
 
-    def _pairs(self) -> list[tuple[_Field, Stream]]:
+    def _pairs(self) -> list[tuple[CbfField, Stream]]:
         fields = self._files[0].fields
         return [(fields[c], stream) for c, stream in zip(self._columns, self.schema.values(), strict=True)]
 
@@ -258,14 +265,14 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
         values: dict[str, Value] = {}
         for (name, stream), column in zip(self.schema.items(), self._columns, strict=True):
             field = file.fields[column]
-            places = begin[column], samples[column], stored[column]
+            places = _Places(begin[column], samples[column], stored[column])
             if field.sparse:
-                values[name], bad = _sparse(data, stream, field, begin=places[0], samples=places[1], stored=places[2])
+                values[name], bad = _sparse(data, stream, field, places)
                 for i in np.flatnonzero(bad).tolist():
                     what = "expected as many values in the samples of a sequence as it has, got another number"
-                    errors.setdefault(i, self._damaged(chunk, what, int(places[0][i]), i, name))
+                    errors.setdefault(i, self._damaged(chunk, what, int(places.begin[i]), i, name))
             else:
-                values[name] = _dense(data, stream, field, begin=places[0], samples=places[1], mapped=mapped)
+                values[name] = _dense(data, stream, field, places, mapped)
         seals = file.seals if mapped else ()
         return Chunk(self.schema, values, errors, seals=seals)
 
@@ -304,9 +311,6 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable):
     def close(self) -> None:
         """Release the views; chunks already returned keep theirs."""
         self._views.clear()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.paths(), dict(self.schema.streams), self._chunk_size)
 
 
 class _CbfFile:
@@ -423,7 +427,7 @@ class _CbfFile:
 # ---- the header ---------------------------------------------------------------------------------------
 
 
-def _read_header(file: BinaryIO, size: int) -> tuple[list[_Field], NDArray[Any], int]:
+def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any], int]:
     """Return the streams, the chunk table, and where the chunks end."""
     name = os.fspath(file.name)
 
@@ -464,7 +468,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[_Field], NDArray[Any],
                 f"values in a sample, got {encoding}, {text[:64]!r}, {kind} and {dim}",
                 at + byte,
             )
-        fields.append(_Field(text.decode(), encoding == 1, _TYPES[kind], dim))
+        fields.append(CbfField(text.decode(), encoding == 1, _TYPES[kind], dim))
         byte += 10 + length
     if len({field.name for field in fields}) < len(fields):
         raise damaged(f"expected streams of different names, got {_listed(fields)}", at + _COUNTS.size)
@@ -507,7 +511,7 @@ def _units(bounds: NDArray[np.int64], size: int, alone: NDArray[np.bool_] | None
     return np.array(found)
 
 
-def _column(name: str, stream: Stream, fields: Sequence[_Field], path: str) -> int:
+def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) -> int:
     wanted = stream.field or name
     number = next((number for number, field in enumerate(fields) if field.name == wanted), None)
     if number is None:
@@ -524,22 +528,29 @@ def _column(name: str, stream: Stream, fields: Sequence[_Field], path: str) -> i
     return number
 
 
-def _listed(fields: Sequence[_Field]) -> str:
+def _listed(fields: Sequence[CbfField]) -> str:
     return ", ".join(f"{f.name} ({'sparse' if f.sparse else 'dense'} {f.dtype.name}, {f.dim})" for f in fields)
 
 
 # ---- values -------------------------------------------------------------------------------------------
 
 
-def _dense(
-    data: NDArray[np.uint8],
-    stream: Stream,
-    field: _Field,
-    *,
-    begin: NDArray[np.int64],
-    samples: NDArray[np.uint32],
-    mapped: bool,
-) -> DenseValue:
+class _Places(NamedTuple):
+    """Where the sequences of a stream lie.
+
+    Attributes:
+        begin: first byte of each.
+        samples: its samples.
+        stored: its stored values, if it is sparse.
+    """
+
+    begin: NDArray[np.int64]
+    samples: NDArray[np.uint32]
+    stored: NDArray[np.int32]
+
+
+def _dense(data: NDArray[np.uint8], stream: Stream, field: CbfField, places: _Places, mapped: bool) -> DenseValue:
+    begin, samples, _ = places
     count, single = len(begin), bool((samples == 1).all())
     if mapped and single and stream.dtype == field.dtype:
         steps = np.diff(begin)
@@ -569,17 +580,11 @@ def _shaped(rows: NDArray[Any], stream: Stream) -> NDArray[Any]:
 
 
 def _sparse(
-    data: NDArray[np.uint8],
-    stream: Stream,
-    field: _Field,
-    *,
-    begin: NDArray[np.int64],
-    samples: NDArray[np.uint32],
-    stored: NDArray[np.int32],
+    data: NDArray[np.uint8], stream: Stream, field: CbfField, places: _Places
 ) -> tuple[SparseValue, NDArray[np.bool_]]:
-    indptr, indices, values, bad = _native.cbf_sparse(data, begin, samples, stored, field.dtype.itemsize)
+    indptr, indices, values, bad = _native.cbf_sparse(data, *places, field.dtype.itemsize)
     numbers = values.view(field.dtype).astype(stream.dtype, copy=False)
-    offsets = None if (samples == 1).all() else _offsets(samples)
+    offsets = None if (places.samples == 1).all() else _offsets(places.samples)
     return SparseValue(indptr, indices, numbers, stream.size, offsets), bad
 
 
@@ -589,10 +594,6 @@ def _offsets(samples: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 def _is_view(value: Value) -> bool:
     return isinstance(value, DenseValue) and not value.rows.flags.owndata and value._offsets is None
-
-
-def _reopen(paths: list[str], streams: dict[str, Stream], chunk_size: int) -> CBFDeserializer:
-    return CBFDeserializer(paths, streams, chunk_size=chunk_size)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> CBFDeserializer:

@@ -8,37 +8,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Chunk, Value
+from feedline.data import Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.cntk.cbf import MAGIC, UNIT, VERSION
+from feedline.feed.formats.cntk.cbf import MAGIC, UNIT, VERSION, CbfField
 from feedline.feed.protocol import Deserializer, num_chunks, whole_number
 
 _PIECE = 8 << 20
 _MOST = 2**31 - 1
-
-
-class CbfField(NamedTuple):
-    """A stream of a file.
-
-    Attributes:
-        name: name, in ASCII.
-        sparse: whether its samples are sparse.
-        dtype: float32 or float64.
-        dim: values in a sample.
-    """
-
-    name: str
-    sparse: bool
-    dtype: np.dtype[Any]
-    dim: int
 
 
 class CbfWriter:
@@ -69,7 +53,7 @@ class CbfWriter:
         Raises:
             ValueError: a sequence or a chunk with too many samples.
         """
-        lengths = [_longest([value.lengths for value in part]) for part in values]
+        lengths = [np.max([value.lengths for value in part], axis=0) for part in values]
         counts = np.concatenate(lengths) if lengths else np.empty(0, np.int64)
         if counts.sum() >= 2**32:
             raise ValueError(f"expected fewer than 2**32 samples in a chunk, got {counts.sum()}; lower chunk_size")
@@ -138,7 +122,8 @@ def write_cbf(
         for number in range(num_chunks(corpus)):
             chunk = corpus.read(number)
             for piece in chunk.pieces(min(_PIECE, chunk_size)):
-                _raise_unreadable(piece)
+                for error in piece.errors.values():
+                    raise error
                 held.append([piece[name] for name in corpus.schema])
                 size += piece.nbytes
                 if size >= chunk_size:
@@ -152,16 +137,6 @@ def write_cbf(
 def _field(name: str, stream: Any, dtype: str | None) -> CbfField:
     kind = np.dtype(dtype or (np.float64 if stream.dtype == np.float64 else np.float32))
     return CbfField(name, stream.sparse, kind, stream.size)
-
-
-def _raise_unreadable(piece: Chunk) -> None:
-    for error in piece.errors.values():
-        raise error
-
-
-def _longest(lengths: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = np.max(lengths, axis=0)
-    return found
 
 
 def _bytes_of(value: Value, field: CbfField) -> NDArray[np.uint32]:

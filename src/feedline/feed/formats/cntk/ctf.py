@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from feedline.data.chunk import LazyErrors
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
-from feedline.feed.files.paths import PathLike, list_files, name_of
+from feedline.feed.files.paths import PathLike
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe, describe_index_error
@@ -38,7 +38,6 @@ from feedline.feed.formats.indexed.corpus import (
     by_file,
     line_of,
     offsets_of,
-    open_indexed,
     read_together,
 )
 from feedline.feed.formats.indexed.index import Cache, IndexKind
@@ -58,6 +57,28 @@ _PAD_BYTES = 64  # bytes that the native parser may load on either side of the t
 _UNLIMITED = 1 << 62
 
 _log = logging.getLogger("feedline")
+
+
+class _Sequences(NamedTuple):
+    """Sequences of a file whose text was read.
+
+    Attributes:
+        chunk: the chunk that they are; None for a selection.
+        file: the file.
+        ordinals: their ordinals in the corpus.
+        entries: their entries in the index.
+        places: the same with offsets in what was read, of which parts may have been left out.
+        origin: offset of the first byte read, as ``places`` count.
+        unread: gaps in the text, see `read_most`.
+    """
+
+    chunk: int | None
+    file: IndexedFile
+    ordinals: Ordinals
+    entries: NDArray[Any]
+    places: NDArray[Any]
+    origin: int = 0
+    unread: Sequence[tuple[int, int, int]] = ()
 
 
 class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
@@ -104,26 +125,23 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         **stream_kwargs: Stream,
     ) -> None:
         max_errors = whole_number("max_errors", max_errors, 0)
-        chunk_size, memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = list_files(path)
+        super().__init__(
+            path,
+            chunk_size=chunk_size,
+            cache=cache,
+            memory_bytes=memory,
+            skip_sequence_ids=skip_sequence_ids,
+            lenient=lenient,
+            fill_missing=fill_missing,
+            max_errors=max_errors,
+        )
         self.schema = Schema(declared_streams(streams, stream_kwargs))
-        self.name = name_of(paths)
-        self._arguments = {
-            "skip_sequence_ids": skip_sequence_ids,
-            "lenient": lenient,
-            "fill_missing": fill_missing,
-            "max_errors": max_errors,
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-        }
         self._lenient = lenient
-        self._parser = _make_parser(self.schema, lenient, fill_missing, memory)
+        self._parser = _make_parser(self.schema, lenient, fill_missing, self._memory_bytes)
         size_stream = self.schema.size_stream
         field = None if size_stream is None else (self.schema[size_stream].field or size_stream)
         self._size_field = field
-        kind = ctf_index(chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient)
-        self._index(open_indexed(paths, kind, cache, progress))
+        self._index(ctf_index(self._chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient), progress)
         self._buffers = ReadBuffers(_PAD_BYTES)
         self._max_errors = max_errors
         self._errors_left = max_errors
@@ -198,16 +216,8 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         ordinals = self._ordinals(place)
         if unread and self._max_errors > 0:  # errors are counted by sample
             raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), int(ordinals[0]))
-        return self._parse(
-            chunk,
-            file,
-            text,
-            buffer=buffer,
-            entries=entries,
-            origin=place.begin,
-            ordinals=ordinals,
-            unread=unread,
-        )
+        read = _Sequences(chunk, file, ordinals, entries, entries, origin=place.begin, unread=unread)
+        return self._parse(read, text, buffer)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return sequences of one file; ``local`` is ascending."""
@@ -218,51 +228,19 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 read_exactly(text, buffer[_PAD_BYTES + place : _PAD_BYTES + place + high - low], low, file.path)
             file.compare(text)
-            moved = entries.copy()
-            moved["offset"] = position
-            return self._parse(
-                None, file, text, buffer=buffer, entries=entries, moved=moved, ordinals=local + self._starts[number]
-            )
+            places_in_text = entries.copy()
+            places_in_text["offset"] = position
+            ordinals = local + self._starts[number]
+            return self._parse(_Sequences(None, file, ordinals, entries, places_in_text), text, buffer)
 
-    def _parse(
-        self,
-        chunk: int | None,
-        file: IndexedFile,
-        text: BinaryIO,
-        *,
-        buffer: NDArray[np.uint8],
-        entries: NDArray[Any],
-        moved: NDArray[Any] | None = None,
-        origin: int = 0,
-        ordinals: Ordinals,
-        unread: Sequence[tuple[int, int, int]] = (),
-    ) -> Chunk:
-        """Parse sequences whose text is in ``buffer`` after the padding.
-
-        Args:
-            chunk: the chunk that they are; None for a selection.
-            file: the file.
-            text: the same, open.
-            buffer: text of the sequences with padding on both sides.
-            entries: their entries in the index.
-            moved: the same with offsets in a text of which parts were left out; None: none were.
-            origin: offset of the buffer's first byte after the padding, as the entries count.
-            ordinals: their ordinals in the corpus.
-            unread: gaps in the text, see `read_most`.
-        """
-        arguments = (buffer, _PAD_BYTES, (entries if moved is None else moved).view(np.uint8), origin)
-        try:
+    def _parse(self, of: _Sequences, text: BinaryIO, buffer: NDArray[np.uint8]) -> Chunk:
+        """Parse sequences whose text is in ``buffer``, with padding on both sides; ``text`` is their file."""
+        arguments = (buffer, _PAD_BYTES, of.places.view(np.uint8), of.origin)
+        with of.file.trusted():
             if self._max_errors == 0:
                 streams, _, found, _ = self._parser.parse(*arguments, -1)
             else:
-                streams, found = self._parse_counting(chunk, arguments)
-        except ValueError as error:
-            # Cannot happen unless the index file is being changed: text and entries have been checked.
-            raise DataError(
-                f"expected an unchanging index, got one that was modified after it was checked: {error}",
-                path=str(file.path),
-                hint="open it again",
-            ) from error
+                streams, found = self._parse_counting(of.chunk, arguments)
         values: dict[str, Value] = {}
         for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
             if stream.sparse:
@@ -272,36 +250,28 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 rows, offsets = arrays
                 values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
         records = found.view(RECORD)
-        if len(records) == 0 and not unread:
+        if len(records) == 0 and not of.unread:
             return Chunk(self.schema, values)
-        records = records.copy()
-        if moved is not None:
-            sequence = records["sequence"]
-            records["byte"] += entries["offset"][sequence] - moved["offset"][sequence]
+        records, sequence = records.copy(), records["sequence"]
+        records["byte"] += of.entries["offset"][sequence] - of.places["offset"][sequence]
         if len(records):
-            self._raise_fatal(file, text, records, ordinals)
+            self._raise_fatal(of, text, records)
         # Where a part could not be read, nothing is read again to describe other errors.
-        near = (0, 1) if unread else (int(entries["offset"][0]), line_of(text, int(entries["offset"][0])))
+        begin = int(of.entries["offset"][0])
+        near = (0, 1) if of.unread else (begin, line_of(text, begin))
         if self._max_errors > 0:
-            self._tell_dropped(file, text, records, ordinals, near)
+            first = self._described(of, text, records[0], near)
+            _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
             return Chunk(self.schema, values)
-        errors = self._errors(file, text, entries, ordinals, records=records, near=near, unread=unread)
-        return Chunk(self.schema, values, errors)
+        return Chunk(self.schema, values, self._errors(of, text, records, near))
 
     def _errors(
-        self,
-        file: IndexedFile,
-        text: BinaryIO,
-        entries: NDArray[Any],
-        ordinals: Ordinals,
-        *,
-        records: NDArray[Any],
-        near: tuple[int, int],
-        unread: Sequence[tuple[int, int, int]],
+        self, of: _Sequences, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
     ) -> Mapping[int, DataError]:
         """Return why sequences cannot be read; if there are many, each is described when it is asked for."""
-        low = entries["offset"].astype(np.int64)
-        high = low + entries["size"]
+        path, unread = of.file.path, of.unread
+        low = of.entries["offset"].astype(np.int64)
+        high = low + of.entries["size"]
         gaps = [np.flatnonzero((low < end) & (high > begin)) for begin, end, _ in unread]
         rows = np.unique(np.concatenate([records["sequence"].astype(np.int64), *gaps]))
         place = near
@@ -312,24 +282,17 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             for begin, end, number in unread:
                 if low[row] < end and high[row] > begin:
                     why = Unread(number, max(begin, int(low[row])))
-                    return unreadable.unread(why, str(file.path), int(ordinals[row]))
+                    return unreadable.unread(why, str(path), int(of.ordinals[row]))
             if unread:
-                return _beside_a_hole(file.path, int(ordinals[row]))
+                return _beside_a_hole(path, int(of.ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
-            (error,) = describe(
-                file.path,
-                text,
-                streams=list(self.schema),
-                lenient=self._lenient,
-                records=[record],
-                ordinals=ordinals,
-                near=place if place[0] <= record["byte"] else near,  # lines are counted from the last error on
-            )
+            after = place if place[0] <= record["byte"] else near  # lines are counted from the last error on
+            error = self._described(of, text, record, after)
             place = int(record["byte"]), error.line or 1
             return error
 
         def alone(row: int) -> DataError:
-            with file.opened() as text:
+            with of.file.opened() as text:
                 return in_file(text, row)
 
         if len(rows) > MOST_AT_ONCE:
@@ -348,53 +311,31 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             self._errors_left = left
         return streams, found
 
-    def _raise_fatal(self, file: IndexedFile, text: BinaryIO, records: NDArray[Any], ordinals: Ordinals) -> None:
+    def _raise_fatal(self, of: _Sequences, text: BinaryIO, records: NDArray[Any]) -> None:
         """Raise the error that made the parser give up, if it did."""
         last = records[-1]
         code = NAMES[int(last["code"])]
         if code not in FATAL and not (self._max_errors > 0 and code == "missing_stream"):
             return
         cause = last if code != "errors_exhausted" else records[-2]
-        byte, sequence = int(cause["byte"]), int(ordinals[cause["sequence"]])
+        byte, sequence = int(cause["byte"]), int(of.ordinals[cause["sequence"]])
         stream = list(self.schema)[cause["stream"]] if cause["stream"] >= 0 else None
         if code == "memory_limit":
             limit, needed = last["expected"], last["got"]
             what = f"expected at most {limit} bytes when decoded at a time (memory), got {needed} before the end"
             hint = "raise memory=, or lower chunk_size="
         else:
-            (error,) = describe(
-                file.path,
-                text,
-                streams=list(self.schema),
-                lenient=self._lenient,
-                records=[cause],
-                ordinals=ordinals,
-                near=(0, 1),
-            )
-            what, hint = error.what, None
+            what, hint = self._described(of, text, cause, (0, 1)).what, None
             if code == "errors_exhausted":
                 what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
         line = line_of(text, byte)
-        raise DataError(what, path=str(file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
+        raise DataError(what, path=str(of.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
-    def _tell_dropped(
-        self,
-        file: IndexedFile,
-        text: BinaryIO,
-        records: NDArray[Any],
-        ordinals: Ordinals,
-        near: tuple[int, int],
-    ) -> None:
-        (first,) = describe(
-            file.path,
-            text,
-            streams=list(self.schema),
-            lenient=self._lenient,
-            records=records[:1],
-            ordinals=ordinals,
-            near=near,
+    def _described(self, of: _Sequences, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
+        names = list(self.schema)
+        return describe(
+            of.file.path, text, record, streams=names, lenient=self._lenient, ordinals=of.ordinals, near=near
         )
-        _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
 
     # ---- other -------------------------------------------------------------------------------------
 

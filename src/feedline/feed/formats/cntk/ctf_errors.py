@@ -6,7 +6,7 @@ Line numbers are only counted here, when there is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -76,54 +76,48 @@ def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> Da
 def describe(
     path: Path,
     file: BinaryIO,
+    record: Any,
     *,
     streams: Sequence[str],
     lenient: bool,
-    records: Iterable[Any],
     ordinals: Ordinals,
     near: tuple[int, int],
-) -> list[DataError]:
-    """Return the errors that `RECORD` records describe, in order.
+) -> DataError:
+    """Return the error that a `RECORD` describes.
 
     Args:
         path: path of the text.
         file: the open text.
-        streams: names, by stream number in the records.
+        record: a record without a `FATAL` code.
+        streams: names, by stream number in the record.
         lenient: whether the lenient grammar was used, for the advice.
-        records: records without a `FATAL` code, in ascending order of bytes.
-        ordinals: index in the corpus, by sequence number in the records.
-        near: an offset before all records and its line number.
+        ordinals: index in the corpus, by sequence number in the record.
+        near: an offset before the record and its line number.
     """
-    errors = []
-    for record in records:
-        name, byte = NAMES[int(record["code"])], int(record["byte"])
-        near = (byte, line_of(file, byte, near))
-        stream = streams[record["stream"]] if record["stream"] >= 0 else None
-        sentence, hint = _SENTENCES[name]
-        expected, got = int(record["expected"]), int(record["got"])
-        advice = [hint] if hint else []
-        if name == "bad_number" and got == ord(":"):
-            advice.append(_KIND)
-        row = read_at(file, _SHOWN_BYTES, byte).split(b"\n")[0] if name == "empty_row" else b""
-        if fields := [field.decode() for field in dict.fromkeys(_FIELD.findall(row))]:
-            advice.append(
-                f"the row has {', '.join(f'`{field}`' for field in fields)}; declare streams so that every row has "
-                "one of them (field= is the name in the file)"
-            )
-        if not lenient:
-            if name == "empty_row" and not row.strip():
-                advice.append("lenient=True skips blank lines")
-            if name == "bad_number" and chr(got) in ".eEnNiI":
-                advice.append("lenient=True accepts .5, 5.e3, nan and inf")
-        errors.append(
-            DataError(
-                sentence.format(s=stream, e=expected, g=got, c=show_byte(got) if 0 <= got < 256 else got),
-                path=str(path),
-                byte=byte,
-                line=near[1],
-                sequence=int(ordinals[record["sequence"]]),
-                stream=stream,
-                hint="; ".join([*advice, _SKIP]),
-            )
+    name, byte = NAMES[int(record["code"])], int(record["byte"])
+    stream = streams[record["stream"]] if record["stream"] >= 0 else None
+    sentence, hint = _SENTENCES[name]
+    expected, got = int(record["expected"]), int(record["got"])
+    advice = [hint] if hint else []
+    if name == "bad_number" and got == ord(":"):
+        advice.append(_KIND)
+    row = read_at(file, _SHOWN_BYTES, byte).split(b"\n")[0] if name == "empty_row" else b""
+    if fields := [field.decode() for field in dict.fromkeys(_FIELD.findall(row))]:
+        advice.append(
+            f"the row has {', '.join(f'`{field}`' for field in fields)}; declare streams so that every row has "
+            "one of them (field= is the name in the file)"
         )
-    return errors
+    if not lenient:
+        if name == "empty_row" and not row.strip():
+            advice.append("lenient=True skips blank lines")
+        if name == "bad_number" and chr(got) in ".eEnNiI":
+            advice.append("lenient=True accepts .5, 5.e3, nan and inf")
+    return DataError(
+        sentence.format(s=stream, e=expected, g=got, c=show_byte(got) if 0 <= got < 256 else got),
+        path=str(path),
+        byte=byte,
+        line=line_of(file, byte, near),
+        sequence=int(ordinals[record["sequence"]]),
+        stream=stream,
+        hint="; ".join([*advice, _SKIP]),
+    )

@@ -30,6 +30,7 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Broadcast,
@@ -78,15 +79,31 @@ class _FrameHeader(NamedTuple):
     coding: int
     swapped: bool
     begin: int
-    scale: NDArray[np.float32]
-    offset: NDArray[np.float32]
+    scale: NDArray[np.float32] = np.empty(0, np.float32)
+    offset: NDArray[np.float32] = np.empty(0, np.float32)
 
     @property
     def frame_bytes(self) -> int:
         return self.dim * (4, 2, 1)[self.coding]
 
 
-class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
+class _Utterances(NamedTuple):
+    """A selection of utterances that is being read.
+
+    Attributes:
+        ordinals: int64 (n,).
+        offsets: int64 (n + 1,), where the rows of each begin.
+        rows: float32 (samples, values).
+        errors: why some of them cannot be read.
+    """
+
+    ordinals: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    rows: NDArray[np.float32]
+    errors: dict[int, DataError]
+
+
+class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
     """Utterances of HTK feature files.
 
     A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included; ``name=file`` or
@@ -134,13 +151,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
         if context is not None:
             context = whole_number("context", context[0], 0), whole_number("context", context[1], 0)
         chunk_frames, self._memory = whole_number("chunk_frames", chunk_frames, 1), whole_number("memory", memory, 1)
-        self._arguments = {
-            "context": context,
-            "prefix": prefix,
-            "broadcast": broadcast,
-            "chunk_frames": chunk_frames,
-            "memory": memory,
-        }
         self.name, self._broadcast = os.fspath(scp), bool(broadcast)
         self._headers = LruCache(self._read_header, lambda _: 1, _HEADERS)
         self._script = _Script(Path(scp), prefix)
@@ -155,6 +165,8 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
         self.schema = Schema({stream_name: stream or Stream(width * self._like.dim)})
         if self.schema[stream_name].sparse or self.schema[stream_name].dtype.kind != "f":
             raise SchemaError(f"expected a dense stream of floats for features, got {self.schema[stream_name]}")
+        options = {"context": context, "prefix": prefix, "broadcast": broadcast, "chunk_frames": chunk_frames}
+        self._opened_with(scp, dict(self.schema.streams), memory=memory, **options)
         self._row = width * self._like.dim
         self._starts = _cut(self._script.count, chunk_frames)
         self._infos = self._sizes()
@@ -239,86 +251,68 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
                 hint="raise memory=, or lower chunk_frames=",
             )
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        rows = np.empty((int(offsets[-1]), self._row), np.float32)
-        errors: dict[int, DataError] = {}
+        chosen = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), self._row), np.float32), {})
         for first, stop in _runs(script.file[ordinals]):
-            self._read_from(ordinals, offsets, first=first, stop=stop, rows=rows, errors=errors)
+            self._read_from(chosen, first, stop)
         (name, stream), *_ = self.schema.items()
-        shaped = rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
-        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, errors)
+        shaped = chosen.rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
+        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, chosen.errors)
 
-    def _read_from(
-        self,
-        ordinals: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        *,
-        first: int,
-        stop: int,
-        rows: NDArray[np.float32],
-        errors: dict[int, DataError],
-    ) -> None:
+    def _lose(self, chosen: _Utterances, i: int, error: DataError) -> None:
+        """Note why an utterance cannot be read."""
+        ordinal = int(chosen.ordinals[i])
+        chosen.rows[chosen.offsets[i] : chosen.offsets[i + 1]] = 0
+        located = error.located(path=self._script.paths[int(self._script.file[ordinal])], sequence=ordinal)
+        located.what = f"{located.what} (utterance {self.utterance(ordinal)})"
+        chosen.errors[i] = located
+
+    def _read_from(self, chosen: _Utterances, first: int, stop: int) -> None:
         """Read the utterances ``first:stop`` of a selection, which one file holds, into their rows."""
-        script = self._script
-        number = int(script.file[ordinals[first]])
-
-        def lose(i: int, error: DataError) -> None:
-            rows[offsets[i] : offsets[i + 1]] = 0
-            located = error.located(path=script.paths[number], sequence=int(ordinals[i]))
-            located.what = f"{located.what} (utterance {self.utterance(int(ordinals[i]))})"
-            errors[i] = located
-
+        script, ordinals = self._script, chosen.ordinals[first:stop]
+        number = int(script.file[ordinals[0]])
         try:
             header = self._checked_header(number)
             file = open_file(script.paths[number])
         except DataError as error:
             for i in range(first, stop):
-                lose(i, error)
+                self._lose(chosen, i, error)
             return
         with file:
-            starts, counts = script.start[ordinals[first:stop]], script.count[ordinals[first:stop]]
+            starts, counts = script.start[ordinals], script.count[ordinals]
             sound = (counts > 0) & (starts + counts <= header.frames)
             for i in np.flatnonzero(~sound).tolist():
                 at, n = int(starts[i]), int(counts[i])
                 if n == 0:
-                    lose(first + i, DataError("expected at least one frame in the file, got none", hint=_SKIP))
-                    continue
-                what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
-                lose(first + i, DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}"))
+                    lost = DataError("expected at least one frame in the file, got none", hint=_SKIP)
+                else:
+                    what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
+                    lost = DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}")
+                self._lose(chosen, first + i, lost)
             # Neighbours in the file are read together.
             joined = np.concatenate([starts[1:] == starts[:-1] + counts[:-1], [False]]) & sound
             joined[:-1] &= sound[1:]
             begin = 0
             for end in (np.flatnonzero(~joined) + 1).tolist():
                 if sound[begin]:
-                    run, start = (first + begin, first + end), int(starts[begin])
-                    self._read_run(file, header, run, start=start, offsets=offsets, rows=rows, lose=lose)
+                    self._read_run(file, header, chosen, (first + begin, first + end), int(starts[begin]))
                 begin = end
 
     def _read_run(
-        self,
-        file: BinaryIO,
-        header: _FrameHeader,
-        run: tuple[int, int],
-        *,
-        start: int,
-        offsets: NDArray[np.int64],
-        rows: NDArray[np.float32],
-        lose: Any,
+        self, file: BinaryIO, header: _FrameHeader, chosen: _Utterances, run: tuple[int, int], start: int
     ) -> None:
         """Read the utterances ``run`` of a selection, which lie one after the other from frame ``start`` on."""
         first, stop = run
-        begin, end = int(offsets[first]), int(offsets[stop])
-        lengths = np.diff(offsets[first : stop + 1])
+        offsets = chosen.offsets[first : stop + 1]
+        begin, end = int(offsets[0]), int(offsets[-1])
         data = np.empty((end - begin) * header.frame_bytes, np.uint8)
         try:
             read_exactly(file, data, header.begin + start * header.frame_bytes, Path(file.name))
         except DataError as error:
             if stop - first == 1:
-                lose(first, error)
+                self._lose(chosen, first, error)
                 return
-            for i in range(first, stop):  # one by one: the others may be readable
-                at = start + int(offsets[i] - offsets[first])
-                self._read_run(file, header, (i, i + 1), start=at, offsets=offsets, rows=rows, lose=lose)
+            for i, at in enumerate((start + offsets[:-1] - begin).tolist(), first):  # the others may be readable
+                self._read_run(file, header, chosen, (i, i + 1), at)
             return
         _native.htk_expand(
             data,
@@ -327,10 +321,10 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
             dim=header.dim,
             scale=header.scale,
             offset=header.offset,
-            lengths=lengths,
+            lengths=np.diff(offsets),
             left=self._context[0],
             right=self._context[1],
-            out=rows[begin:end],
+            out=chosen.rows[begin:end],
         )
 
     def _checked_header(self, number: int) -> _FrameHeader:
@@ -352,9 +346,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast):
         return read_header(self._script.paths[number])
 
     # ---- other ------------------------------------------------------------------------------------
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.name, dict(self.schema.streams), self._arguments)
 
     def __repr__(self) -> str:
         frames = int(self._script.count.sum())
@@ -382,10 +373,9 @@ class _Script:
         for line_number, raw in enumerate(text.split(b"\n"), 1):
             line = raw.removesuffix(b"\r")
             if line.strip():
+                where: Any = {"path": str(path), "byte": at, "line": line_number}
                 if b"\0" in line:
-                    raise DataError(
-                        "expected text in the script, got a zero byte", path=str(path), byte=at, line=line_number
-                    )
+                    raise DataError("expected text in the script, got a zero byte", **where)
                 logical, equals, physical = line.partition(b"=")
                 stored = physical if equals else logical
                 found = _RANGE.match(stored)
@@ -393,21 +383,15 @@ class _Script:
                     raise DataError(
                         "expected `[first,last]` at the end of a line of the script, got "
                         f"{stored[stored.rindex(b'[') :][:80].decode(errors='replace')!r}",
-                        path=str(path),
-                        byte=at,
-                        line=line_number,
+                        **where,
                     )
                 first, count = 0, -1
                 if found is not None:
                     stored, first, last = found[1], *(int(number) for number in found.groups()[1:])
                     count = last - first + 1
                     if not 1 <= count < 2**31 or last >= 2**31:
-                        raise DataError(
-                            f"expected frames in ascending order below {2**31}, got {first} to {last}",
-                            path=str(path),
-                            byte=at,
-                            line=line_number,
-                        )
+                        what = f"expected frames in ascending order below {2**31}, got {first} to {last}"
+                        raise DataError(what, **where)
                 if not equals and found is not None:
                     logical = stored
                 name = _located(os.fsdecode(stored), prefix, folder, remote=remote)
@@ -468,22 +452,12 @@ def read_header(path: str) -> _FrameHeader:
 
     with open_file(path) as file:
         size = status_of(file).st_size
-        none = np.empty(0, np.float32)
         if path.endswith("-ubyte"):
             raw = read_at(file, _IDX_HEAD.size, 0)
             if len(raw) < _IDX_HEAD.size or (head := _IDX_HEAD.unpack(raw))[0] != _IDX_MAGIC:
                 raise refuse(f"expected an IDX file of images, which begins with {_IDX_MAGIC}", 0)
-            header = _FrameHeader(
-                frames=head[1],
-                period=0,
-                kind=9,
-                dim=head[2] * head[3],
-                coding=2,
-                swapped=False,
-                begin=_IDX_HEAD.size,
-                scale=none,
-                offset=none,
-            )
+            values = head[2] * head[3]
+            header = _FrameHeader(head[1], 0, 9, values, coding=2, swapped=False, begin=_IDX_HEAD.size)
         else:
             header = _htk_header(file, path)
         if header.frames < 0 or not 1 <= header.dim < 2**31:
@@ -580,10 +554,6 @@ def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
         return []
     bounds = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1], [True]])).tolist()
     return list(itertools.pairwise(bounds))
-
-
-def _reopen(scp: str, streams: dict[str, Stream], arguments: dict[str, Any]) -> HTKFeatureDeserializer:
-    return HTKFeatureDeserializer(scp, streams, **arguments)
 
 
 def listed_in_script(path: str) -> list[str]:

@@ -20,11 +20,11 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at
+from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.reading import read_exactly
-from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, line_of, open_indexed, read_together
+from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, line_of, read_together
 from feedline.feed.formats.indexed.index import Cache, IndexKind
-from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
 from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 64 << 20
@@ -105,25 +105,24 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
     ) -> None:
         if invalid not in ("error", "drop"):
             raise ValueError(f'expected invalid="error" or "drop", got {invalid!r}')
-        chunk_size, self._memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
-        paths = list_files(path)
+        super().__init__(
+            path,
+            chunk_size=chunk_size,
+            cache=cache,
+            memory_bytes=memory,
+            states=states,
+            boundaries=boundaries,
+            invalid=invalid,
+        )
         self.schema = Schema(declared_streams(streams, stream_kwargs))
-        self.name = name_of(paths)
-        self._arguments = {
-            "states": states,
-            "boundaries": boundaries,
-            "invalid": invalid,
-            "chunk_size": chunk_size,
-            "cache": cache,
-            "memory": memory,
-        }
         self._boundaries = bool(boundaries)
         names = None if states is None else read_states(states)
         self._names = names
         self._classes = _classes(self.schema, names, self._boundaries)
         self._parser = _native.MlfParser(names, self._classes)
-        kind = IndexKind(chunk_size, ["mlf", invalid], lambda: _native.MlfIndexer(invalid == "drop"), _index_error)
-        self._index(open_indexed(paths, kind, cache, progress))
+        drop = invalid == "drop"
+        kind = IndexKind(self._chunk_size, ["mlf", invalid], lambda: _native.MlfIndexer(drop), _index_error)
+        self._index(kind, progress)
         self.dropped = sum(file.index.header.lines for file in self._files)
 
     # ---- description ------------------------------------------------------------------------------
@@ -150,13 +149,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         file = self._files[number]
         entries = file.entries_at(local)
         frames, text_bytes = (int(entries[field].sum(dtype=np.uint64)) for field in ("samples", "size"))
-        needed = frames * _BYTES_PER_FRAME + text_bytes
-        if needed > self._memory:
-            raise DataError(
-                f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
-                path=self.name,
-                hint="raise memory=, or lower chunk_size=",
-            )
+        self._check_memory(frames * _BYTES_PER_FRAME + text_bytes, self.name)
         lows, highs, places, position = read_together(entries)
         buffer = np.empty(int(places[-1]), np.uint8)
         errors: dict[int, DataError] = {}
@@ -170,14 +163,13 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
                 k = int(fault["sequence"])
                 byte = int(fault["byte"] - position[k]) + int(entries["offset"][k])
                 near = (byte, line_of(text, byte, near))
-                errors[k] = _error(
-                    file.path,
-                    text,
-                    _NAMES[int(fault["code"])],
+                errors[k] = DataError(
+                    _what(text, int(fault["code"]), byte, self._classes),
+                    path=str(file.path),
                     byte=byte,
-                    classes=self._classes,
                     line=near[1],
                     sequence=int(local[k] + self._starts[number]),
+                    hint=_SKIP,
                 )
         return Chunk(self.schema, self._values(*runs[:-1]), errors)
 
@@ -247,29 +239,14 @@ def _classes(schema: Schema, names: Sequence[bytes] | None, boundaries: bool) ->
 
 
 def _index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-    return _error(path, text, _NAMES[code], byte=byte, classes=0)
+    return DataError(_what(text, code, byte, 0), path=str(path), byte=byte, line=line_of(text, byte))
 
 
-def _error(
-    path: Path,
-    text: BinaryIO,
-    code: str,
-    *,
-    byte: int,
-    classes: int,
-    line: int | None = None,
-    sequence: int | None = None,
-) -> DataError:
+def _what(text: BinaryIO, code: int, byte: int, classes: int) -> str:
+    """Return what is wrong at a byte."""
+    what = _SENTENCES[_NAMES[code]].format(classes=classes)
     shown = read_at(text, _SHOWN, byte).split(b"\n")[0].decode(errors="replace").strip()
-    what = _SENTENCES[code].format(classes=classes)
-    return DataError(
-        f"{what}, got {shown[:120]!r}" if shown and code not in ("cut", "no_lines", "too_long") else what,
-        path=str(path),
-        byte=byte,
-        line=line_of(text, byte) if line is None else line,
-        sequence=sequence,
-        hint=_SKIP if sequence is not None else None,
-    )
+    return f"{what}, got {shown[:120]!r}" if shown and _NAMES[code] not in ("cut", "no_lines", "too_long") else what
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> MLFDeserializer:

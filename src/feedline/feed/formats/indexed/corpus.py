@@ -6,9 +6,10 @@ Guarantees: a damaged index is rebuilt; a file that changes while it is open is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
@@ -17,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.concurrency.per_process import PerProcess
-from feedline.data import Chunk, Stream
+from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.distinct import distinct
-from feedline.feed.files.paths import open_file, read_at, size_of, status_of
+from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
 from feedline.feed.formats.indexed.index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
-from feedline.feed.protocol import ChunkInfo, Deserializer
+from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
 from feedline.feed.showing import Progress
 
 MOST_AT_ONCE = 1000
@@ -41,10 +42,16 @@ Ordinals = Sequence[int] | Ints
 
 
 class IndexedFile:
-    """A file and its index."""
+    """A file and its index.
+
+    Attributes:
+        path: path of the text.
+        given: path as given; another one if the text was unpacked to a cache.
+    """
 
     def __init__(self, path: Path, kind: IndexKind, cache: Cache, progress: Progress) -> None:
         self.path, self._kind, self._cache = path, kind, cache
+        self.given = path
         self._lock = PerProcess(Lock)
         self.index = open_index(path, kind, cache, progress)
 
@@ -70,17 +77,29 @@ class IndexedFile:
         """Return the index's entries of sequences, checked, or one field of them; see `TextIndex.at`."""
         return self.checked(lambda index: index.at(ordinals, field))
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """Open the file, for as long as the context lasts."""
-        with open_file(self.path) as file:
-            yield file
+    def opened(self) -> BinaryIO:
+        """Open the file."""
+        return open_file(self.path)
 
     def compare(self, file: BinaryIO) -> None:
         """Check, after reading, that the file is still the one that was indexed."""
         now, then = status_of(file), self.index.header
         if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
             raise self._changed()
+
+    @contextlib.contextmanager
+    def trusted(self) -> Iterator[None]:
+        """A context in which native code reads the text where entries of the index say, and raises a ValueError if that
+        cannot be."""
+        try:
+            yield
+        except ValueError as error:
+            # Cannot happen unless the index file is being changed: text and entries have been checked.
+            raise DataError(
+                f"expected an unchanging index, got one that was modified after it was checked: {error}",
+                path=str(self.given),
+                hint="open it again",
+            ) from error
 
     def _changed(self) -> DataError:
         return DataError(
@@ -110,20 +129,41 @@ class ChunkPlace(NamedTuple, Generic[_File]):
 class IndexedCorpus(Deserializer, Generic[_File]):
     """A corpus of indexed files, one after the other.
 
-    Subclasses set ``schema``, ``name`` and ``_arguments`` (those of their constructor behind path and streams), and
-    call `_index`.
+    Subclasses set ``schema``, and call `_index`.
+
+    Args:
+        path: a file, a list of files, a folder or a glob pattern.
+        chunk_size: most bytes of a chunk.
+        cache: where to keep the index.
+        memory_bytes: bytes that a decoded chunk may take.
+        options: what else their constructor takes behind path and streams.
     """
 
     _unit = "sequence"
     _files: list[_File]
-    _arguments: dict[str, Any]
 
-    def _index(self, files: list[_File]) -> None:
-        """Set the files.
+    def __init__(
+        self, path: PathLike | Sequence[PathLike], *, chunk_size: int, cache: Cache, memory_bytes: int, **options: Any
+    ) -> None:
+        self._chunk_size = whole_number("chunk_size", chunk_size, 1)
+        self._memory_bytes = whole_number("memory", memory_bytes, 1)
+        self._paths = list_files(path)
+        self.name = name_of(self._paths)
+        self._arguments = {
+            **options,
+            "chunk_size": self._chunk_size,
+            "cache": cache,
+            "memory": self._memory_bytes,
+        }
+
+    def _index(self, kind: IndexKind, progress: Progress) -> None:
+        """Open the files; ``progress`` is called with bytes of all of them together.
 
         Raises:
             DataError: they have no sequence.
         """
+        parts = _progress_of_each(self._paths, progress)
+        files = [self._open(path, kind, part) for path, part in zip(self._paths, parts, strict=True)]
         self._files = files
         self._infos = [ChunkInfo(*row) for file in files for row in file.sizes()]
         # First sequence and first chunk of each file.
@@ -131,6 +171,10 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         self._chunk_starts = offsets_of(len(file.index.table) for file in files)
         if not self._infos:
             raise self._empty()
+
+    def _open(self, path: Path, kind: IndexKind, progress: Progress) -> Any:
+        """Return a file with its index."""
+        return IndexedFile(path, kind, self._arguments["cache"], progress)
 
     def _empty(self) -> DataError:
         return DataError(f"expected at least one {self._unit}, got none", path=self.name)
@@ -151,7 +195,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
     def paths(self) -> list[str]:
         """Return the paths of the files."""
-        return [str(file.path) for file in self._files]
+        return [str(file.given) for file in self._files]
 
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of sequences, int64 (n,); None if each has one."""
@@ -211,25 +255,33 @@ class IndexedCorpus(Deserializer, Generic[_File]):
                 )
         return Chunk(self.schema, parts.gather(slots, rows), errors)
 
+    def _check_memory(self, needed: int, path: str) -> None:
+        """Check what sequences take that are decoded at a time.
+
+        Raises:
+            DataError: more than they may.
+        """
+        if needed > self._memory_bytes:
+            raise DataError(
+                f"expected at most {self._memory_bytes} bytes when decoded at a time (memory), got {needed}",
+                path=path,
+                hint="raise memory=, or lower chunk_size=",
+            )
+
     def _select_in(self, number: int, local: Ints) -> Chunk:
         """Return sequences of one file. ``local`` are their numbers there, ascending."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process opens the files itself.
-        return _reopen, (type(self), self.paths(), dict(self.schema.streams), self._arguments)
+        kind: Callable[..., Any] = type(self)
+        return functools.partial(kind, self.paths(), dict(self.schema.streams), **self._arguments), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}: {self._starts[-1]} {self._unit}s, {len(self._infos)} chunks)"
 
 
-def open_indexed(paths: list[Path], kind: IndexKind, cache: Cache, progress: Progress) -> list[IndexedFile]:
-    """Open files; ``progress`` is called with bytes of all of them together."""
-    parts = progress_of_each(paths, progress)
-    return [IndexedFile(path, kind, cache, part) for path, part in zip(paths, parts, strict=True)]
-
-
-def progress_of_each(paths: list[Path], progress: Progress) -> list[Progress]:
+def _progress_of_each(paths: list[Path], progress: Progress) -> list[Progress]:
     """Return the progress of each file, so that ``progress`` is called with bytes of all of them together."""
     if not callable(progress):
         return [progress] * len(paths)  # nothing, or a bar for each file
@@ -294,9 +346,3 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
         line += block.count(b"\n")
         at += len(block)
     return line
-
-
-def _reopen(
-    kind: type[IndexedCorpus[Any]], paths: list[str], streams: Mapping[str, Stream], arguments: dict[str, Any]
-) -> IndexedCorpus[Any]:
-    return kind(paths, streams, **arguments)  # type: ignore[call-arg]

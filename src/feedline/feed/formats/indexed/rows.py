@@ -13,7 +13,7 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,6 @@ from feedline.feed.formats.indexed.corpus import (
     IndexedCorpus,
     IndexedFile,
     Ordinals,
-    progress_of_each,
     read_together,
 )
 from feedline.feed.formats.indexed.index import Cache, IndexKind
@@ -77,54 +76,33 @@ Hole = tuple[int, int, Unread | str]
 """A part of a text that could not be read: first byte, end, and why."""
 
 
-def index_error(path: Path, code: str, byte: int) -> DataError:
+def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
     """Return why a text of rows cannot be indexed."""
-    if code == "utf16_input":
-        what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
-    else:
-        what = f"expected rows of at most {MOST_ROW} bytes, got a longer one"
-        hint = "does a line end in another way, or a quote never close? Write large values to files of their own"
-    return DataError(what, path=str(path), byte=byte, hint=hint)
-
-
-def _packing(text: BinaryIO) -> str | None:
-    return packing_of(read_at(text, 4, 0))
-
-
-def rows_index(
-    chunk_size: int,
-    settings: Any,
-    indexer: Callable[[], _native.RowIndexer | _native.RecordIndexer],
-    *,
-    describe: Callable[[Path, str, int], DataError] = index_error,
-    packing: Callable[[BinaryIO], str | None] = _packing,
-    counts_gaps: bool = False,
-) -> IndexKind:
-    """Return how a file of rows is indexed, packed or not; see `IndexKind`.
-
-    Args:
-        chunk_size, settings, indexer, packing, counts_gaps: as there.
-        describe: makes the error of the indexer from path, name of the code, and byte.
-    """
-    return IndexKind(
-        chunk_size,
-        settings,
-        indexer,
-        lambda path, text, code, byte: describe(path, NAMES[code], byte),
-        packing=packing,
-        counts_gaps=counts_gaps,
+    if NAMES[code] == "utf16_input":
+        return utf16_error(path)
+    return DataError(
+        f"expected rows of at most {MOST_ROW} bytes, got a longer one",
+        path=str(path),
+        byte=byte,
+        hint="does a line end in another way, or a quote never close? Write large values to files of their own",
     )
 
 
-class RowText(IndexedFile):
-    """A text of rows and its index, packed or not.
+def utf16_error(path: Path) -> DataError:
+    """Return why a text is not read that begins with a byte order mark of UTF-16."""
+    what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
+    return DataError(what, path=str(path), byte=0, hint=hint)
 
-    Attributes:
-        given: path as given; `path` is another one if the text was unpacked to a cache.
-    """
+
+def packing_of_text(text: BinaryIO) -> str | None:
+    """Return how a text is packed; None: not at all."""
+    return packing_of(read_at(text, 4, 0))
+
+
+class RowText(IndexedFile):
+    """A text of rows and its index, packed or not."""
 
     def __init__(self, path: Path, kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
-        self.given = path
         with open_file(path) as file:
             packing = kind.packing(file)
             place = unpacked(path, file, cache) if packing == "zstd" else None
@@ -134,6 +112,7 @@ class RowText(IndexedFile):
             with open_file(path) as file:
                 place = unpack(path, file, cache, unpack_bytes)
             super().__init__(place, kind, cache, progress)
+        self.given = path
         self._points: Points | None = None
         if len(self.index.points):
             with open_file(self.path) as file:
@@ -213,6 +192,26 @@ class RowText(IndexedFile):
         )
 
 
+class _ReadRows(NamedTuple):
+    """Rows whose text was read.
+
+    Attributes:
+        file: their file.
+        ordinals: their ordinals in the corpus.
+        entries: their entries in the index.
+        places: the same with offsets in what was read.
+        origin: offset of the first byte that was read, as ``places`` count.
+        holes: what could not be read.
+    """
+
+    file: RowText
+    ordinals: Ordinals
+    entries: NDArray[Any]
+    places: NDArray[Any]
+    origin: int
+    holes: Sequence[Hole]
+
+
 class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
     """Rows of text; the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
 
@@ -223,25 +222,20 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
     _views = False  # whether chunks hold views of what was read
     _parser: _native.JsonParser | _native.CsvParser | _native.ExampleParser
     _ragged: frozenset[str] = frozenset()
-    _memory_bytes: int
-    _arguments: dict[str, Any]
     _identity: str
 
-    def _open(self, paths: list[Path], kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
-        """Open the files, once schema and parser are known."""
-        parts = progress_of_each(paths, progress)
-        self._index([RowText(path, kind, cache, unpack_bytes, part) for path, part in zip(paths, parts, strict=True)])
+    def _index(self, kind: IndexKind, progress: Progress) -> None:
+        super()._index(kind, progress)
         self._buffers = ReadBuffers(_PAD)
+
+    def _open(self, path: Path, kind: IndexKind, progress: Progress) -> RowText:
+        return RowText(path, kind, self._arguments["cache"], self._arguments["unpack"], progress)
 
     # ---- description ------------------------------------------------------------------------------
 
     def digest(self) -> str:
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
         return self._digest(self._identity)
-
-    def paths(self) -> list[str]:
-        """Return the paths of the files."""
-        return [str(file.given) for file in self._files]
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -293,12 +287,11 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             )
 
     def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
-        file = place.file
-        entries = file.checked(lambda index: index.entries(place.local))
-        ordinals = self._ordinals(place)
+        entries = place.file.checked(lambda index: index.entries(place.local))
         parser = self._parser
         parse = parser.view if self._views and isinstance(parser, _native.ExampleParser) else parser.parse
-        return self._parse(file, buffer, parse, entries=entries, origin=place.begin, ordinals=ordinals, holes=holes)
+        rows = _ReadRows(place.file, self._ordinals(place), entries, entries, place.begin, holes)
+        return self._parse(rows, buffer, parse)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return rows of one file; ``local`` is ascending."""
@@ -313,44 +306,19 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             file.compare(text)
             moved = entries.copy()
             moved["offset"] = position
-            ordinals = local + self._starts[number]
-            parse = self._parser.parse
-            return self._parse(file, buffer, parse, entries=entries, moved=moved, ordinals=ordinals, holes=holes)
+            rows = _ReadRows(file, local + self._starts[number], entries, moved, 0, holes)
+            return self._parse(rows, buffer, self._parser.parse)
 
     def _parse(
         self,
-        file: RowText,
+        of: _ReadRows,
         buffer: NDArray[np.uint8],
         parse: Callable[..., tuple[list[tuple[Any, ...]], NDArray[np.uint8]]],
-        *,
-        entries: NDArray[Any],
-        moved: NDArray[Any] | None = None,
-        origin: int = 0,
-        ordinals: Ordinals,
-        holes: Sequence[Hole],
     ) -> Chunk:
-        """Parse rows whose text is in ``buffer`` after the padding.
-
-        Args:
-            file: the file.
-            buffer: text of the rows with padding on both sides.
-            parse: function of the parser.
-            entries: their entries in the index.
-            moved: the same with offsets in a text of which parts were left out; None: none were.
-            origin: offset of the buffer's first byte after the padding, as the entries count.
-            ordinals: their ordinals in the corpus.
-            holes: gaps in the text.
-        """
-        placed = entries if moved is None else moved
-        try:
-            streams, found = parse(buffer, _PAD, placed.view(np.uint8), origin)
-        except ValueError as error:
-            # Cannot happen unless the index file is being changed: text and entries have been checked.
-            raise DataError(
-                f"expected an unchanging index, got one that was modified after it was checked: {error}",
-                path=str(file.given),
-                hint="open it again",
-            ) from error
+        """Parse rows that are in ``buffer``, with padding on both sides."""
+        file, ordinals, entries, places, origin, holes = of
+        with file.trusted():
+            streams, found = parse(buffer, _PAD, places.view(np.uint8), origin)
         records = found.view(_RECORD)
         if len(records) and NAMES[int(records[-1]["code"])] == "memory_limit":
             last = records[-1]
@@ -388,7 +356,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         def of_record(k: int) -> DataError:
             record = records[k]
             row = int(record["row"])
-            at, position = int(record["byte"]), int(placed["offset"][row]) - origin
+            at, position = int(record["byte"]), int(places["offset"][row]) - origin
             shown = bytes(kept[_PAD + at : _PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
             what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
@@ -465,15 +433,15 @@ def fields_of(
     return fields
 
 
-def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
+def head_text(path: PathLike) -> tuple[bytes, bool]:
     """Return the first bytes of a text without a byte order mark, and whether they are all of it.
 
     Raises:
         DataError: it cannot be read, or is packed and damaged.
     """
     with open_file(path) as file:
-        text = head_of(file, size + 1)
-        packing = packing_of(read_at(file, 4, 0))
+        text = head_of(file, HEAD_BYTES + 1)
+        packing = packing_of_text(file)
     if packing is not None and not text:
         raise DataError(
             f"expected text in {packing}, got none that can be unpacked",
@@ -481,4 +449,4 @@ def head_text(path: PathLike, size: int = HEAD_BYTES) -> tuple[bytes, bool]:
             byte=0,
             hint="the file is empty, cut or damaged: restore it",
         )
-    return text[:size].removeprefix(b"\xef\xbb\xbf"), len(text) <= size
+    return text[:HEAD_BYTES].removeprefix(b"\xef\xbb\xbf"), len(text) <= HEAD_BYTES

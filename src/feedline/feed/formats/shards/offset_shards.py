@@ -34,9 +34,10 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, reading, status_of
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.seals import map_whole
 from feedline.feed.files.streaming import blocks
 from feedline.feed.formats import decode
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.fields import ShardField, counts_of, first_whole, listed, numbers_of, texts_of
 from feedline.feed.formats.shards.index import DAMAGED, ShardFile, folders_of
 from feedline.feed.formats.shards.lengths import SUFFIX, kept_lengths
@@ -100,7 +101,7 @@ class _ShardPart(NamedTuple):
     wrong: Mapping[int, str] = {}
 
 
-class OffsetShards(Deserializer, Fetchable, Verifiable):
+class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     """A folder, or several, of shards. Subclasses read their index.json.
 
     Args:
@@ -127,7 +128,6 @@ class OffsetShards(Deserializer, Fetchable, Verifiable):
         chunk_size, self._memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory_bytes, 1)
         self._folders = folders_of(path)
         self.name = str(self._folders[0]) + (f" and {len(self._folders) - 1} more" if len(self._folders) > 1 else "")
-        self._arguments = {"chunk_size": chunk_size, "memory": memory_bytes, "verify": bool(verify)}
         self._shards: list[ShardFile] = []
         self._fields: list[ShardField] = []
         for folder in self._folders:
@@ -166,6 +166,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable):
         self.schema = Schema(streams or self._default())
         self._columns = self._filled()
         self._peeked = None
+        declared = dict(self.schema.streams)
+        self._opened_with(path, declared, chunk_size=chunk_size, memory=memory_bytes, verify=bool(verify))
         if self._counting():
             self._count()
 
@@ -402,9 +404,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable):
         shard = self._shards[number]
         self._compare(number)
         place = self._place(number, a, b)
-        if shard.codec:
-            return self._held(number, a, place, self._packed(shard, place)), ()
-        if by_ranges(shard.path):
+        if shard.codec or by_ranges(shard.path):
             return self._held(number, a, place, self._packed(shard, place)), ()
         low, high = place.low, place.high
         mapped, seals = self._maps.get(number)
@@ -541,11 +541,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable):
     def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         shard = self._shards[number]
         with open_file(shard.path) as file:
-            try:
-                mapped = mmap.mmap(file.fileno(), shard.size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise DataError(f"expected a file that can be mapped: {error}", path=str(shard.path)) from error
-        return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
+            return map_whole(file, shard.path, shard.size)
 
     def _spans(self, part: _ShardPart, wanted: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
         """Return begin and end, in memory, of the wanted fields of each sample, (samples, 2), and what is wrong."""
@@ -650,16 +646,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable):
         hashed = [shard for shard in self._shards if shard.hashes]
         if self._verify or not hashed or any(_algorithm(shard) is None for shard in hashed):
             return self
-        kind, folders, streams, arguments = self.__reduce__()[1]
-        return _reopen(kind, folders, streams, {**arguments, "verify": True})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), [str(f) for f in self._folders], dict(self.schema.streams), self._arguments)
-
-
-def _reopen(kind: Any, folders: list[str], streams: dict[str, Stream], arguments: dict[str, Any]) -> OffsetShards:
-    corpus: OffsetShards = kind(folders, streams, **arguments)
-    return corpus
+        verified: OffsetShards = self._again(verify=True)
+        return verified
 
 
 # ---- checks -------------------------------------------------------------------------------------------

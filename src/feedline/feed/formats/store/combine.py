@@ -45,10 +45,7 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
             # Streams that are ragged only in another store have one sample per sequence here.
             totals = {name: part.totals.get(name, part.chunks["sequences"]) for name in ragged}
             parts.append(dataclasses.replace(part, file=file, totals=totals))
-    samples = sum(manifest.samples for manifest in manifests)
-    whole = Manifest(
-        schema, sequences=sequences, samples=samples, lengths=lengths, parts=parts, compression=manifests[0].compression
-    )
+    whole = Manifest(schema, lengths, parts, manifests[0].compression)
     with open(folder / MANIFEST, "xb") as out:
         out.write(whole.dump())
         out.flush()

@@ -40,15 +40,7 @@ class PartTable(NamedTuple):
         keys = ("byte", "bytes", "sequences", "samples", "crc32c", "memory")[: len(table)]
         chunks = dict(zip(keys, table, strict=True))
         totals = {name: np.array([row[name] for row in self.totals], np.int64) for name in ragged}
-        return StoreFile(
-            self.file,
-            bytes=self.bytes,
-            ragged=self.ragged,
-            sequences=int(chunks["sequences"].sum()),
-            samples=int(chunks["samples"].sum()),
-            chunks=chunks,
-            totals=totals,
-        )
+        return StoreFile(self.file, self.bytes, self.ragged, chunks, totals)
 
 
 class SourceProgress(NamedTuple):

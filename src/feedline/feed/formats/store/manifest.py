@@ -6,6 +6,7 @@ store's folder, within their sizes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -44,8 +45,6 @@ class StoreFile:
         file: name in the store's folder.
         bytes: size of the file.
         ragged: names of the streams whose column has a list level for sequences.
-        sequences: number of sequences in the file.
-        samples: number of samples in the file.
         chunks: int64 arrays, one entry per chunk (a record batch): ``byte`` and ``bytes`` of its message in the file,
             its ``crc32c``, ``sequences`` and ``samples``; for a compressed one ``memory``, the maximum bytes that it
             expands to.
@@ -55,10 +54,12 @@ class StoreFile:
     file: str
     bytes: int
     ragged: frozenset[str]
-    sequences: int
-    samples: int
     chunks: dict[str, NDArray[np.int64]]
     totals: dict[str, NDArray[np.int64]]
+
+    def count(self, what: str) -> int:
+        """Return the number of ``"sequences"`` or ``"samples"`` in the file."""
+        return int(self.chunks[what].sum())
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,20 @@ class Manifest:
     """The description of a store."""
 
     schema: Schema
-    sequences: int
-    samples: int
     lengths: dict[str, Lengths]
     parts: list[StoreFile]
     compression: str | None = None
     """One of `compressed.CODECS`, or None."""
+
+    @functools.cached_property
+    def sequences(self) -> int:
+        """Number of sequences in the store."""
+        return sum(part.count("sequences") for part in self.parts)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples in the store."""
+        return sum(part.count("samples") for part in self.parts)
 
     @property
     def version(self) -> int:
@@ -121,8 +130,8 @@ class Manifest:
                 {
                     "file": part.file,
                     "bytes": part.bytes,
-                    "sequences": part.sequences,
-                    "samples": part.samples,
+                    "sequences": part.count("sequences"),
+                    "samples": part.count("samples"),
                     "ragged": sorted(part.ragged),
                     "chunks": {key: array.tolist() for key, array in part.chunks.items()},
                     "totals": {name: array.tolist() for name, array in part.totals.items()},
@@ -204,28 +213,23 @@ class _Parser:
         schema = self.schema(tree.get("streams"), strings=version == STRINGS_VERSION)
         lengths = self.lengths(tree.get("lengths"), schema)
         parts = [self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))]
-        sequences, samples = self.count(tree, "sequences"), self.count(tree, "samples")
-        for what, total, summed in (
-            ("sequences", sequences, sum(part.sequences for part in parts)),
-            ("samples", samples, sum(part.samples for part in parts)),
-        ):
-            if total != summed:
+        whole = Manifest(schema, lengths, parts, compression)
+        for what, summed in (("sequences", whole.sequences), ("samples", whole.samples)):
+            if (total := self.count(tree, what)) != summed:
                 self.fail(f"expected {total} {what} in all parts together, got {summed}")
-        if sequences == 0:
+        if whole.sequences == 0:
             self.fail("expected at least one sequence, got none")
         ragged = frozenset[str]().union(*(part.ragged for part in parts))
         if ragged != set(lengths):
             self.fail(f"expected lengths of the streams {sorted(ragged)}, got {sorted(lengths)}")
         for side in lengths.values():
-            size = len(lengths_header(sequences)) + 4 * sequences
+            size = len(lengths_header(whole.sequences)) + 4 * whole.sequences
             if side.bytes != size:
-                self.fail(f"expected {size} bytes in {side.file} for {sequences} sequences, got {side.bytes}")
+                self.fail(f"expected {size} bytes in {side.file} for {whole.sequences} sequences, got {side.bytes}")
         files = [part.file for part in parts] + [side.file for side in lengths.values()]
         if len(set(files)) < len(files):
             self.fail(f"expected each file once, got {', '.join(sorted(files))}")
-        return Manifest(
-            schema, sequences=sequences, samples=samples, lengths=lengths, parts=parts, compression=compression
-        )
+        return whole
 
     def schema(self, rows: Any, *, strings: bool) -> Schema:
         streams: dict[str, Stream] = {}
@@ -272,21 +276,13 @@ class _Parser:
         # The first message of a file follows the magic; messages follow one another.
         if start[0] < 16 or (start[1:] < stop[:-1]).any() or stop[-1] > size or (chunks["bytes"] < 8).any():
             self.fail(f"expected consecutive chunks of {file} within its {size} bytes")
-        sums = {what: self.count(row, what) for what in ("sequences", "samples")}
-        for what, total in sums.items():
-            if total != int(chunks[what].sum()):
-                self.fail(f"expected {total} {what} in the chunks of {file}, got {int(chunks[what].sum())}")
+        found = StoreFile(file, size, frozenset(ragged), chunks, by_stream)
+        for what in ("sequences", "samples"):
+            if (total := self.count(row, what)) != found.count(what):
+                self.fail(f"expected {total} {what} in the chunks of {file}, got {found.count(what)}")
         if (chunks["sequences"] < 1).any():
             self.fail(f"expected at least one sequence in every chunk of {file}")
-        return StoreFile(
-            file,
-            bytes=size,
-            ragged=frozenset(ragged),
-            sequences=sums["sequences"],
-            samples=sums["samples"],
-            chunks=chunks,
-            totals=by_stream,
-        )
+        return found
 
     def list(self, rows: Any, what: str) -> list[Any]:
         if not isinstance(rows, list):

@@ -15,7 +15,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +22,16 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.concurrency.jobs import call_each
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.fetched_views import check_room_for_bounds
+from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.pieces import in_sequences
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -46,7 +46,7 @@ from feedline.feed.protocol import (
 )
 
 
-class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable):
+class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable, Reopened):
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
@@ -85,6 +85,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self.schema = Schema({name: manifest.schema[name] for name in names})
         self._wanted = None if streams is None else names
         self._verify = verify
+        self._opened_with(self.name, self._wanted, verify=verify)
         self._verified: set[int | str] = set()
         if manifest.compression is not None:
             self._lacks = (RandomAccess, Sliceable, Mapped)
@@ -97,9 +98,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._lock = threading.Lock()
         self._table: list[ChunkInfo] | None = None
         self._closed = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.name, self._wanted, self._verify)
 
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk; ``bytes`` are those of its record batch, with all streams of the store."""
@@ -144,9 +142,9 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             if isinstance(found, Unread):
                 return self._lost(chunk, found)
             stored = memoryview(found)
-        values = self._decoded(part, i, mapped, ordinals, columns.decode, stored=stored)
+        values = self._decoded((part, i, mapped), ordinals, columns.decode, stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
-        return Chunk(self.schema, values, seals=() if stored is not None else self._seals_of(mapped))
+        return Chunk(self.schema, values, seals=() if stored is not None else [mapped.file.seal])
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return views of the sequences ``start:stop`` of chunk number ``chunk``, with copies of their offsets.
@@ -161,7 +159,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         start, stop, _ = slice(start, stop).indices(count)
         first = int(self._starts[chunk])
         decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
-        values = self._decoded(part, i, mapped, (first + start, first + max(start, stop)), decode)
+        values = self._decoded((part, i, mapped), (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
     def files(self, chunks: Sequence[int]) -> Sequence[StoreMap]:
@@ -293,18 +291,16 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def _decoded(
         self,
-        part: StoreFile,
-        i: int,
-        mapped: _MappedPart,
+        opened: tuple[StoreFile, int, _MappedPart],
         ordinals: tuple[int, int],
         decode: Callable[..., Value],
-        *,
         stored: memoryview | None = None,
     ) -> dict[str, Value]:
-        """Apply ``decode`` to the columns of chunk ``i`` of a part; return values of the sequences ``ordinals``.
+        """Apply ``decode`` to the columns of an opened chunk; return values of the sequences ``ordinals``.
 
         ``stored`` is the message of the chunk, if it was read.
         """
+        part, i, mapped = opened
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
         damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
         batch: ArrowBatch | BatchInMemory
@@ -334,7 +330,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 side.check()
                 if value.one_sample_each:
                     # Written before the stream became ragged: all chunks must look alike.
-                    value = _with_offsets(value)
+                    value = in_sequences(value, np.arange(value.num_samples + 1, dtype=np.int64))
             values[name] = value
         return values
 
@@ -353,11 +349,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return lost_chunk(
             self.schema, set(self._manifest.lengths), first=int(self._starts[chunk]), count=count, path=path, why=why
         )
-
-    def _seals_of(self, mapped: _MappedPart) -> list[NDArray[np.uint8]]:
-        """Return seals that show whether views of a part were truncated; chunks of a compressed store own their
-        memory."""
-        return [] if self._manifest.compression is not None else [mapped.file.seal]
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with the manifest."""
@@ -501,16 +492,6 @@ class _MappedLengths:
         return lengths
 
 
-def _with_offsets(value: Value) -> Value:
-    offsets = np.arange(value.num_samples + 1, dtype=np.int64)
-    if isinstance(value, SparseValue):
-        return SparseValue(value.indptr, value.indices, value.values, value.classes, offsets)
-    if isinstance(value, BytesValue):
-        return BytesValue(value.bounds, value.data, offsets, text=value.text)
-    assert isinstance(value, DenseValue)
-    return DenseValue(value.rows, offsets)
-
-
 def _check_sum(file: StoreMap, start: int, size: int, expected: int) -> None:
     got = _native.crc32c(file.view(np.dtype(np.uint8), size, start))
     if got != expected:
@@ -525,10 +506,6 @@ def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> Data
         stream=stream,
         hint="the file is damaged; restore it or write the store again",
     )
-
-
-def _reopen(path: str, streams: list[str] | None, verify: bool) -> StoreDeserializer:
-    return StoreDeserializer(path, streams, verify=verify)
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> StoreDeserializer:

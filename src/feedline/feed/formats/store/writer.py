@@ -8,6 +8,7 @@ bounded by one chunk.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -237,15 +238,7 @@ class StoreWriter:
         self._end_part(finishing=True)
         lengths = {name: self._lengths[name].close(self._sequences) for name in self.schema if name in self._ragged}
         parts = [part.describe(list(lengths)) for part in self._parts]
-        samples = sum(part.samples for part in parts)
-        manifest = Manifest(
-            self.schema,
-            sequences=self._sequences,
-            samples=samples,
-            lengths=lengths,
-            parts=parts,
-            compression=self._compression,
-        )
+        manifest = Manifest(self.schema, lengths, parts, self._compression)
         with open(self._folder / MANIFEST, "xb") as file:
             file.write(manifest.dump())
             _sync(file)
@@ -321,13 +314,12 @@ class _PartFile:
         self._sink.drop()
 
 
-class _Sink:
+class _Sink(io.RawIOBase):
     """A file that Arrow writes to, with a byte count and a checksum."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115  # closed by `finish` or `drop`
         self.size, self.crc = 0, 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -350,23 +342,11 @@ class _Sink:
             start += len(block)
         return crc
 
-    def flush(self) -> None:
-        """Do nothing: there is no buffer."""
-
-    def close(self) -> None:
-        """Do nothing: Arrow closes its wrapper; `finish` closes the file."""
-
     def tell(self) -> int:
         return self.size
 
-    def readable(self) -> bool:
-        return False
-
     def writable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return False
 
     def finish(self) -> None:
         _sync(self._file)

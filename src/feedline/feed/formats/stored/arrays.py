@@ -20,32 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.concurrency.per_process import PerProcess
-from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data import Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, as_arrays, strings_from_list
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import from_array
-from feedline.feed.distinct import distinct
+from feedline.feed.concatenated import Concatenated
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
-from feedline.feed.formats.unreadable import require_damage
+from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.unreadable import no_values, require_damage
 from feedline.feed.pieces import joined
-from feedline.feed.protocol import (
-    CHUNK_MEMORY,
-    ChunkInfo,
-    Deserializer,
-    Mapped,
-    MappedFile,
-    RandomAccess,
-    Sliceable,
-    can,
-    declared_streams,
-    fetches_ahead,
-    files_of,
-    whole_number,
-)
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes nobody knows before they are read
 _SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
@@ -293,12 +281,8 @@ class StoredColumn(LazyRows):
             )
 
     def _nothing(self, count: int) -> Value:
-        if self.stream.is_bytes:
-            bounds, none = np.zeros(count + 1, np.int64), np.empty(0, np.uint8)
-            return BytesValue(bounds, none, None, text=self.stream.is_text)
-        if self._data.ragged:
-            return DenseValue(np.empty(0, self.stream.dtype), np.zeros(count + 1, np.int64))
-        return DenseValue(np.zeros((count, *self.stream.shape), self.stream.dtype))
+        ragged = (self._name,) if self._data.ragged and not self.stream.is_bytes else ()
+        return no_values(Schema({self._name: self.stream}), ragged, count)[self._name]
 
     def _error(self, what: str, hint: str | None = None) -> DataError:
         return DataError(what, path=self._path, stream=self._name, hint=hint)
@@ -316,7 +300,7 @@ class StoredColumn(LazyRows):
 _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
 
 
-class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
+class StoredArrays(Concatenated, Reopened):
     """Arrays of one or several files as a corpus, one file after the other; see `HDF5Deserializer`."""
 
     def __init__(
@@ -331,8 +315,7 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
     ) -> None:
         memory_bytes = whole_number("memory", memory, 1)
         streams = declared_streams(streams, stream_kwargs)
-        options = {"group": group, "chunk_sequences": chunk_sequences, "memory": memory_bytes}
-        self._arguments = (type(self), path, streams, options)
+        self._opened_with(path, streams, group=group, chunk_sequences=chunk_sequences, memory=memory_bytes)
         self._paths, parts = self._list(path), []
         for one in self._paths:
             found = self._arrays(one, group, streams, memory_bytes)
@@ -340,9 +323,8 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
             # The first file says what the others must hold.
             streams = streams or {name: stream for name, (_, stream) in found.items()}
         size = next((name for name, stream in streams.items() if stream.defines_size), None)
-        self.name, self.schema = name_of(self._paths), Schema(streams)
         self._parts: list[ArrayDeserializer] = []
-        starts, firsts = [0], [0]
+        first = 0
         for name, columns in parts:
             stored = [column for column in columns.values() if isinstance(column, StoredColumn)]
             step = chunk_sequences
@@ -356,7 +338,7 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
                 hint = "declare the streams that belong together: x=fl.Stream(..., field='name')"
                 raise SchemaError(f"{error} ({name}); {hint}") from None
             for column in stored:
-                column.first = starts[-1]
+                column.first = first
             if corpus.num_sequences // corpus.step > _MOST_CHUNKS:
                 raise DataError(
                     f"expected at most {_MOST_CHUNKS} chunks, got {corpus.num_sequences} rows in chunks of "
@@ -365,16 +347,10 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
                     hint="the file is damaged, or pass larger chunk_sequences=",
                 )
             self._parts.append(corpus)
-            starts.append(starts[-1] + corpus.num_sequences)
-            firsts.append(firsts[-1] + len(corpus.chunks()))
-        self._starts, self._first = np.array(starts), np.array(firsts)
-        kinds = (RandomAccess, Sliceable)
-        self.in_runs = all(fetches_ahead(part) for part in self._parts)
-        self._lacks = [kind for kind in kinds if not all(can(part, kind) for part in self._parts)]
-        self._table = [info for part in self._parts for info in part.chunks()]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, self._arguments  # maps and open files do not travel
+            first += corpus.num_sequences
+        super().__init__(self._parts, Schema(streams), name_of(self._paths))
+        nothing = np.empty(0, np.int64)
+        self._single = {k for k, corpus in enumerate(self._parts) if corpus.lengths(nothing) is None}
 
     @abc.abstractmethod
     def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
@@ -413,43 +389,11 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
             found[name] = (StoredColumn(name, array, stream, memory_bytes) if mapped is None else mapped, stream)
         return found
 
-    def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of its rows in memory, an estimate where rows differ."""
-        return self._table
-
-    def read(self, chunk: int) -> Chunk:
-        """Return the rows of chunk number ``chunk``: views where the file is mapped, else read now."""
-        part, number = self._located(chunk)
-        return part.read(number)
-
-    def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Return the rows ``start:stop`` of chunk number ``chunk`` in the same way."""
-        part, number = self._located(chunk)
-        return part.read_slice(number, start, stop)
-
-    def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """Return the mapped parts of files that ``chunks`` are views of."""
-        numbers = distinct(np.searchsorted(self._first, np.asarray(chunks, np.int64), side="right") - 1)
-        return [found for number in numbers.tolist() for found in files_of(self._parts[number], ())]
-
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``; None if every sequence has one."""
-        nothing = np.empty(0, np.int64)
-        if all(part.lengths(nothing) is None for part in self._parts):
-            return None
-        ordinals = np.asarray(ordinals, np.int64)
-        found = np.ones(len(ordinals), np.int64)
-        part_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        for number in distinct(part_of).tolist():
-            at = np.flatnonzero(part_of == number)
-            lengths = self._parts[number].lengths(ordinals[at] - self._starts[number])
-            if lengths is not None:
-                found[at] = lengths
-        return found
-
     def paths(self) -> Sequence[str]:
         """Return the paths of the files."""
         return self._paths
+
+    select = Deserializer.select  # a join keeps the chunks that it reads for that
 
     def digest(self) -> str:
         """Return 32 hex digits over shapes and excerpts of every file."""
@@ -462,16 +406,6 @@ class StoredArrays(Deserializer, RandomAccess, Sliceable, Mapped):
     @abc.abstractmethod
     def _add_file(self, digest: ContentDigest, path: str, part: ArrayDeserializer) -> None:
         """Add excerpts of a file."""
-
-    def _located(self, chunk: int) -> tuple[ArrayDeserializer, int]:
-        if not 0 <= chunk < len(self._table):
-            raise IndexError(f"expected a chunk number from 0 to {len(self._table) - 1}, got {chunk}")
-        number = int(np.searchsorted(self._first, chunk, side="right")) - 1
-        return self._parts[number], chunk - int(self._first[number])
-
-
-def _reopen(kind: Any, what: Any, streams: Any, options: dict[str, Any]) -> Any:
-    return kind(what, streams, **options)
 
 
 def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:

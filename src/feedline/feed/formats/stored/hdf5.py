@@ -7,6 +7,7 @@ are stored, by one thread at a time, as the HDF5 library allows no more.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import warnings
@@ -114,8 +115,12 @@ class _OpenFiles:
         self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_no_files)
         self._seen: dict[str, tuple[int, ...]] = {}
 
-    def using(self, path: str) -> _Use:
-        return _Use(self, path)
+    @contextlib.contextmanager
+    def using(self, path: str) -> Iterator[Any]:
+        """A context in which one thread uses a file."""
+        lock, files = self._state.get()
+        with lock:
+            yield self.opened(files, path)
 
     def opened(self, files: OrderedDict[str, Any], path: str) -> Any:
         """Return an open file; the lock is held.
@@ -148,25 +153,6 @@ class _OpenFiles:
         with lock:
             while files:
                 files.popitem()[1].close()
-
-
-class _Use:
-    """A context in which one thread uses a file."""
-
-    def __init__(self, files: _OpenFiles, path: str) -> None:
-        self._files, self._path = files, path
-
-    def __enter__(self) -> Any:
-        self._lock, files = self._files._state.get()
-        self._lock.acquire()
-        try:
-            return self._files.opened(files, self._path)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def _no_files() -> tuple[Any, OrderedDict[str, Any]]:

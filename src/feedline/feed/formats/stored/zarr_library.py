@@ -13,7 +13,7 @@ import itertools
 import math
 import selectors
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -275,29 +275,10 @@ class _Store(abc_store.Store):
         """Return whether there is a value."""
         return self.keys.read(key, 0, 0) is not None
 
-    async def set(self, key: str, value: Any) -> None:
-        """Refuse."""
+    def _refused(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
-    async def set_partial_values(self, key_start_values: Any) -> None:
-        """Refuse."""
-        raise NotImplementedError
-
-    async def delete(self, key: str) -> None:
-        """Refuse."""
-        raise NotImplementedError
-
-    def list(self) -> AsyncIterator[str]:
-        """Refuse."""
-        raise NotImplementedError
-
-    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Refuse."""
-        raise NotImplementedError
-
-    def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Refuse."""
-        raise NotImplementedError
+    set = set_partial_values = delete = list = list_prefix = list_dir = _refused
 
 
 _ROUNDS = 16
