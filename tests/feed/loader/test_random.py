@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.concurrency.turns import turns
 from feedline.feed.loader import random as seeding
-from feedline.feed.loader.turns import turns
 from tests.laws.items import content
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

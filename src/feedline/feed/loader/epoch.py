@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from feedline.concurrency.turns import lend
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
 from feedline.feed.loader.executors import (
@@ -28,7 +29,6 @@ from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, Iterabl
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.random import Seeding
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.loader.turns import lend
 from feedline.feed.partition import ranks
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from feedline.concurrency.turns import lend
 from feedline.feed.loader.fetch import Fetched, unit_of
 from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.turns import lend
 
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool

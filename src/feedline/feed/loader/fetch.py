@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedline import _native
+from feedline.concurrency.turns import serve
 from feedline.errors import shown
 from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.collate import RaggedCollate
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.random import BATCH, COLLATE, ITEM, WORKER, At, Seeding
-from feedline.feed.loader.turns import serve
 
 
 class Fetched(NamedTuple):

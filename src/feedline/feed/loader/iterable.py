@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline import _native
 from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.turns import lend, serve
 from feedline.errors import StateError
 from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
@@ -32,7 +33,6 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import for_thread, seed_pipe, share_out
 from feedline.feed.loader.random import WORKER, Drawn, SweepKey, seed_process
 from feedline.feed.loader.state import whole
-from feedline.feed.loader.turns import lend, serve
 
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool

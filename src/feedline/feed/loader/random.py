@@ -28,7 +28,7 @@ import numpy.random  # at 5 ms, and NumPy itself imports it at its first use: in
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.loader.turns import Reading, turns
+from feedline.concurrency.turns import Reading, turns
 
 T = TypeVar("T")
 

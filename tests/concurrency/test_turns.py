@@ -6,7 +6,6 @@ All share the generators of the process, so a defect shows as other numbers, cha
 from __future__ import annotations
 
 import functools
-import os
 import random
 import signal
 import sys
@@ -16,10 +15,11 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.concurrency import turns as turns_of
+from feedline.concurrency.turns import turns
 from feedline.feed.loader import random as seeding
-from feedline.feed.loader import turns as turns_of
-from feedline.feed.loader.turns import turns
 from tests.effort import stride
+from tests.forked import Forked
 from tests.laws.items import content
 from tests.laws.test_interrupts import Interrupt, moments
 from tests.warm import FEW, run
@@ -296,16 +296,7 @@ def test_a_reading_that_seeds_within_another_one_waits_for_nobody():
 
 def in_a_child(work):
     """Fork; return the exit status of a child that calls ``work``."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(60)
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return Forked(lambda: work() or True).status()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
