@@ -290,7 +290,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         entries = place.file.checked(lambda index: index.entries(place.local))
         parser = self._parser
         parse = parser.view if self._views and isinstance(parser, _native.ExampleParser) else parser.parse
-        rows = _ReadRows(place.file, self._ordinals(place), entries, entries, place.begin, holes)
+        rows = _ReadRows(place.file, self._ordinals(place), entries, entries, origin=place.begin, holes=holes)
         return self._parse(rows, buffer, parse)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
@@ -306,7 +306,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             file.compare(text)
             moved = entries.copy()
             moved["offset"] = position
-            rows = _ReadRows(file, local + self._starts[number], entries, moved, 0, holes)
+            rows = _ReadRows(file, local + self._starts[number], entries, moved, origin=0, holes=holes)
             return self._parse(rows, buffer, self._parser.parse)
 
     def _parse(
