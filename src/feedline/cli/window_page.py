@@ -192,15 +192,15 @@ sweep.</footer>"""
     return page.document(title, body)
 
 
-def advice(found: Sequence[WindowChoice]) -> str:
+def advice(windows: Sequence[WindowChoice]) -> str:
     """Name the smallest window that mixes about as well as a full shuffle, by distances and, if known, by labels."""
-    usual = float(np.mean(found[-1].odd)) if found[-1].odd else 0.0
+    usual = float(np.mean(windows[-1].odd)) if windows[-1].odd else 0.0
     well = [
         choice
-        for choice in found
+        for choice in windows
         if choice.distance >= _WELL_MIXED and (not choice.odd or float(np.mean(choice.odd)) <= _ALIKE * usual)
     ]
-    smallest = (well or [found[-1]])[0]
+    smallest = (well or [windows[-1]])[0]
     alike = [choice.name for choice in well if choice.window_bytes == smallest.window_bytes]
     if len(alike) > 1:
         return (

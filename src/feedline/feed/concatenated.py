@@ -31,7 +31,7 @@ _OF_ALL = (RandomAccess, Sliceable)  # what a concatenation can do if all parts 
 
 
 class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
-    """Asks that one of several corpora which has a chunk, or a sequence.
+    """Several corpora as one: the chunks of the first, then those of the second, and so on.
 
     Args:
         parts: the corpora, which know their sizes before reading.
@@ -74,34 +74,34 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if each has one."""
         if len(self._single) == len(self.parts):
             return None
-        found = np.ones(len(ordinals), np.int64)
-        for k, at, own in self._by_part(ordinals):
+        lengths = np.ones(len(ordinals), np.int64)
+        for k, at, local in self._by_part(ordinals):
             if k in self._single:
                 continue
-            lengths = self.parts[k].lengths(own)
-            if lengths is None:
+            of_part = self.parts[k].lengths(local)
+            if of_part is None:
                 self._single.add(k)
             else:
-                found[at] = lengths
-        return found
+                lengths[at] = of_part
+        return lengths
 
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
         """Return the sequences of a chunk; raises what its part raises."""
-        part, own = self._part_of(chunk)
-        return self._fitted(part.read(own))
+        part, number = self._part_of(chunk)
+        return self._fitted(part.read(number))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of a chunk."""
-        part, own = self._part_of(chunk)
-        return self._fitted(read_slice(part, own, start, stop))
+        part, number = self._part_of(chunk)
+        return self._fitted(read_slice(part, number, start, stop))
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
         """Return the part's view of a chunk."""
-        part, own = self._part_of(chunk)
-        held, index = required(part, RandomAccess).view(own, start, stop)
-        return self._fitted(held), index
+        part, number = self._part_of(chunk)
+        view, index = required(part, RandomAccess).view(number, start, stop)
+        return self._fitted(view), index
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped files that ``chunks`` are views of."""
@@ -124,8 +124,8 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
         ordinals = np.asarray(ordinals, np.int64)
         parts = list(self._by_part(ordinals))
         if len(parts) == 1:
-            k, _, own = parts[0]
-            return self._fitted(self.parts[k].select(own))
+            k, _, local = parts[0]
+            return self._fitted(self.parts[k].select(local))
         return select_by_chunk(self, ordinals)
 
     def close(self) -> None:
@@ -149,8 +149,8 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
         return self.parts[k], chunk - int(self._chunks[k])  # what stands above the number stays
 
     def _by_part(self, ordinals: Ints) -> list[tuple[int, Ints, Ints]]:
-        """Return the numbers of the parts concerned, with the places of their sequences in ``ordinals`` and their own
-        ordinals."""
+        """Return the numbers of the parts concerned, with the places of their sequences in ``ordinals`` and the
+        ordinals of these in the part."""
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.firsts[-1]:
             raise IndexError(f"expected 0 <= ordinal < {self.firsts[-1]}, got {ordinals.min()} to {ordinals.max()}")
         of = np.searchsorted(self.firsts, ordinals, side="right") - 1

@@ -251,31 +251,31 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
                 hint="raise memory=, or lower chunk_frames=",
             )
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        chosen = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), self._row), np.float32), {})
+        selection = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), self._row), np.float32), {})
         for first, stop in _runs(script.file[ordinals]):
-            self._read_from(chosen, first, stop)
+            self._read_from(selection, first, stop)
         (name, stream), *_ = self.schema.items()
-        shaped = chosen.rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
-        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, chosen.errors)
+        shaped = selection.rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
+        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, selection.errors)
 
-    def _lose(self, chosen: _Utterances, i: int, error: DataError) -> None:
+    def _lose(self, selection: _Utterances, i: int, error: DataError) -> None:
         """Note why an utterance cannot be read."""
-        ordinal = int(chosen.ordinals[i])
-        chosen.rows[chosen.offsets[i] : chosen.offsets[i + 1]] = 0
+        ordinal = int(selection.ordinals[i])
+        selection.rows[selection.offsets[i] : selection.offsets[i + 1]] = 0
         located = error.located(path=self._script.paths[int(self._script.file[ordinal])], sequence=ordinal)
         located.what = f"{located.what} (utterance {self.utterance(ordinal)})"
-        chosen.errors[i] = located
+        selection.errors[i] = located
 
-    def _read_from(self, chosen: _Utterances, first: int, stop: int) -> None:
+    def _read_from(self, selection: _Utterances, first: int, stop: int) -> None:
         """Read the utterances ``first:stop`` of a selection, which one file holds, into their rows."""
-        script, ordinals = self._script, chosen.ordinals[first:stop]
+        script, ordinals = self._script, selection.ordinals[first:stop]
         number = int(script.file[ordinals[0]])
         try:
             header = self._checked_header(number)
             file = open_file(script.paths[number])
         except DataError as error:
             for i in range(first, stop):
-                self._lose(chosen, i, error)
+                self._lose(selection, i, error)
             return
         with file:
             starts, counts = script.start[ordinals], script.count[ordinals]
@@ -287,32 +287,32 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
                 else:
                     what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
                     lost = DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}")
-                self._lose(chosen, first + i, lost)
+                self._lose(selection, first + i, lost)
             # Neighbours in the file are read together.
             joined = np.concatenate([starts[1:] == starts[:-1] + counts[:-1], [False]]) & sound
             joined[:-1] &= sound[1:]
             begin = 0
             for end in (np.flatnonzero(~joined) + 1).tolist():
                 if sound[begin]:
-                    self._read_run(file, header, chosen, (first + begin, first + end), int(starts[begin]))
+                    self._read_run(file, header, selection, (first + begin, first + end), int(starts[begin]))
                 begin = end
 
     def _read_run(
-        self, file: BinaryIO, header: _FrameHeader, chosen: _Utterances, run: tuple[int, int], start: int
+        self, file: BinaryIO, header: _FrameHeader, selection: _Utterances, run: tuple[int, int], start: int
     ) -> None:
         """Read the utterances ``run`` of a selection, which lie one after the other from frame ``start`` on."""
         first, stop = run
-        offsets = chosen.offsets[first : stop + 1]
+        offsets = selection.offsets[first : stop + 1]
         begin, end = int(offsets[0]), int(offsets[-1])
         data = np.empty((end - begin) * header.frame_bytes, np.uint8)
         try:
             read_exactly(file, data, header.begin + start * header.frame_bytes, Path(file.name))
         except DataError as error:
             if stop - first == 1:
-                self._lose(chosen, first, error)
+                self._lose(selection, first, error)
                 return
             for i, at in enumerate((start + offsets[:-1] - begin).tolist(), first):  # the others may be readable
-                self._read_run(file, header, chosen, (i, i + 1), at)
+                self._read_run(file, header, selection, (i, i + 1), at)
             return
         _native.htk_expand(
             data,
@@ -324,7 +324,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             lengths=np.diff(offsets),
             left=self._context[0],
             right=self._context[1],
-            out=chosen.rows[begin:end],
+            out=selection.rows[begin:end],
         )
 
     def _checked_header(self, number: int) -> _FrameHeader:
