@@ -42,7 +42,7 @@ from benchmarks.disk import (
 from benchmarks.groups import Group, limited
 from benchmarks.harness import Answer, Contender, Race, Stage, Target, race, spread
 from feedline.feed.files.disk import resident
-from feedline.feed.reading.prefetch import LEAST_AHEAD_BYTES
+from feedline.feed.reading.reader import LEAST_AHEAD_BYTES
 
 SIZE = 256
 SHUFFLES: dict[str, bool | str | fl.Window] = {"order": False, "windows": fl.Window(bytes=WINDOW), "whole": "whole"}

@@ -142,7 +142,7 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
 
         assert DEFAULT_WINDOW.bytes is not None
         window = min(DEFAULT_WINDOW.bytes, sum(info.bytes for info in infos)) * decoded
-    from feedline.feed.reading.prefetch import LEAST_AHEAD_BYTES
+    from feedline.feed.reading.reader import LEAST_AHEAD_BYTES
 
     return {
         "start": start,

@@ -101,7 +101,7 @@ def fetcher_memory(source: fl.MinibatchSource) -> int:
 
 def look_at_once(source: fl.MinibatchSource) -> None:
     """Have the next minibatch check whether the page cache holds the data, whenever that was checked before."""
-    reader_of(source)._look_at = 0.0
+    reader_of(source)._look_at_s = 0.0
 
 
 def room_to_fetch(source: fl.MinibatchSource, room: int) -> None:
@@ -132,17 +132,17 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return calls
 
 
-def segments_looked_up(patch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list to which readers add each segment whose chunks in memory they look up: a cost, not a result."""
-    from feedline.feed.reading.fetching import FetchingReader
+def lookups_in_views(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which readers add the entries of a plan whose slots they look up: a cost, not a result."""
+    from feedline.feed.reading.mapped import MappedReader
 
-    looked, views = [], FetchingReader._views
+    looked, locate = [], MappedReader._locate
 
-    def counted(reader: FetchingReader, segment: Any, which: slice) -> Any:
-        looked.append(segment)
-        return views(reader, segment, which)
+    def counted(reader: MappedReader, entries: Any, index: Any) -> Any:
+        looked.append(entries)
+        return locate(reader, entries, index)
 
-    patch.setattr(FetchingReader, "_views", counted)
+    patch.setattr(MappedReader, "_locate", counted)
     return looked
 
 

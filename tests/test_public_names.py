@@ -111,7 +111,7 @@ def test_a_loader_comes_without_what_only_corpora_and_workers_need():
         "feed.source",
         "feed.formats",
         "feed.remote",
-        "feed.reading.prefetch",
+        "feed.reading.reader",
     )
     absent += (
         "feed.transforms",

@@ -12,8 +12,9 @@ import pytest
 
 import feedline as fl
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.reading import prefetch
-from feedline.feed.reading.prefetch import BufferedReader, Stats
+from feedline.feed.reading import decoding
+from feedline.feed.reading.decoding import DecodingReader
+from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import ChunkTable
 
 LIMIT = 256 << 20
@@ -147,7 +148,7 @@ def test_what_was_fetched_for_a_chunk_that_has_no_room_is_dropped(tmp_path, monk
     _lines(tmp_path / "data.ctf", b"".join(b"|a %d |b %d\n" % (i, i % 7) for i in range(10_000)))
     one = fl.Stream((), "float32")
     corpus = fl.CTFDeserializer(tmp_path / "data.ctf", a=one, b=one, cache=False, chunk_size=4 << 20)
-    reader = BufferedReader(
+    reader = DecodingReader(
         corpus,
         ChunkSet(corpus.schema),
         Stats(),
@@ -158,7 +159,7 @@ def test_what_was_fetched_for_a_chunk_that_has_no_room_is_dropped(tmp_path, monk
     )
     reader.ranges.forced = True
     with monkeypatch.context() as patch:
-        patch.setattr(prefetch, "available", lambda: 1 << 20)
+        patch.setattr(decoding, "available", lambda: 1 << 20)
         for chunk in range(4):
             with pytest.raises(MemoryError, match=f"chunk {chunk} of .*data.ctf"):
                 reader.fetch(np.array([chunk]))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.reading.prefetch import BufferedReader
+from feedline.feed.reading.decoding import DecodingReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.forked import Forked
@@ -68,7 +68,7 @@ def files(request, tmp_path_factory):
 def source(corpus, backend="any", forced=True, **options):
     found = fl.MinibatchSource(corpus, **{"seed": 1, "max_sweeps": 1, "shuffle": fl.Window(bytes=20_000), **options})
     reader = reader_of(found)
-    assert isinstance(reader, BufferedReader)
+    assert isinstance(reader, DecodingReader)
     reader.ranges.backend, reader.ranges.forced = backend, forced
     return found
 

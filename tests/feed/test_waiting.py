@@ -101,7 +101,7 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
     """And one that finds everything in memory says nothing."""
     monkeypatch.setattr(waiting, "LEAST_S", 0.0)
     monkeypatch.setattr(waiting, "SHARE", 0.0)
-    monkeypatch.setattr("feedline.feed.reading.prefetch._A_WAIT_S", 0.0)
+    monkeypatch.setattr("feedline.feed.reading.decoding._A_WAIT_S", 0.0)
     for _ in range(2):
         corpus = (
             fl.ArrayDeserializer(x=np.load(folder / "x.npy", mmap_mode="r"))

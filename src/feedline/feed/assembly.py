@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.data import Chunk, Schema, Value
 from feedline.data.chunk import gatherer_of, give, makers, values_of
+from feedline.errors import DataError
+from feedline.feed.distinct import distinct
 
 
 class ChunkSet:
@@ -28,28 +30,54 @@ class ChunkSet:
         self._gatherer = gatherer_of(schema)
         self._makers = makers(schema)
         self._free: list[int] = []
+        self._damaged: dict[int, Chunk] = {}  # by slot: chunks with unreadable sequences
         self._ragged = [False] * len(schema)
         self._top = self._sequences = self._bytes = self.copied_bytes = 0
         self.sequence_bytes = 0.0
 
     def add(self, chunk: Chunk) -> int:
         """Add a chunk and return its slot. The chunk's arrays are referenced, not copied."""
-        if self._free:
-            slot = self._free.pop()
-        else:
-            slot, self._top = self._top, self._top + 1
+        slot = self._free_slot()
         try:
+            if chunk.errors:
+                self._damaged[slot] = chunk
             give(self._gatherer, slot, chunk)
             for i, value in enumerate(chunk.values.values()):
                 self._ragged[i] |= not value.one_sample_each
         except BaseException:
-            if slot not in self._gatherer.slots:  # an interrupt may have come after it was added
-                self._free.append(slot)
+            self._give_back(slot)
             raise
         self._bytes += chunk.nbytes
         self._sequences += chunk.num_sequences
         self.sequence_bytes = self._bytes / max(self._sequences, 1)
         return slot
+
+    def _free_slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        slot, self._top = self._top, self._top + 1
+        return slot
+
+    def _give_back(self, slot: int) -> None:
+        """Free a slot whose chunk could not be added; an interrupt may have come after it was added."""
+        if slot not in self._gatherer.slots:
+            self._damaged.pop(slot, None)
+            self._free.append(slot)
+
+    def errors(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[int, DataError]:
+        """Return the errors of unreadable sequences among those at ``index`` of the chunks at ``slots``, by place.
+
+        Damage that shows only in the bytes of a mapped file is not among them: reading these raises.
+        """
+        errors: dict[int, DataError] = {}
+        if not self._damaged:
+            return errors
+        for slot in distinct(slots).tolist():
+            chunk = self._damaged.get(slot)
+            if chunk is not None:
+                places = np.flatnonzero(slots == slot).tolist()
+                errors |= {i: chunk.errors[row] for i in places if (row := int(index[i])) in chunk.errors}
+        return errors
 
     def keep(self, slots: set[int]) -> None:
         """Remove all chunks except those at ``slots``, even one whose `add` was interrupted.
@@ -59,10 +87,12 @@ class ChunkSet:
         for slot in self._gatherer.slots:
             if slot not in slots:
                 self._gatherer.remove(slot)
+        self._damaged = {slot: chunk for slot, chunk in self._damaged.items() if slot in slots}
         self._free = [slot for slot in range(self._top) if slot not in slots]
 
     def drop(self, slot: int) -> None:
         """Remove the chunk at ``slot``; see `keep`."""
+        self._damaged.pop(slot, None)
         self._gatherer.remove(slot)
         self._free.append(slot)
 
@@ -89,17 +119,22 @@ class ChunkSet:
         """
         return self._counted(values_of(self._makers, staged.gather(which)))
 
-    def adopt(self, staged: _native.Staged, run: int) -> int:
-        """Add a staged run as a chunk and return its slot."""
-        if self._free:
-            slot = self._free.pop()
-        else:
-            slot, self._top = self._top, self._top + 1
+    def adopt(self, staged: _native.Staged, run: int, of: int, first: int, count: int) -> int:
+        """Add a staged run as a chunk and return its slot.
+
+        Args:
+            staged: fetch that has ended.
+            run: number of the run in it.
+            of: slot of the chunk that the run is a part of, whose unreadable sequences are then also the run's.
+            first, count: index in that chunk of the run's first sequence, and number of its sequences.
+        """
+        slot = self._free_slot()
         try:
+            if of in self._damaged:
+                self._damaged[slot] = self._damaged[of].slice(first, first + count)
             self._gatherer.adopt(slot, staged, run)
         except BaseException:
-            if slot not in self._gatherer.slots:
-                self._free.append(slot)
+            self._give_back(slot)
             raise
         return slot
 

@@ -30,7 +30,7 @@ from feedline.feed.reading.blocks import BlockCorpus
 from feedline.feed.reading.keeping import Keeping, Mask, Range, runs
 from feedline.feed.reading.next_uses import NextUses
 from feedline.feed.reading.opening import opened, order_of
-from feedline.feed.reading.prefetch import Stats
+from feedline.feed.reading.stats import Stats
 from feedline.feed.remote.cache import LEAST_BYTES, CachedObject, parts_of, together
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import IN_FLIGHT

@@ -1,7 +1,7 @@
 """The minibatch source: one order, one clock, resumed from a few numbers.
 
 It joins a corpus (`formats`), its order (`timeline`), the rule that cuts it into minibatches (`packing`), chunks in
-memory (`prefetch`) and the copy out of them (`assembly`). tests/laws states its guarantees. Cost: O(chunks) to open, a
+memory (`reading`) and the copy out of them (`assembly`). tests/laws states its guarantees. Cost: O(chunks) to open, a
 window of chunks and the data read ahead (the next window) in memory, one native call per minibatch.
 """
 
@@ -39,9 +39,11 @@ from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.reading import lengths
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.reading.copy_together import CopyTogether
+from feedline.feed.reading.decoding import ahead_bytes
 from feedline.feed.reading.delivery import Delivery
 from feedline.feed.reading.opening import opened
-from feedline.feed.reading.prefetch import Stats, Upcoming, ahead_bytes, upcoming
+from feedline.feed.reading.reader import Upcoming, upcoming
+from feedline.feed.reading.stats import Stats
 from feedline.feed.showing import Progress
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform

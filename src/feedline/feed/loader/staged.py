@@ -2,7 +2,7 @@
 
 The order determines the rows of the next batches. Rows in the page cache are copied from there, as from any array.
 Other rows are fetched for some thousand items ahead, with many reads in flight, bypassing the page cache. In the order
-of the data large blocks are read instead. `FetchingReader` does all of this, as it does for a source.
+of the data large blocks are read instead. The readers of mapped files do all of this, as they do for a source.
 
 A read error belongs to its item: it is raised for its batch, with file and byte, or the item is skipped.
 """
@@ -27,8 +27,9 @@ from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
 from feedline.feed.protocol import fetches_ahead
 from feedline.feed.reading.copy_ahead import STAGED, STAGED_BYTES
-from feedline.feed.reading.fetching import FetchingReader
-from feedline.feed.reading.prefetch import Stats
+from feedline.feed.reading.row_reader import RowReader
+from feedline.feed.reading.sequential_reader import SequentialReader
+from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.waiting import ITEMS, Waits
 from feedline.feed.timeline import ORDERS, ChunkTable
 
@@ -78,9 +79,11 @@ class StagedExecutor:
     ) -> None:
         self._rest, self._columns, self._looks_ahead, self._skip = rest, columns, looks_ahead, skip
         self._stats, self._chunks = Stats(), ChunkSet(corpus.schema)
-        order = ORDERS["feedline-1"](ChunkTable(corpus.chunks()), 0, not (in_order and columns.whole), None)
-        self._reader = FetchingReader(corpus, order, self._chunks, self._stats, None)
-        if not (in_order and columns.whole):
+        ascending = in_order and columns.whole
+        order = ORDERS["feedline-1"](ChunkTable(corpus.chunks()), 0, not ascending, None)
+        reader = SequentialReader if ascending else RowReader
+        self._reader = reader(corpus, order, self._chunks, self._stats, None)
+        if not ascending:
             self._reader.waits = Waits(next(iter(corpus.paths()), corpus.name), ITEMS)
         self._item_bytes = sum(array[:1].nbytes for array in columns.rows) + STAGED_BYTES
         self._planned: Planned | None = None

@@ -22,7 +22,7 @@ from feedline.data import Schema, Value
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Packer, Plan
-from feedline.feed.reading.prefetch import Reader, Staging
+from feedline.feed.reading.reader import Reader, Staging
 from feedline.feed.timeline import WindowPlan
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
@@ -187,7 +187,7 @@ class CopyAhead:
         if not parts or not reader.ready(parts):
             return None
         slots, index = reader.take(parts)
-        if reader.errors(slots, index):
+        if self._chunks.errors(slots, index):
             return None  # what is left without them is copied when it is requested
         if self._staging is not None and self._staging.stages:
             return self._staging.stage(slots, index)

@@ -27,7 +27,7 @@ from feedline.data import Minibatch, Position, Schema, Value
 from feedline.data.minibatch import Origins, whole_minibatch
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
-from feedline.feed.reading.prefetch import Reader, Staging
+from feedline.feed.reading.reader import Reader, Staging
 from feedline.feed.timeline.plan import ended
 
 #: Most bytes copied together, which a core's second cache holds with room to spare.
@@ -143,7 +143,7 @@ class CopyTogether:
         if not reader.holds(part.segment.plan) or not reader.ready(parts):
             return None
         slots, index = reader.take(parts)
-        if reader.errors(slots, index):
+        if self._chunks.errors(slots, index):
             return None
         return self._chunks.gather_parts(slots, index, stops - stops[0])
 

@@ -30,7 +30,8 @@ from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, QuarantineFile
 from feedline.feed.reading.copy_ahead import BegunAhead
 from feedline.feed.reading.lengths import no_frame
-from feedline.feed.reading.prefetch import Reader, Selecting, Staging, Stats
+from feedline.feed.reading.reader import Reader, Selecting, Staging
+from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment
 from feedline.feed.timeline.plan import ended
 from feedline.feed.transforms import Begun, DrawKeys, Transform
@@ -216,7 +217,7 @@ class Delivery:
             ids = segment.ordinals[a:b]
         else:
             ids = _column(parts, lambda s: s.ordinals, np.int64)
-        good = self._pass_over(self._reader.errors(slots, index), ids, rank)
+        good = self._pass_over(self._chunks.errors(slots, index), ids, rank)
         if good is not None:
             slots, index, ids = slots[good], index[good], ids[good]
         staging, chunks, which = self._staging, self._chunks, None

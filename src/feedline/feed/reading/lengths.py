@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.protocol import Deserializer
-from feedline.feed.reading.prefetch import BufferedReader
+from feedline.feed.reading.decoding import DecodingReader
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
@@ -26,7 +26,7 @@ def indexed(corpus: Deserializer) -> Lengths:
     return lambda segment: corpus.lengths(segment.ordinals)
 
 
-def read(reader: BufferedReader) -> Lengths:
+def read(reader: DecodingReader) -> Lengths:
     """Return the lengths from the chunks of the segment's window, which are read now if necessary."""
 
     def of(segment: Segment) -> Ints | None:

@@ -27,9 +27,14 @@ from feedline.feed.protocol import (
     says_where_batches_end,
 )
 from feedline.feed.reading import lengths
+from feedline.feed.reading.block_reader import BlockReader
 from feedline.feed.reading.blocks import BlockCorpus
-from feedline.feed.reading.fetching import FetchingReader
-from feedline.feed.reading.prefetch import BufferedReader, Ints, MappedReader, Reader, Stats
+from feedline.feed.reading.decoding import DecodingReader
+from feedline.feed.reading.mapped import MappedReader
+from feedline.feed.reading.reader import Ints, Reader
+from feedline.feed.reading.row_reader import RowReader
+from feedline.feed.reading.sequential_reader import SequentialReader
+from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, Timeline, UnsizedOrder, Window
 
 DEFAULT_WINDOW = Window(bytes=256 << 20)
@@ -86,15 +91,16 @@ def opened(
     for part in whole:
         check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
     parted = in_parts(corpus, settled)
-    read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if fetches_ahead(corpus) and not parted:
-        reader = FetchingReader(corpus, timeline, chunks, stats, read_ahead)
+        in_order, whole_shuffle = timeline.in_corpus_order, timeline.window is None
+        kind = SequentialReader if in_order else RowReader if whole_shuffle else BlockReader
+        reader = kind(corpus, timeline, chunks, stats, read_ahead)
     elif can(corpus, RandomAccess) and not parted:
-        reader = MappedReader(read_from, chunks, stats)
+        reader = MappedReader(corpus, timeline, chunks, stats)
     else:
-        reader = BufferedReader(
-            read_from,
+        reader = DecodingReader(
+            corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks),
             chunks,
             stats,
             total=len(timeline.table),
@@ -268,7 +274,7 @@ def _unsized(
         )
     if num_chunks(corpus) < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-    reader = BufferedReader(
+    reader = DecodingReader(
         corpus, chunks, stats, total=num_chunks(corpus), table=None, threads=threads, budget_bytes=read_ahead
     )
     window = shuffle if isinstance(shuffle, Window) else None

@@ -1,0 +1,401 @@
+"""The reader of chunks that are decoded: threads read and decode them ahead of the current window, one chunk each.
+
+By default the whole next window is read ahead, or as many bytes as given. Deserializers release the GIL meanwhile. If a
+corpus knows the parts of files that a chunk consists of, these are fetched ahead of the threads (see `ranges`).
+
+Nothing stays behind: threads end with the reader, and a forked child starts its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from feedline.concurrency.jobs import Job, Threads
+from feedline.data import Chunk
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Selective, required
+from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
+from feedline.feed.reading.reader import LEAST_AHEAD_BYTES, Ints, SegmentSlice, Selecting, Slots, Upcoming
+from feedline.feed.reading.stats import Stats
+from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, Waits
+from feedline.feed.reading.windows import WindowReader
+from feedline.feed.timeline import ChunkTable
+from feedline.feed.workers.limits import available, figure, fits_page_cache, give_back, situation
+
+_DECODING = 3  # times its decoded size that a chunk takes beside its stored bytes while it is decoded: arrays that grow
+_SPARE_BYTES = 32 << 20  # left free for minibatches
+_WORTH_BYTES = 1 << 20  # smaller chunks come without a look at the memory that is free, which takes as long
+
+# Minibatches whose sequences are read by themselves while the first window is being read: each of them is read twice.
+_MOST_SELECTED = 8
+
+_A_WAIT_S = 1e-4  # seconds; shorter waits are not counted
+
+
+class _HeldChunk:
+    """A chunk that is being read, has been read ahead, or is held in a slot."""
+
+    __slots__ = ("bytes", "counted", "dropped", "job", "slot")
+
+    def __init__(self, estimate: int) -> None:
+        self.job: Job[Chunk] | None = None
+        self.bytes, self.slot = estimate, -1
+        self.counted = self.dropped = False
+
+
+def ahead_bytes() -> int:
+    """Return the bytes that are read ahead by default: an eighth of the memory that is free, at most."""
+    free = available()
+    return LEAST_AHEAD_BYTES if free is None else min(LEAST_AHEAD_BYTES, free // 8)
+
+
+def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
+    """Return the decoded bytes per stored byte that a schema of dense streams lets expect; 1 for other schemas, and
+    where a chunk would decode to more than most corpora allow: the schema may declare what the data does not hold."""
+    streams = corpus.schema.values()
+    stored = int(table.bytes.sum())
+    if not stored or any(stream.sparse or not stream.dtype.itemsize for stream in streams):
+        return 1.0
+    sample_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in streams)
+    if int(table.samples.max()) * sample_bytes > CHUNK_MEMORY:
+        return 1.0
+    return int(table.samples.sum()) * sample_bytes / stored
+
+
+class DecodingReader(WindowReader, Selecting):
+    """Reads and decodes chunks into private memory.
+
+    Args:
+        corpus: corpus to read from.
+        chunks: chunk set to add chunks to.
+        stats: statistics to update.
+        total: number of chunks.
+        table: sizes of each chunk; None: unknown.
+        threads: number of chunks read at a time.
+        budget_bytes: decoded bytes that may be read ahead of the current windows, 0 for none; None: the whole next
+            window, and as much of the following ones as fits into `LEAST_AHEAD_BYTES` with it, while there is room in
+            memory.
+
+    Attributes:
+        ranges: fetches the stored bytes of chunks.
+        waits: accounts for time spent waiting for the disk, and warns.
+    """
+
+    def __init__(
+        self,
+        corpus: Deserializer,
+        chunks: ChunkSet,
+        stats: Stats,
+        *,
+        total: int,
+        table: ChunkTable | None,
+        threads: int,
+        budget_bytes: int | None,
+    ) -> None:
+        super().__init__()
+        self._corpus, self._chunks, self._stats = corpus, chunks, stats
+        self._total, self._threads = total, threads
+        self._stored = None if table is None else table.bytes
+        self._whole_window = budget_bytes is None
+        self._budget_bytes = ahead_bytes() if budget_bytes is None else budget_bytes
+        self._entries: dict[int, _HeldChunk] = {}
+        # Decoded bytes per stored byte: expected at first, then as seen so far.
+        self._ratio = 1.0 if table is None else _expected_ratio(corpus, table)
+        self._seen = (0, 0)  # chunks read, their decoded bytes
+        self._asked_at = 0  # chunks read when reading ahead was last continued
+        self._selected = 0  # minibatches since the start, or a seek, that did not wait for their window
+        self._pool: Threads | None = None
+        self.ranges = self._fresh()
+        lies_in = next(iter(corpus.paths()), corpus.name)
+        self._in_files = any(corpus.paths())
+        self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
+        self._may_keep: bool | None = None  # what is read, in the page cache; None: not decided
+        self._pid = os.getpid()
+        self._make_locks()
+
+    # ---- called by the source ---------------------------------------------------------------------
+
+    @property
+    def asked_bytes(self) -> int:
+        """See `Reader.asked_bytes`."""
+        return self.ranges.asked_bytes
+
+    def _has_read(self, chunks: Ints) -> bool:
+        jobs = [entry.job for entry in map(self._entries.get, chunks.tolist()) if entry is not None]
+        return len(jobs) == len(chunks) and all(job is not None and job.done and not job.failed for job in jobs)
+
+    def selects(self, parts: Sequence[SegmentSlice]) -> bool:
+        """See `Selecting.selects`: only of the first window after the start, or a seek, and for a few minibatches."""
+        window = parts[0][0].plan
+        if (
+            self._corpus.capability(Selective) is None
+            or not self._budget_bytes
+            or self._windows
+            or self._selected >= _MOST_SELECTED
+            or any(segment.plan is not window for segment, _, _ in parts)
+        ):
+            return False
+        self._after_fork()
+        jobs = [self._job_of(chunk_id) for chunk_id in window.chunks.tolist()]
+        if all(job.done for job in jobs):
+            return False
+        self._selected += 1
+        return True
+
+    def _job_of(self, chunk_id: int) -> Job[Chunk]:
+        """Return the job that reads a chunk; begins it if need be."""
+        entry = self._entries.get(chunk_id)
+        if entry is None or entry.job is None or entry.job.failed:
+            self._submit(chunk_id)
+            entry = self._entries[chunk_id]
+        assert entry.job is not None
+        return entry.job
+
+    def counts(self, ids: Ints) -> Ints:
+        """Return the number of sequences of each chunk, reading those that are not in memory; int64 (k,)."""
+        return np.array([chunk.num_sequences for chunk in self.fetch(ids)], np.int64)
+
+    def fetch(self, ids: Ints) -> list[Chunk]:
+        """Return the chunks ``ids``, reading them if necessary.
+
+        Raises:
+            Exception: reading a chunk raised this; the next request reads it again.
+        """
+        self._after_fork()
+        asked = set()
+        for chunk_id in ids.tolist():
+            entry = self._entries.get(chunk_id)
+            if entry is None or entry.job is None or entry.job.failed:
+                self._submit(chunk_id)
+                asked.add(chunk_id)
+        began = time.perf_counter()
+        try:
+            chunks = [self._chunk_of(chunk_id, chunk_id in asked) for chunk_id in ids.tolist()]
+        finally:
+            self._waited(time.perf_counter() - began)
+        return chunks
+
+    def _chunk_of(self, chunk_id: int, asked: bool) -> Chunk:
+        """Wait for a chunk that is being read.
+
+        If reading it ahead failed, read it again unless it was ``asked`` for just now: the cause may be gone.
+        """
+        while True:
+            job = self._entries[chunk_id].job
+            assert job is not None
+            try:
+                return job.result()
+            except BaseException as error:
+                if job.failed:
+                    del self._entries[chunk_id]
+                # Otherwise it was or will be read, and this thread was interrupted.
+                if asked or error is not job.error:
+                    raise
+            self._submit(chunk_id)
+            asked = True
+
+    def read_on(self, upcoming: Upcoming) -> None:
+        """Continue to read ahead if a chunk was read since the last call; otherwise costs next to nothing.
+
+        The size of a chunk is estimated before it is read, and known afterwards, so there may be more room.
+        """
+        if self._asked_at != self._seen[0]:
+            self._read_ahead(upcoming)
+
+    def reset(self) -> None:
+        """See `Reader.reset`."""
+        self._after_fork()
+        self._selected = 0
+        self.ranges.uses.forget()
+        for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
+            entry = self._entries.pop(chunk_id)
+            if entry.job is not None:
+                entry.job.cancel()
+            self.ranges.forget(entry)
+            self._uncount(entry)
+
+    def close(self) -> None:
+        """See `Reader.close`."""
+        super().close()
+        self._release(set())
+        self.reset()
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+        self.ranges.close()
+
+    # ---- internals --------------------------------------------------------------------------------
+
+    def _make_locks(self) -> None:
+        """Make new locks: those inherited by a fork may be held by threads that do not exist here."""
+        self._lock = threading.Lock()  # guards the statistics that threads update, and `_decoding`
+        self._decoded = threading.Condition(self._lock)  # a chunk, or given up
+        self._decoding = 0  # bytes taken for chunks that are being decoded
+
+    def _hold(self, chunks: Ints) -> tuple[Slots, None]:
+        self._after_fork()
+        # Windows of some orders share most of their chunks with the window before: those that are held cost a look-up.
+        entries, ids = self._entries, chunks.tolist()
+        missing = [c for c in dict.fromkeys(ids) if (entry := entries.get(c)) is None or entry.slot < 0]
+        if missing:
+            for chunk_id, chunk in zip(missing, self.fetch(np.array(missing, np.int64)), strict=True):
+                entries[chunk_id].slot = self._chunks.add(chunk)
+        return np.array([entries[c].slot for c in ids], np.uint32), None
+
+    def _waited(self, seconds: float) -> None:
+        stats, ranges = self._stats, self.ranges
+        stats.wait_seconds += seconds
+        if seconds > _A_WAIT_S and ranges.disk_bytes:
+            # Attribute to the disk the share of this wait that the threads spent waiting for it.
+            share = min(1.0, ranges.wait_seconds / max(stats.read_seconds, seconds))
+            self.waits.add(seconds * share, ranges.disk_bytes)
+            if self.waits.slow and self._may_keep is None:
+                self._may_keep = self._whole_window and fits_page_cache(self._stored_bytes())
+
+    def _stored_bytes(self) -> int:
+        """Return the size of the corpus; where it is unknown, one that fits nowhere."""
+        return 2**63 if self._stored is None else int(self._stored.sum())
+
+    def _fresh(self) -> RangeFetcher:
+        return RangeFetcher(self._corpus, self._total, min(ROOM_BYTES, self._budget_bytes))
+
+    def _release(self, kept: set[int]) -> None:
+        self._after_fork()
+        for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in kept]:
+            self._uncount(self._entries.pop(chunk_id))
+        self._chunks.keep({entry.slot for entry in self._entries.values() if entry.slot >= 0})
+
+    def _uncount(self, entry: _HeldChunk) -> None:
+        with self._lock:
+            entry.dropped = True
+            if entry.counted:
+                self._stats.held_bytes -= entry.bytes
+
+    def _read_ahead(self, upcoming: Upcoming) -> None:
+        self._after_fork()
+        self.ranges.uses.start(upcoming.again)
+        self._asked_at = self._seen[0]
+        if not self._budget_bytes:
+            return
+        used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
+        waiting = sum(e.bytes for e in self._entries.values() if e.job is not None and not e.job.done)
+        free, looked = None, False
+        while upcoming.passed < self._total:  # the axis may be endless, but one sweep is the whole corpus
+            chunk_id = upcoming.look()
+            if chunk_id is None:
+                return
+            if chunk_id not in self._entries:
+                size = self._estimate(chunk_id)
+                used, waiting = used + size, waiting + size
+                if used > self._budget_bytes and not (self._whole_window and upcoming.window == 0):
+                    return
+                if self._whole_window and waiting >= _WORTH_BYTES:
+                    free, looked = (free if looked else available()), True
+                    if free is not None and free < waiting + (1 + _DECODING) * size * self._threads + _SPARE_BYTES:
+                        return  # `read_on` continues when there is room
+                self._submit(chunk_id)
+            upcoming.advance()
+
+    def _estimate(self, chunk_id: int) -> int:
+        if self._stored is not None:
+            return int(int(self._stored[chunk_id & CHUNK_MASK]) * self._ratio)
+        chunks, decoded = self._seen
+        return decoded // chunks if chunks else self._budget_bytes
+
+    def _submit(self, chunk_id: int) -> None:
+        if self._pool is None:
+            self._pool = Threads(self._threads)
+        entry = _HeldChunk(self._estimate(chunk_id))
+        self.ranges.shared, self.ranges.keeps = self.shared, self._may_keep is True
+        self.ranges.want(entry, chunk_id)
+        entry.job = self._pool.submit(lambda: self._read(chunk_id, entry))
+        self._entries[chunk_id] = entry
+
+    def _read(self, chunk_id: int, entry: _HeldChunk) -> Chunk:
+        began = time.perf_counter()
+        expected = self._estimate(chunk_id)
+        if self._in_files and self._stored is not None:
+            room = int(self._stored[chunk_id & CHUNK_MASK]) + _DECODING * expected
+        else:  # before any was read, a corpus that is in no files may state any number of bytes
+            room = expected if self._seen[0] else 0
+        try:
+            self._make_room(chunk_id, room)
+        except BaseException:
+            self.ranges.forget(entry)  # nobody will take what was fetched for it
+            raise
+        try:
+            pieces = self.ranges.take(entry)
+            chunk = (
+                self._corpus.read(chunk_id)
+                if pieces is None
+                else required(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
+            )
+            del pieces
+        finally:
+            with self._decoded:
+                self._decoding -= room
+                self._decoded.notify_all()
+        if room >= _WORTH_BYTES:
+            give_back()
+        size = chunk.nbytes
+        with self._lock:
+            self._stats.disk_bytes = self.ranges.disk_bytes
+            self._stats.fetched_bytes = self.ranges.fetched_bytes
+            self._stats.cached_bytes = self.ranges.cached_bytes
+            entry.bytes = size
+            self._seen = (self._seen[0] + 1, self._seen[1] + size)
+            if self._stored is not None and self._stored[chunk_id & CHUNK_MASK] > 0:
+                self._ratio = size / int(self._stored[chunk_id & CHUNK_MASK])
+            stats = self._stats
+            stats.chunks_read += 1
+            stats.read_seconds += time.perf_counter() - began
+            if not entry.dropped:
+                entry.counted = True
+                stats.held_bytes += size
+            self._count_peak()
+        return chunk
+
+    def _make_room(self, chunk_id: int, room: int) -> None:
+        """Wait until a chunk can be decoded beside those that are being decoded.
+
+        Raises:
+            MemoryError: it cannot, though no other is.
+        """
+        with self._decoded:
+            while room >= _WORTH_BYTES:
+                free = available()
+                if free is None or free >= room + self._decoding + _SPARE_BYTES:
+                    break
+                if not self._decoding:
+                    raise MemoryError(
+                        f"expected room for {figure(room + _SPARE_BYTES)}, which chunk {chunk_id} of "
+                        f"{self._corpus.name} takes while it is decoded, beside {figure(self._stats.held_bytes)} of "
+                        f"chunks that are held; {situation()}\n"
+                        "  pass a smaller window, such as shuffle=fl.Window(bytes=64 << 20), which is another order; "
+                        "raise the limit; or convert the data to a store, which needs no memory for its windows"
+                    )
+                self._decoded.wait()
+            self._decoding += room
+            self._count_peak()
+
+    def _count_peak(self) -> None:
+        stats = self._stats
+        stats.peak_bytes = max(stats.peak_bytes, stats.held_bytes + self._decoding + self.ranges.used_bytes)
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            # The threads stayed in the parent, and locks that they held, one per job, stay locked forever; so keep only
+            # adopted chunks.
+            self._pid, self._pool = os.getpid(), None
+            self._make_locks()
+            self.ranges = self._fresh()
+            for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
+                entry = self._entries.pop(chunk_id)
+                if entry.counted:
+                    self._stats.held_bytes -= entry.bytes

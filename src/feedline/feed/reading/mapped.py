@@ -1,0 +1,132 @@
+"""The reader of chunks that cost nothing to hold: views of memory, or of mapped files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from feedline.data import Chunk
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.distinct import distinct
+from feedline.feed.protocol import Deserializer, RandomAccess, required
+from feedline.feed.reading.reader import Ints, Reader, SegmentSlice, Slots, Upcoming, together
+from feedline.feed.reading.stats import Stats
+from feedline.feed.timeline import Segment, Timeline, WindowPlan
+
+# A segment of so few chunks is mapped as a whole. One that spans all chunks of a large store is mapped as needed.
+FEW_CHUNKS = 4
+
+
+class MappedReader(Reader):
+    """Maps a chunk when a minibatch first needs it, and never releases it.
+
+    Args:
+        corpus: corpus whose chunks are views, see `RandomAccess`.
+        timeline: order of the corpus.
+        chunks: chunk set to add chunks to.
+        stats: statistics to update.
+    """
+
+    def __init__(self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats) -> None:
+        self._corpus, self._timeline, self._chunks, self._stats = corpus, timeline, chunks, stats
+        self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's view
+        self._unmapped = len(self._mapped)
+        self._index: dict[int, Ints] = {}  # by chunk, where its sequences are in a view that holds others, too
+        self._views = object()  # marks segments whose slots are those of views
+
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
+        """See `Reader.take`."""
+        if all(a == b for _, a, b in parts):
+            for segment, _, _ in parts:  # one chunk shows the layout of its streams
+                entries = segment.plan.chunks[segment.place[:1] if segment.n else slice(1)]
+                self._locate(entries, np.zeros(len(entries), np.int64))
+            return together([])
+        return together([self._take(part) for part in parts])
+
+    def _take(self, part: SegmentSlice) -> tuple[Slots, Ints]:
+        """Return slot and index of each sequence of ``part`` in its chunk's view."""
+        segment, a, b = part
+        if segment.held is not self._views:
+            if not self._maps_all(segment):
+                return self._locate(segment.plan.chunks[segment.place[a:b]], segment.index[a:b])
+            segment.slots, segment.taken = self._locate(segment.plan.chunks[segment.place], segment.index)
+            segment.held = self._views
+        assert segment.slots is not None
+        assert segment.taken is not None
+        return segment.slots[a:b], segment.taken[a:b]
+
+    def _maps_all(self, segment: Segment) -> bool:
+        if not self._unmapped or len(segment.plan.chunks) <= FEW_CHUNKS:
+            return True
+        return self._timeline.in_corpus_order and int(segment.place[-1]) - int(segment.place[0]) < FEW_CHUNKS
+
+    def _locate(self, entries: Ints, index: Ints) -> tuple[Slots, Ints]:
+        """Return the slots of ``entries`` of a plan, and ``index`` in them as index in what these slots hold."""
+        blocks = self._timeline.blocks
+        if blocks is None:
+            return self._in_views(entries, index)
+        return self._in_views(blocks.chunk[entries], index + blocks.first[entries])
+
+    def _in_views(self, chunks: Ints, index: Ints) -> tuple[Slots, Ints]:
+        """Return the slots of ``chunks``, and ``index`` in these chunks as index in their views."""
+        slots = self._slots_of(chunks)
+        if not self._index or not len(chunks):
+            return slots, index
+        taken, order = index.copy(), np.argsort(chunks, kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(chunks[order])) + 1):
+            within = self._index.get(int(chunks[places[0]]))
+            if within is not None:
+                taken[places] = within[index[places]]
+        return slots, taken
+
+    def _slots_of(self, chunks: Ints) -> Slots:
+        """Return the slots of ``chunks``, mapping those that are not."""
+        slots = self._mapped[chunks]
+        if len(slots) and slots.min() < 0:
+            missing = distinct(chunks[slots < 0])
+            self._prepare(missing)
+            for chunk in missing.tolist():
+                self._map(chunk)
+            slots = self._mapped[chunks]
+        return slots.astype(np.uint32)
+
+    def _prepare(self, chunks: Ints) -> None:
+        """Do what ``chunks`` need before they are mapped."""
+
+    def _map(self, chunk: int) -> Chunk:
+        began = time.perf_counter()
+        view, index = required(self._corpus, RandomAccess).view(chunk)
+        slot = self._chunks.add(view)
+        if index is not None:
+            self._index[chunk] = index
+        self._mapped[chunk] = slot  # last, so that after an interrupt it is mapped again
+        self._unmapped -= 1
+        self._stats.chunks_read += 1
+        self._stats.read_seconds += time.perf_counter() - began
+        return view
+
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
+        """Return True: a view is made at once."""
+        return True
+
+    def holds(self, plan: WindowPlan) -> bool:
+        """Return True: holding views costs nothing."""
+        return True
+
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Do nothing: there are no windows to release."""
+
+    def read_on(self, upcoming: Upcoming) -> None:
+        """Do nothing: all that there is room for has been requested."""
+
+    def reset(self) -> None:
+        """Do nothing: nothing is read ahead."""
+
+    def close(self) -> None:
+        """Release all chunks."""
+        self._chunks.keep(set())
+        self._index.clear()
+        self._mapped[:] = -1
+        self._unmapped = len(self._mapped)

@@ -1,0 +1,161 @@
+"""The interface of readers, which bring chunks into memory ahead of need, hold them, and release them.
+
+A reader gives the source slots of a `ChunkSet`, and indices in their chunks, from which sequences can be copied. What
+some readers do on top are interfaces of their own, found with ``isinstance``.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.errors import DataError
+from feedline.feed.timeline import Segment, WindowPlan
+
+Ints = NDArray[np.int64]
+Slots = NDArray[np.uint32]
+
+LEAST_AHEAD_BYTES = 64 << 20
+"""Bytes read ahead by default, or the next window, whichever is more; less where memory is short."""
+
+
+class Upcoming:
+    """The chunks of the windows that follow, one at a time in order of need; a reader stops when it runs out of room.
+
+    Created for each current window, and owned by the code that walks the windows: those of a corpus of unknown chunk
+    sizes refer to the reader, which must not refer back to them.
+
+    Attributes:
+        window: number of windows between the current one and that of the chunk considered last.
+        passed: number of chunks before it.
+        again: function that returns all these windows from the first one on.
+    """
+
+    __slots__ = ("_chunks", "_next", "_windows", "again", "passed", "window")
+
+    def __init__(self, again: Callable[[], Iterator[Ints]]) -> None:
+        self.again = again
+        self._windows = again()
+        self._chunks: Iterator[int] = iter(())
+        self._next: int | None = None
+        self.window, self.passed = -1, 0
+
+    def look(self) -> int | None:
+        """Return the next chunk; None at the end of the axis."""
+        while self._next is None:
+            self._next = next(self._chunks, None)
+            if self._next is None:
+                ids = next(self._windows, None)
+                if ids is None:
+                    return None
+                self._chunks, self.window = iter(ids.tolist()), self.window + 1
+        return self._next
+
+    def advance(self) -> None:
+        """Move past the chunk returned by `look`."""
+        self._next, self.passed = None, self.passed + 1
+
+
+SegmentSlice = tuple[Segment, int, int]
+"""The sequences a..b-1 of a segment."""
+
+
+class Reader(abc.ABC):
+    """Brings sequences into memory; see the module. Some readers do more, see `Staging` and `Selecting`.
+
+    Attributes:
+        shared: whether other processes of this machine read the same data at the same time, for their shares of it.
+    """
+
+    shared = False
+
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes of local files that were asked for so far, see `Stats`; 0 if unknown."""
+        return 0
+
+    @abc.abstractmethod
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
+        """Return whether `take` would not block."""
+
+    @abc.abstractmethod
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
+        """Read the chunks that ``parts`` need; return slot and index of each of their sequences.
+
+        For a part without sequences at least one chunk is read, as only a chunk shows the layout of its streams.
+        """
+
+    @abc.abstractmethod
+    def holds(self, plan: WindowPlan) -> bool:
+        """Return whether all chunks of a window are held in memory, or need not be."""
+
+    @abc.abstractmethod
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """Release all windows except ``plans``, and read ahead in ``upcoming``."""
+
+    @abc.abstractmethod
+    def read_on(self, upcoming: Upcoming) -> None:
+        """Continue to read ahead if there is more room by now."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Discard what was read ahead: the position has jumped."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release everything and stop the threads."""
+
+
+class Staging(abc.ABC):
+    """A reader that can read sequences one by one into memory of their own, from which they are copied."""
+
+    @property
+    @abc.abstractmethod
+    def stages(self) -> bool:
+        """Whether sequences should be staged before they are copied."""
+
+    @abc.abstractmethod
+    def stage(self, slots: Slots, index: Ints) -> _native.Staged:
+        """Begin to read sequences."""
+
+    @abc.abstractmethod
+    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """Wait for staged sequences; return the errors of those, with ordinals ``ids``, that cannot be read."""
+
+    @abc.abstractmethod
+    def stage_again(self, slots: Slots, index: Ints) -> _native.Staged | None:
+        """Begin to read sequences that could not be copied because a mapped file was truncated or its disk fails; None
+        if that would not help.
+        """
+
+
+class Selecting(abc.ABC):
+    """A reader whose first window takes so long that sequences of it should come by themselves meanwhile."""
+
+    @abc.abstractmethod
+    def selects(self, parts: Sequence[SegmentSlice]) -> bool:
+        """Return whether sequences of ``parts`` should be selected from the corpus by themselves, as their window is
+        still being read; begins to read it."""
+
+
+def upcoming(reader: Reader, window: WindowPlan, following: Callable[[], Iterator[Ints]]) -> Upcoming:
+    """Return what to read ahead in the current ``window``: the chunks of those ``following`` it, after its own if it is
+    not held. A minibatch may reach a window of which this rank takes nothing yet."""
+    if reader.holds(window):
+        return Upcoming(following)
+    return Upcoming(lambda: itertools.chain((window.chunks,), following()))
+
+
+def together(found: Sequence[tuple[Slots, Ints]]) -> tuple[Slots, Ints]:
+    """Concatenate slots and indices of several parts."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return np.empty(0, np.uint32), np.empty(0, np.int64)
+    slots, index = zip(*found, strict=True)
+    return np.concatenate(slots), np.concatenate(index)

@@ -1,0 +1,78 @@
+"""The reader of mapped files in a whole shuffle: sequences that the page cache lacks are fetched one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from feedline import _native
+from feedline.errors import DataError
+from feedline.feed.assembly import ChunkSet
+from feedline.feed.protocol import Deserializer
+from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.reader import Ints, SegmentSlice, Slots
+from feedline.feed.reading.stats import Stats
+from feedline.feed.timeline import Timeline
+
+# How often, in seconds, the page cache is checked again while it holds everything, and for how many sequences.
+_LOOK_EVERY_S = 0.005
+_LOOK_AT = 4
+# How many minibatches must have been in the page cache before fetching stops.
+_CALM_MINIBATCHES = 16
+
+
+class RowReader(FetchingReader):
+    """Stages the sequences of the next minibatches (`CopyAhead` requests them) while the page cache lacks some."""
+
+    scattered: ClassVar[bool] = True
+
+    def __init__(
+        self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
+    ) -> None:
+        super().__init__(corpus, timeline, chunks, stats, budget_bytes)
+        self._cold = False
+        self._look_at_s = 0.0
+
+    @property
+    def stages(self) -> bool:
+        """See `Staging.stages`."""
+        return self._cold or self.forced
+
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
+        """See `Reader.take`."""
+        slots, index = super().take(parts)
+        if not self._cold and len(slots):
+            self._look(slots, index)
+        return slots, index
+
+    def finds(self, ordinals: Ints) -> bool:
+        """Return whether the page cache holds the sequences ``ordinals``, judged by a sample of pages.
+
+        If not, call `take_ordinals`.
+        """
+        if self.stages or not len(ordinals):
+            return False
+        if time.perf_counter() >= self._look_at_s:
+            self._look(*self.in_files(ordinals))
+        return not self._cold
+
+    def take_ordinals(self, ordinals: Ints) -> tuple[Slots, Ints]:
+        """Return slots and indices as `take` does, of sequences that the page cache may lack."""
+        return self.in_files(ordinals)
+
+    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """See `Staging.settle`."""
+        errors = super().settle(staged, ids)
+        if self._calm >= _CALM_MINIBATCHES:
+            self._cold = False
+        return errors
+
+    def _look(self, slots: Slots, index: Ints) -> None:
+        """Check now and then whether sequences have left the page cache."""
+        now = time.perf_counter()
+        if now < self._look_at_s:
+            return
+        self._look_at_s = now + _LOOK_EVERY_S
+        if self.forced or self._chunks.lacking(self._disk(), slots, index, None, most=_LOOK_AT, pages=1):
+            self._cold, self._calm = True, 0

@@ -1,0 +1,62 @@
+"""Statistics of a source."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from feedline.feed.timeline import Share
+
+
+@dataclass(slots=True)
+class Stats:
+    """Statistics of a source in this process.
+
+    Attributes:
+        chunks_read: chunks read (and decoded), repeats included.
+        held_bytes: decoded bytes of chunks in private memory; a mapped chunk counts nothing, as its pages belong to
+            the file.
+        peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and, for each chunk
+            that was being decoded, its stored bytes and three times what it decodes to.
+        read_seconds: time spent reading and decoding, summed over threads.
+        wait_seconds: time that ``next_minibatch`` waited for chunks.
+        transform_seconds: time spent in transforms, summed over threads; decoding pictures is one.
+        minibatches, sequences, samples: number delivered to this rank.
+        skipped: unreadable sequences skipped by this rank.
+        asked_bytes: bytes of local files that were asked for, wherever they were: of mapped files, such as stores, the
+            values that were copied, of others the parts that chunks lie in; 0 where a format does not tell.
+        disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them: whole pages, so that it may be
+            more than was asked for.
+        fetched_bytes, cached_bytes: bytes of chunks that came from object stores, and that the cache of objects had.
+        corpora: what each corpus of a mixture has given since the beginning of the order, over all ranks, beside the
+            share that its weights declare; empty for other corpora.
+    """
+
+    chunks_read: int = 0
+    held_bytes: int = 0
+    peak_bytes: int = 0
+    read_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    transform_seconds: float = 0.0
+    minibatches: int = 0
+    sequences: int = 0
+    samples: int = 0
+    skipped: int = 0
+    asked_bytes: int = 0
+    disk_bytes: int = 0
+    fetched_bytes: int = 0
+    cached_bytes: int = 0
+    corpora: dict[str, Share] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures by name, in JSON types."""
+        return asdict(self) | {"corpora": {name: share._asdict() for name, share in self.corpora.items()}}
+
+    def __repr__(self) -> str:
+        return (
+            f"Stats({self.minibatches} minibatches, {self.sequences} sequences, {self.samples} samples; "
+            f"{self.chunks_read} chunks read in {self.read_seconds:.3f} s, waited {self.wait_seconds:.3f} s; "
+            f"holds {self.held_bytes / 1e6:.1f} MB, at most {self.peak_bytes / 1e6:.1f} MB; {self.skipped} skipped"
+            + "".join(f"; {name} {s.delivered:.1%} of {s.declared:.1%} declared" for name, s in self.corpora.items())
+            + ")"
+        )

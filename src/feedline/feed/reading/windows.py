@@ -1,0 +1,90 @@
+"""Windows of chunks, or of blocks of chunks: read ahead, held in memory while they are in use, then released."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from feedline.feed.reading.reader import Ints, Reader, SegmentSlice, Slots, Upcoming, together
+from feedline.feed.timeline import WindowPlan
+
+
+class _HeldWindow(NamedTuple):
+    """A window in memory: the slot of each of its chunks, and what to add to indices within it; None: nothing."""
+
+    chunks: Ints
+    slots: Slots
+    first: Ints | None
+
+
+class WindowReader(Reader):
+    """Holds the windows that the source uses. What brings their chunks, or blocks, into memory is up to a subclass."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[int, ...], _HeldWindow] = {}
+
+    @abc.abstractmethod
+    def _hold(self, chunks: Ints) -> tuple[Slots, Ints | None]:
+        """Return the slot of each of ``chunks``, and what to add to indices within it, waiting for those missing."""
+
+    @abc.abstractmethod
+    def _has_read(self, chunks: Ints) -> bool:
+        """Return whether `_hold` would not wait."""
+
+    @abc.abstractmethod
+    def _release(self, kept: set[int]) -> None:
+        """Release all chunks that are held, except ``kept``."""
+
+    @abc.abstractmethod
+    def _read_ahead(self, upcoming: Upcoming) -> None:
+        """Begin to read the next chunks that there is room for."""
+
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
+        """See `Reader.take`."""
+        return together([self._take(part) for part in parts])
+
+    def _take(self, part: SegmentSlice) -> tuple[Slots, Ints]:
+        segment, a, b = part
+        plan = segment.plan
+        window = self._windows.get(plan.key)
+        if window is None:
+            window = self._windows[plan.key] = _HeldWindow(plan.chunks, *self._hold(plan.chunks))
+        elif window.chunks is not plan.chunks and not np.array_equal(window.chunks, plan.chunks):
+            raise RuntimeError(
+                f"expected a window with chunks {window.chunks} at {plan.key}, got one with {plan.chunks}"
+            )
+        if segment.held is not window:
+            # Also if the window was released after a failed minibatch, and has been read again.
+            place, first = segment.place, window.first
+            segment.slots = window.slots[place]
+            segment.taken = segment.index if first is None else segment.index + first[place]
+            segment.held = window
+        assert segment.slots is not None
+        assert segment.taken is not None
+        return segment.slots[a:b], segment.taken[a:b]
+
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
+        """See `Reader.ready`. A window that shares most of its chunks with the one before is held ahead of need once
+        the others are read."""
+        plans = [segment.plan for segment, _, _ in parts]
+        return all(self.holds(plan) or (plan.gradual and self._has_read(plan.chunks)) for plan in plans)
+
+    def holds(self, plan: WindowPlan) -> bool:
+        """See `Reader.holds`."""
+        return plan.key in self._windows
+
+    def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
+        """See `Reader.keep`."""
+        kept = {plan.key for plan in plans}
+        if not self._windows.keys() <= kept:
+            self._windows = {key: window for key, window in self._windows.items() if key in kept}
+            self._release({chunk for plan in plans for chunk in plan.chunks.tolist()})
+        if upcoming is not None:
+            self._read_ahead(upcoming)
+
+    def close(self) -> None:
+        """See `Reader.close`."""
+        self._windows.clear()
