@@ -140,8 +140,9 @@ def test_the_table_of_laws_is_that_of_the_tests():
     assert set(linked) == {path.name for path in laws.glob("test_*.py")}
 
 
-def test_the_architecture_is_short():
-    assert len(ARCHITECTURE.split()) <= 2500
+@pytest.mark.parametrize(("page", "words"), [("ARCHITECTURE.md", 2500), ("README.md", 1200)])
+def test_pages_that_everybody_reads_are_short(page, words):
+    assert len((ROOT / page).read_text("utf-8").split()) <= words
 
 
 def test_what_is_tried_in_numbers_scales_with_the_effort():
