@@ -82,7 +82,7 @@ class ChunkSet:
     def keep(self, slots: set[int]) -> None:
         """Remove all chunks except those at ``slots``, even one whose `add` was interrupted.
 
-        A gather in progress keeps what it copies from.
+        A gather in progress keeps the chunks that it copies from.
         """
         for slot in self._gatherer.slots:
             if slot not in slots:
@@ -168,15 +168,15 @@ class ChunkSet:
         self, slots: NDArray[np.uint32], index: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> list[dict[str, Value]] | None:
         """Return what `gather` does of the places between each of ``ends`` and the next, none of them empty; views of
-        one array for each column of a stream. None: `gather` would raise an error about what was copied.
+        one array for each column of a stream. None: `gather` would raise an error about these sequences.
 
         Raises:
             IndexError, DataError: as `gather`.
         """
-        found = self._gatherer.gather_parts(slots, index, ends)
-        if found is None:
+        gathered = self._gatherer.gather_parts(slots, index, ends)
+        if gathered is None:
             return None
-        parts, nbytes = found
+        parts, nbytes = gathered
         self.copied_bytes += nbytes
         return [values_of(self._makers, arrays) for arrays in parts]
 
@@ -191,7 +191,7 @@ class ChunkSet:
         return self._gatherer.start(slots, index)
 
     def finish(self, copy: _native.Copy) -> dict[str, Value]:
-        """Return the values of a started copy; copies what has not been copied yet and waits for the rest.
+        """Return the values of a started copy; copies the sequences that are not copied yet, and waits for the others.
 
         Raises:
             DataError: as `gather`.

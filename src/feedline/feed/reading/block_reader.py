@@ -48,8 +48,8 @@ class BlockReader(WindowReader, FetchingReader):
                 return False
         return not missing or not self._lacks(np.array(missing, np.int64), _LOOK_AT)
 
-    def _release(self, kept: set[int]) -> None:
-        self._drop([n for n, block in self._fetched.items() if block.slot is not None and n not in kept])
+    def _release(self, needed: set[int]) -> None:
+        self._drop([n for n, block in self._fetched.items() if block.slot is not None and n not in needed])
 
     def _read_ahead(self, upcoming: Upcoming) -> None:
         if not self._budget_bytes:
@@ -57,7 +57,7 @@ class BlockReader(WindowReader, FetchingReader):
         try:
             self._fetch_ahead(upcoming)
         except Exception as error:
-            # Raised when the data is needed: what comes before it is valid.
+            # Raised when the data is needed. The minibatches before it are valid.
             _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
     def _fetch_ahead(self, upcoming: Upcoming) -> None:

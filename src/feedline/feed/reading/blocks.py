@@ -61,11 +61,11 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         """Return the sequences of block number ``chunk``, whose extents were fetched."""
         if looks_at_all(self._corpus):
             first = int(self._blocks.first[chunk])
-            whole = required(self._corpus, Fetchable).read_fetched(int(self._blocks.chunk[chunk]), pieces)
-            return whole.slice(first, first + int(self._blocks.table.sequences[chunk]))
+            chunk_of_block = required(self._corpus, Fetchable).read_fetched(int(self._blocks.chunk[chunk]), pieces)
+            return chunk_of_block.slice(first, first + int(self._blocks.table.sequences[chunk]))
         views, index, files = self._views_of(chunk)
-        found = fetched_chunk(views, files, pieces)
-        return found if index is None else found.take(index)
+        fetched = fetched_chunk(views, files, pieces)
+        return fetched if index is None else fetched.take(index)
 
     def _views_of(self, chunk: int) -> tuple[Chunk, NDArray[np.int64] | None, Sequence[MappedFile]]:
         return *self.view(chunk), files_of(self._corpus, [int(self._blocks.chunk[chunk])])

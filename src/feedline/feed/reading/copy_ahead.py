@@ -1,13 +1,13 @@
 """Large minibatches copied ahead by a native thread that never takes the GIL.
 
 After a minibatch, the next ones under the same size and partition are known: planning is a pure function of the cursor,
-so there is nothing to undo. `CopyAhead` plans them, starts copying, and returns one if it is exactly what is requested
-next; any other request (another size, another partition, a seek) drops them. It reads nothing: a minibatch that needs a
-chunk not yet in memory, or holds an unreadable sequence, is made when it is requested. If the reader stages sequences
-one by one (whole shuffles of data outside the page cache), staging is begun here instead, for as many minibatches as
-keep the disk busy. A first transform that works in other threads is begun here, too, as soon as a minibatch is copied.
-Cost: memory for up to `DEPTH` minibatches, or `STAGED` sequences, within the read-ahead budget, but for one transformed
-minibatch, which may exceed it; for small minibatches one comparison each.
+so there is nothing to undo. `CopyAhead` plans them, starts copying, and returns one if the next request is exactly the
+expected one. Any other request (another size, another partition, a seek) drops them. It reads nothing: a minibatch that
+needs a chunk not yet in memory, or holds an unreadable sequence, is made when it is requested. If the reader stages
+sequences one by one (whole shuffles of data outside the page cache), staging is begun here instead, for as many
+minibatches as keep the disk busy. A first transform that works in other threads is begun here, too, as soon as a
+minibatch is copied. Cost: memory for up to `DEPTH` minibatches, or `STAGED` sequences, within the read-ahead budget,
+but for one transformed minibatch, which may exceed it; for small minibatches one comparison each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from feedline.feed.timeline import WindowPlan
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
 # Minimum size of a minibatch to be copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 us,
-# whatever the size, and copying costs it about 80 us per megabyte, so small copies are cheaper to do than to hand over.
+# for any size, and copying costs it about 80 us per megabyte, so small copies are cheaper to do than to hand over.
 # CPU time of one next_minibatch() in the consumer's thread, median, in a slow loop on a busy 2-core server, copied in
 # the call -> ahead: 64 KiB 48 -> 60 us, 256 KiB 79 -> 73, 512 KiB 102 -> 78, 800 KB (256 x 784 float32) 120 -> 85, 3.2
 # MB 361 -> 131. The wall time of a step improves only if a core is free (3.2 MB: 283 -> 86 us for the fastest tenth of
@@ -39,8 +39,8 @@ AHEAD_BYTES = 512 << 10
 # better.
 DEPTH = 2
 
-# Minimum number of sequences staged ahead: many times what a disk works on at once, so that it stays busy while the
-# consumer is idle or waits for a core. Never fewer than `DEPTH` minibatches.
+# Minimum number of sequences staged ahead: many times the reads that a disk works on at once, so that it stays busy
+# while the consumer is idle or waits for a core. Never fewer than `DEPTH` minibatches.
 STAGED = 4096
 # Memory per staged sequence beyond its own bytes: the rest of its first and last page.
 STAGED_BYTES = 8 << 10
@@ -111,7 +111,7 @@ class CopyAhead:
         self.used = 0
 
     def take(self, cursor: Cursor, size: int, index: int, count: int) -> tuple[Plan, BegunAhead]:
-        """Return the plan of the minibatch at ``cursor``, made ahead or now, and what has been begun of it."""
+        """Return the plan of the minibatch at ``cursor``, made ahead or now, and its copy if one was begun."""
         waiting = self._waiting
         if waiting:
             head = waiting[0]
@@ -132,10 +132,10 @@ class CopyAhead:
         nbytes = sequences * self._chunks.sequence_bytes
         if nbytes < self.threshold and not stages and first is None:
             return
-        asked = (size, index, count)
-        if asked != self._asked:
+        request = (size, index, count)
+        if request != self._asked:
             # For callers that alternate (the parts of all ranks in turn) every copy would be dropped.
-            self._asked = asked
+            self._asked = request
             return
         waiting = self._waiting
         if stages:
@@ -159,7 +159,7 @@ class CopyAhead:
                 plan = self._packer.plan(self._axis, cursor, size, index, count)
                 if plan.ended:
                     break
-                waiting.append(_PlannedAhead(cursor, asked, plan, self._start(plan.parts)))
+                waiting.append(_PlannedAhead(cursor, request, plan, self._start(plan.parts)))
             except Exception:
                 # Planned again when requested, and raised then: the minibatches before it are valid.
                 break
@@ -178,7 +178,7 @@ class CopyAhead:
         self._waiting[0] = head._replace(begun=begun)
 
     def drop(self) -> None:
-        """Drop what was copied ahead: the position has jumped, or the request has changed."""
+        """Drop all copies: the position has jumped, or the request has changed."""
         self._waiting.clear()
         self._asked = None
 
@@ -188,7 +188,7 @@ class CopyAhead:
             return None
         slots, index = reader.take(parts)
         if self._chunks.errors(slots, index):
-            return None  # what is left without them is copied when it is requested
+            return None  # the readable ones are copied on request
         if self._staging is not None and self._staging.stages:
             return self._staging.stage(slots, index)
         try:

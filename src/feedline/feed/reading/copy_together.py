@@ -3,8 +3,8 @@
 What a small minibatch costs is not its bytes but the calls that plan and make it. Its successors under the same size
 are known, as planning is a pure function of the cursor; so after one of them the next ones in the same segment are cut
 and copied at once, into one array per stream and column, and handed out as views of it. Any other request (another
-size, another partition, a seek) drops the rest. It reads nothing, and keeps away from whatever may differ between one
-minibatch and many: ends of segments and so of windows and sweeps, unreadable sequences, other ranks' parts. Numbers
+size, another partition, a seek) drops the rest. It reads nothing, and stops where one minibatch and many may differ: at
+ends of segments, and so of windows and sweeps, at unreadable sequences, and at other ranks' parts. Numbers
 begin at multiples of 64 bytes, copied together or not: linear algebra on them gives the same bits.
 
 Memory: `TOGETHER_BYTES` at a time, and up to 64 bytes more for each array. A minibatch that is kept keeps the array
@@ -36,7 +36,7 @@ TOGETHER_BYTES = 128 << 10
 # Fewer minibatches are not worth it; more gain nothing.
 _LEAST, _MOST = 4, 64
 
-# Of a named tuple, without its own function of Python's.
+# Bypasses NamedTuple.__new__, which is a Python function.
 _tuple: Callable[..., Any] = tuple.__new__
 
 
@@ -74,14 +74,14 @@ class CopyTogether:
         return self.cursor is None
 
     def drop(self) -> None:
-        """Drop what is left: the position has jumped, or the request has changed."""
+        """Drop the remaining minibatches: the position has jumped, or the request has changed."""
         self.cursor, self._size_before = None, 0
         self._left = iter(())  # last, as freeing arrays may run other code
 
     def take(self, label_samples: int) -> tuple[Minibatch, Cursor]:
         """Return the minibatch at `cursor`, whose position carries ``label_samples``, and the cursor after it."""
-        # Cleared first: after an interrupt behind `next` all that is left is dropped and planned again. With the cursor
-        # still here, the next call would skip the minibatch that was taken.
+        # Cleared first: after an interrupt that follows `next` the rest is dropped and planned again. If the cursor
+        # were kept, the next call would skip the minibatch that was taken.
         self.cursor = None
         place, samples, values, ids, count, after = next(self._left)
         self.cursor = None if after is self._end else after
@@ -148,7 +148,7 @@ class CopyTogether:
         return self._chunks.gather_parts(slots, index, stops - stops[0])
 
     def _keep(self, cursor: Cursor, stops: list[int], values: list[dict[str, Value]]) -> None:
-        """Let the values, between stops of the cursor's segment, be what is left."""
+        """Queue the values, one minibatch for each stop of the cursor's segment."""
         segment, begun, fingerprint = cursor.segment, cursor.samples, cursor.fingerprint
         samples = stops if segment.ends is None else segment.ends[stops].tolist()
         self._sweep, first = segment.plan.sweep, segment.plan.first + segment.start

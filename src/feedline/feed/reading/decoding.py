@@ -3,7 +3,7 @@
 By default the whole next window is read ahead, or as many bytes as given. Deserializers release the GIL meanwhile. If a
 corpus knows the parts of files that a chunk consists of, these are fetched ahead of the threads (see `ranges`).
 
-Nothing stays behind: threads end with the reader, and a forked child starts its own.
+Threads end with the reader, and a forked child starts its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.workers.limits import available, figure, fits_page_cache, give_back, situation
 
-_DECODING = 3  # times its decoded size that a chunk takes beside its stored bytes while it is decoded: arrays that grow
+# Memory that decoding a chunk takes, in decoded sizes and without its stored bytes, as arrays grow.
+_DECODING = 3
 _SPARE_BYTES = 32 << 20  # left free for minibatches
 _WORTH_BYTES = 1 << 20  # smaller chunks come without a look at the memory that is free, which takes as long
 
@@ -57,7 +58,7 @@ def ahead_bytes() -> int:
 
 def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
     """Return the decoded bytes per stored byte that a schema of dense streams lets expect; 1 for other schemas, and
-    where a chunk would decode to more than most corpora allow: the schema may declare what the data does not hold."""
+    where a chunk would decode to more than most corpora allow: the schema may declare more than the data holds."""
     streams = corpus.schema.values()
     stored = int(table.bytes.sum())
     if not stored or any(stream.sparse or not stream.dtype.itemsize for stream in streams):
@@ -115,7 +116,7 @@ class DecodingReader(WindowReader, Selecting):
         lies_in = next(iter(corpus.paths()), corpus.name)
         self._in_files = any(corpus.paths())
         self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
-        self._may_keep: bool | None = None  # what is read, in the page cache; None: not decided
+        self._may_keep: bool | None = None  # chunks, in the page cache; None: not decided
         self._pid = os.getpid()
         self._make_locks()
 
@@ -158,7 +159,7 @@ class DecodingReader(WindowReader, Selecting):
         return entry.job
 
     def counts(self, ids: Ints) -> Ints:
-        """Return the number of sequences of each chunk, reading those that are not in memory; int64 (k,)."""
+        """Return the number of sequences of each chunk, reading the missing ones; int64 (k,)."""
         return np.array([chunk.num_sequences for chunk in self.fetch(ids)], np.int64)
 
     def fetch(self, ids: Ints) -> list[Chunk]:
@@ -168,20 +169,20 @@ class DecodingReader(WindowReader, Selecting):
             Exception: reading a chunk raised this; the next request reads it again.
         """
         self._after_fork()
-        asked = set()
+        submitted = set()
         for chunk_id in ids.tolist():
             entry = self._entries.get(chunk_id)
             if entry is None or entry.job is None or entry.job.failed:
                 self._submit(chunk_id)
-                asked.add(chunk_id)
+                submitted.add(chunk_id)
         began = time.perf_counter()
         try:
-            chunks = [self._chunk_of(chunk_id, chunk_id in asked) for chunk_id in ids.tolist()]
+            chunks = [self._chunk_of(chunk_id, chunk_id in submitted) for chunk_id in ids.tolist()]
         finally:
             self._waited(time.perf_counter() - began)
         return chunks
 
-    def _chunk_of(self, chunk_id: int, asked: bool) -> Chunk:
+    def _chunk_of(self, chunk_id: int, just_submitted: bool) -> Chunk:
         """Wait for a chunk that is being read.
 
         If reading it ahead failed, read it again unless it was ``asked`` for just now: the cause may be gone.
@@ -195,10 +196,10 @@ class DecodingReader(WindowReader, Selecting):
                 if job.failed:
                     del self._entries[chunk_id]
                 # Otherwise it was or will be read, and this thread was interrupted.
-                if asked or error is not job.error:
+                if just_submitted or error is not job.error:
                     raise
             self._submit(chunk_id)
-            asked = True
+            just_submitted = True
 
     def read_on(self, upcoming: Upcoming) -> None:
         """Continue to read ahead if a chunk was read since the last call; otherwise costs next to nothing.
@@ -240,7 +241,8 @@ class DecodingReader(WindowReader, Selecting):
 
     def _hold(self, chunks: Ints) -> tuple[Slots, None]:
         self._after_fork()
-        # Windows of some orders share most of their chunks with the window before: those that are held cost a look-up.
+        # Windows of some orders share most of their chunks with the window before. A chunk that is held costs a
+        # look-up.
         entries, ids = self._entries, chunks.tolist()
         missing = [c for c in dict.fromkeys(ids) if (entry := entries.get(c)) is None or entry.slot < 0]
         if missing:
@@ -265,9 +267,9 @@ class DecodingReader(WindowReader, Selecting):
     def _fresh(self) -> RangeFetcher:
         return RangeFetcher(self._corpus, self._total, min(ROOM_BYTES, self._budget_bytes))
 
-    def _release(self, kept: set[int]) -> None:
+    def _release(self, needed: set[int]) -> None:
         self._after_fork()
-        for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in kept]:
+        for chunk_id in [c for c, entry in self._entries.items() if entry.slot >= 0 and c not in needed]:
             self._uncount(self._entries.pop(chunk_id))
         self._chunks.keep({entry.slot for entry in self._entries.values() if entry.slot >= 0})
 
@@ -327,7 +329,7 @@ class DecodingReader(WindowReader, Selecting):
         try:
             self._make_room(chunk_id, room)
         except BaseException:
-            self.ranges.forget(entry)  # nobody will take what was fetched for it
+            self.ranges.forget(entry)  # nobody will take its bytes
             raise
         try:
             pieces = self.ranges.take(entry)
@@ -362,7 +364,7 @@ class DecodingReader(WindowReader, Selecting):
         return chunk
 
     def _make_room(self, chunk_id: int, room: int) -> None:
-        """Wait until a chunk can be decoded beside those that are being decoded.
+        """Wait until there is room to decode one more chunk.
 
         Raises:
             MemoryError: it cannot, though no other is.

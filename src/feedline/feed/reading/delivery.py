@@ -1,7 +1,7 @@
 """Make a minibatch from a plan: read chunks, skip unreadable sequences, copy, transform.
 
 A minibatch is delivered completely, or an error is raised and nothing is delivered. One window of chunks is held at a
-time, whatever a minibatch spans. Cost: one native copy of all streams for the sequences of each window.
+time, however many a minibatch spans. Cost: one native copy of all streams for the sequences of each window.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ class Delivery:
         """Make the part of ``rank`` of a planned minibatch, whose position carries ``label_samples``.
 
         Args:
-            plan: what it holds.
+            plan: its plan.
             rank: this rank.
             label_samples: label samples of its position.
-            begun: what has been begun of it; None: nothing.
+            begun: its copy, or first transform, begun ahead; None: neither.
 
         Raises:
             DataError: a chunk, or without a quarantine a sequence, cannot be read.
@@ -190,14 +190,14 @@ class Delivery:
             if begun is None or isinstance(begun, (_native.Copy, _native.Staged)):
                 gathered = self._copy(parts, rank, begun)
             else:
-                self._reader.take(parts)  # it counts what is taken
+                self._reader.take(parts)  # to count the sequences
                 gathered, transformed = ({}, _column(parts, lambda s: s.ordinals, np.int64), None), begun
         if self._transforms:
             return self._transform(gathered, sweeps_of(parts), rank, transformed)
         return gathered
 
     def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """Copy like `_copy`, but release each window, or those that are held together, before reading the next."""
+        """Copy like `_copy`, but release each window, or windows held together, before reading the next."""
         done = []
         for _, group in itertools.groupby(parts, lambda part: part.segment.plan.together):
             same = tuple(group)
@@ -244,7 +244,7 @@ class Delivery:
             if again is None:
                 raise
             values, ids, good = self._read_again(again, ids, good, rank)
-        if self._skip is not None:  # those that no chunk marks: some readers look at mapped chunks once only
+        if self._skip is not None:  # not marked in the chunk: some readers look at mapped chunks only once
             listed = {i: LISTED for i, ordinal in enumerate(ids.tolist()) if ordinal in self._skip}
             values, ids, good = self._without(listed, values, ids, good, rank)
         if self._frame_mode:
@@ -252,24 +252,24 @@ class Delivery:
         return values, ids, good
 
     def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
-        """Read sequences that could not be copied together one by one, and skip those that fail."""
+        """Read one by one sequences that could not be copied together, and skip the unreadable ones."""
         assert self._staging is not None
-        left = self._pass_over(self._staging.settle(staged, ids), ids, rank)
-        which = None if left is None else np.flatnonzero(left)
-        if left is not None:
-            ids, good = ids[left], _narrowed(good, left)
+        readable = self._pass_over(self._staging.settle(staged, ids), ids, rank)
+        which = None if readable is None else np.flatnonzero(readable)
+        if readable is not None:
+            ids, good = ids[readable], _narrowed(good, readable)
         try:
             return self._chunks.unstage(staged, which), ids, good
-        except BadEntriesError as found:
-            return self._without_bad(found, ids, good, rank)
+        except BadEntriesError as error:
+            return self._without_bad(error, ids, good, rank)
 
-    def _without_bad(self, found: BadEntriesError, ids: Ints, good: Mask | None, rank: int) -> Gathered:
-        values = values_of(makers(self._corpus.schema), found.arrays)
-        errors = found.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
+    def _without_bad(self, error: BadEntriesError, ids: Ints, good: Mask | None, rank: int) -> Gathered:
+        values = values_of(makers(self._corpus.schema), error.arrays)
+        errors = error.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
         return self._without(errors, values, ids, good, rank)
 
     def _transform(self, gathered: Gathered, sweeps: Ints, rank: int, begun: Begun | None = None) -> Gathered:
-        """Run the transforms in turn on what was gathered.
+        """Run the transforms in turn on gathered sequences.
 
         Args:
             gathered: sequences; without values if the first transform has begun.
@@ -289,7 +289,7 @@ class Delivery:
         return values, ids, good
 
     def _check_frames(self, values: dict[str, Value], ids: Ints) -> None:
-        """Check streams that do not count towards the budget: they may be longer than those that do."""
+        """Check streams that do not count towards the budget. They may be longer than the ones that count."""
         for name, value in values.items():
             if not value.one_sample_each and (value.lengths != 1).any():
                 bad = int(np.flatnonzero(value.lengths != 1)[0])
@@ -317,20 +317,20 @@ class Delivery:
     def _without(
         self, errors: Mapping[int, DataError], values: dict[str, Value], ids: Ints, good: Mask | None, rank: int
     ) -> Gathered:
-        """Remove sequences that turned out to be unreadable from what was gathered; raise or record them."""
-        left = self._pass_over(errors, ids, rank)
-        if left is None:
+        """Remove sequences that turned out to be unreadable; raise or record them."""
+        readable = self._pass_over(errors, ids, rank)
+        if readable is None:
             return values, ids, good
-        which = np.flatnonzero(left)
-        return {name: value.select(which) for name, value in values.items()}, ids[which], _narrowed(good, left)
+        which = np.flatnonzero(readable)
+        return {name: value.select(which) for name, value in values.items()}, ids[which], _narrowed(good, readable)
 
     # ---- runs in lanes ----------------------------------------------------------------------------
 
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
         """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
         parts = tuple(SegmentSlice(*run.place) for run in runs)
-        held = all(self._reader.holds(part.segment.plan) for part in parts)
-        gathered = self._copy(parts, rank) if held or not is_sized(self._corpus) else self._selected(parts, rank)
+        in_memory = all(self._reader.holds(part.segment.plan) for part in parts)
+        gathered = self._copy(parts, rank) if in_memory or not is_sized(self._corpus) else self._selected(parts, rank)
         return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
 
     def _selected(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
@@ -345,7 +345,7 @@ class Delivery:
         return chunk.values, ids, good
 
     def _keep(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:
-        """Store what was read for ``runs`` in them, if each sequence has the same length in all streams."""
+        """Store the gathered sequences in ``runs``, if each sequence has the same length in all streams."""
         values, ids, good = gathered
         lengths = np.array([b - a for run in runs for a, b in itertools.pairwise(run.ends)], np.int64)
         planned = lengths if good is None else lengths[good]
@@ -371,17 +371,17 @@ class Delivery:
             at += run.b - run.a
 
 
-def _narrowed(good: Mask | None, left: Mask) -> Mask:
-    """Restrict the mask ``good`` to the mask ``left`` of its true entries."""
+def _narrowed(good: Mask | None, which: Mask) -> Mask:
+    """Restrict the mask ``good`` to the mask ``which`` of its true entries."""
     if good is None:
-        return left
+        return which
     good = good.copy()
-    good[good] = left
+    good[good] = which
     return good
 
 
 def _together(parts: Sequence[Gathered]) -> Gathered:
-    """Concatenate what was gathered in several steps."""
+    """Concatenate sequences that were gathered in several steps."""
     if len(parts) == 1:
         return parts[0]
     columns, ordinals, masks = zip(*parts, strict=True)

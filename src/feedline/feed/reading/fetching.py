@@ -1,4 +1,4 @@
-"""The reader of mapped files larger than memory: what the page cache does not hold is fetched, and released after use.
+"""The readers of mapped files larger than memory. They fetch data that the page cache lacks, and release it after use.
 
 Sequences are views of mapped files. Data in the page cache is copied from there at memory speed, and nothing is
 fetched. For other data every page fault would wait for the disk; so native threads (native/include/feedline/fetch.h)
@@ -9,7 +9,7 @@ first read it into private memory. What they read ahead depends on the order:
 - in a whole shuffle, the sequences of the next minibatches, each by itself (`row_reader`).
 
 They bypass the page cache, unless all of the data fits into it well, ``read_ahead`` is left out, and the disk is slow
-or read at random places: then what is read stays there for the next sweep. Processes of one machine that share the data
+or read at random places: then the data stays there for the next sweep. Processes of one machine that share the data
 do read blocks through the page cache, so that each comes from the disk once, and drop them from it after use.
 
 Whether anything has to be fetched is determined while reading: the residency of a few pages is checked now and then, at
@@ -48,7 +48,7 @@ GROUP_BYTES = 4 << 20
 GROUP_BLOCKS = 64
 # Rows up to this many bytes are worth keeping in the page cache: a page holds many of them.
 _SMALL_ROW_BYTES = 512
-# Sequences of so many bytes are read with their neighbours where those are kept, see `_native.Gatherer.stage`.
+# Sequences up to this many bytes are read with their neighbours if these are kept, see `_native.Gatherer.stage`.
 _NEAR_BYTES = 64 << 10
 # Rows, 1, and bounds, 2.
 _ALL = 3
@@ -63,7 +63,7 @@ class _BlockGroup:
         staged: the native fetch.
         bytes: bytes of all of them.
         left: number of them still needed.
-        faulty: those that cannot be read as a whole; None until known.
+        faulty: blocks that cannot be read as a whole; None until known.
     """
 
     __slots__ = ("bytes", "faulty", "left", "staged")
@@ -107,7 +107,7 @@ def _sizes(value: Value) -> tuple[int, int]:
 
 
 class FetchingReader(MappedReader, Staging):
-    """Reads corpora of mapped files, fetching what the page cache lacks.
+    """Reads corpora of mapped files. Fetches the data that the page cache lacks.
 
     Args:
         corpus: corpus whose chunks are views of mapped files, see `protocol.Mapped`.
@@ -177,13 +177,13 @@ class FetchingReader(MappedReader, Staging):
 
         Return None if no file was truncated: then the data was overwritten, and none of it can be trusted.
         """
-        known = [file for file, number in self._files.values() if number is not None]
-        if not any(_is_cut(file) for file in known):
+        files = [file for file, number in self._files.values() if number is not None]
+        if not any(_is_cut(file) for file in files):
             return None
         if not self.forced:
             self.forced, self._files = True, {}
             self._fetcher = None
-            for file in known:
+            for file in files:
                 self._know(file)
         return self.stage(slots, index)
 
@@ -321,7 +321,7 @@ class FetchingReader(MappedReader, Staging):
         )
 
     def _begin(self, numbers: Iterable[int]) -> None:
-        """Begin to fetch those of these blocks that have sequences and are not being fetched."""
+        """Begin to fetch these blocks, except empty ones and blocks that are being fetched."""
         table, group, nbytes = self._blocks.table, list[int](), 0
         for number in dict.fromkeys(numbers):  # two arcs may need parts of one block
             if number in self._fetched or not table.sequences[number]:
@@ -359,9 +359,9 @@ class FetchingReader(MappedReader, Staging):
                 block.slot = -1
                 self._faulty += 1
             else:
-                whole, first = int(self._mapped[blocks.chunk[number]]), int(blocks.first[number])
+                chunk_slot, first = int(self._mapped[blocks.chunk[number]]), int(blocks.first[number])
                 count = int(blocks.table.sequences[number])
-                block.slot = self._chunks.adopt(group.staged, block.run, of=whole, first=first, count=count)
+                block.slot = self._chunks.adopt(group.staged, block.run, of=chunk_slot, first=first, count=count)
                 self._stats.chunks_read += 1
         return block.slot
 

@@ -1,11 +1,11 @@
-"""Decide what a bounded cache of objects keeps, in the order in which chunks are read.
+"""Decide which pages of objects a bounded cache keeps, in the order in which chunks are read.
 
-Decisions depend on the order and on what was kept before, never on which bytes have arrived by now. So a run makes them
-chunk by chunk, and a plan makes the same ones without reading anything (see `fetch_plan`): what is planned is what is
-fetched. A chunk is kept if there is room, or if enough is kept that is needed later than this chunk is again; else
-nothing is dropped for it. That is Belady's rule with bypass, by windows.
+A decision depends on the order and on earlier decisions, never on which bytes have arrived. So `fetch_plan` can make
+the same decisions without reading, and predicts exactly what a run fetches. A chunk is kept if there is room, or if
+enough pages are needed later than this chunk is needed again. Otherwise nothing is dropped for it. This is Belady's
+rule with bypass, by windows.
 
-Cost: a byte for each page of the objects that were read, some microseconds for each chunk, and what `NextUses` costs.
+Cost: a byte for each page of the objects that were read, some microseconds for each chunk, and the cost of `NextUses`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 
 
 class KeepDecision(NamedTuple):
-    """What becomes of a chunk.
+    """The decision about a chunk.
 
     Attributes:
         missing: runs of pages that have to be fetched.
@@ -45,13 +45,13 @@ class KeepDecision(NamedTuple):
 
 
 class Keeping:
-    """What is kept after each decision.
+    """Decides chunk by chunk, and counts the pages that are kept.
 
     Args:
         budget_pages: most pages that are kept.
         ranges_of: function that returns the pages of a chunk, as `remote.cache.together` does.
-        kept: pages that are kept at the beginning, by key of their object.
-        held: those of them that are not dropped.
+        pages_kept: pages that are kept at the beginning, by key of their object.
+        pages_held: pages that are never dropped, by key of their object.
 
     Attributes:
         count: number of pages that are kept.
@@ -62,12 +62,12 @@ class Keeping:
         self,
         budget_pages: int,
         ranges_of: Callable[[int], Sequence[Range]],
-        kept: dict[str, Mask] | None = None,
-        held: Mapping[str, Mask] | None = None,
+        pages_kept: dict[str, Mask] | None = None,
+        pages_held: Mapping[str, Mask] | None = None,
     ) -> None:
         self._budget, self._ranges_of = budget_pages, ranges_of
-        self._tables: dict[str, Mask] = {} if kept is None else kept
-        self._held: Mapping[str, Mask] = {} if held is None else held
+        self._tables: dict[str, Mask] = {} if pages_kept is None else pages_kept
+        self._held: Mapping[str, Mask] = {} if pages_held is None else pages_held
         for key, table in self._held.items():
             self._tables[key] = self._tables[key] | table if key in self._tables else table.copy()
         self.count = self.most = sum(int(np.count_nonzero(table)) for table in self._tables.values())
@@ -78,67 +78,69 @@ class Keeping:
         Args:
             chunk: its number.
             uses: when chunks are needed next; counts this use as past.
-            must: whether to drop what is needed sooner, too, as others on this machine will want this chunk.
+            must: whether to drop pages that are needed sooner, too, as other processes of this machine need this chunk.
         """
         uses.begin(chunk)
         ranges = self._ranges_of(chunk)
         missing = [
-            (one, first + a, first + b) for one, first, end in ranges for a, b in runs(~self._table(one)[first:end])
+            (cached, first + a, first + b)
+            for cached, first, end in ranges
+            for a, b in runs(~self._table(cached)[first:end])
         ]
         decision = KeepDecision(missing, False, [])
-        wanted = decision.pages
-        if not wanted or wanted > self._budget:
+        count = decision.pages
+        if not count or count > self._budget:
             return decision
-        short, drops = self.count + wanted - self._budget, []
+        short, drops = self.count + count - self._budget, []
         if short > 0:
-            drops = self._found(chunk, ranges, short, uses, must=must)
+            drops = self._to_drop(chunk, ranges, short, uses, must=must)
             if not drops:
                 return decision
-        for one, first, end in drops:
-            self._table(one)[first:end] = False
+        for cached, first, end in drops:
+            self._table(cached)[first:end] = False
             self.count -= end - first
-        for one, first, end in missing:
-            self._table(one)[first:end] = True
+        for cached, first, end in missing:
+            self._table(cached)[first:end] = True
             self.count += end - first
         self.most = max(self.most, self.count)
         return decision._replace(keeps=True, drops=drops)
 
-    def _found(self, chunk: int, mine: Sequence[Range], short: int, uses: NextUses, *, must: bool) -> list[Range]:
-        """Return at least ``short`` pages that may be dropped for a chunk; none if there are not as many."""
-        found: list[Range] = []
+    def _to_drop(self, chunk: int, mine: Sequence[Range], short: int, uses: NextUses, *, must: bool) -> list[Range]:
+        """Return at least ``short`` pages that may be dropped for a chunk, or none if there are too few."""
+        drops: list[Range] = []
         taken: list[int] = []
         for victim in uses.needed_later_than(chunk, all_of_them=must):
             taken.append(victim)
-            for run in self._droppable(victim, [*mine, *found]):
-                found.append(run)
+            for run in self._droppable(victim, [*mine, *drops]):
+                drops.append(run)
                 short -= run[2] - run[1]
             if short <= 0:
-                return found
+                return drops
         uses.put_back(taken)
         return []
 
     def _droppable(self, chunk: int, without: Sequence[Range]) -> list[Range]:
-        found = []
-        for one, first, end in self._ranges_of(chunk):
-            table = self._table(one)
-            # Pages at both ends may belong to neighbours, too: they stay as long as those do.
+        ranges = []
+        for cached, first, end in self._ranges_of(chunk):
+            table = self._table(cached)
+            # Pages at both ends may belong to neighbours, too, and stay as long as these do.
             if first < end - 1 and first > 0 and table[first - 1]:
                 first += 1
             if first < end - 1 and end < len(table) and table[end]:
                 end -= 1
-            there = table[first:end].copy()
-            if one.key in self._held:
-                there &= ~self._held[one.key][first:end]
-            for other, a, b in without:
-                if other is one:
-                    there[max(0, a - first) : max(0, b - first)] = False
-            found += [(one, first + a, first + b) for a, b in runs(there)]
-        return found
+            droppable = table[first:end].copy()
+            if cached.key in self._held:
+                droppable &= ~self._held[cached.key][first:end]
+            for excluded, a, b in without:
+                if excluded is cached:
+                    droppable[max(0, a - first) : max(0, b - first)] = False
+            ranges += [(cached, first + a, first + b) for a, b in runs(droppable)]
+        return ranges
 
-    def _table(self, one: CachedObject) -> Mask:
-        table = self._tables.get(one.key)
+    def _table(self, cached: CachedObject) -> Mask:
+        table = self._tables.get(cached.key)
         if table is None:
-            table = self._tables[one.key] = np.zeros(one.pages, np.bool_)
+            table = self._tables[cached.key] = np.zeros(cached.pages, np.bool_)
         return table
 
 

@@ -34,8 +34,8 @@ def read(reader: DecodingReader) -> Lengths:
         if all(chunk.lengths is None for chunk in chunks):
             return None
         flat = np.concatenate([_lengths(chunk) for chunk in chunks])
-        found: Ints = flat[segment.plan.starts[segment.place] + segment.index]
-        return found
+        sizes: Ints = flat[segment.plan.starts[segment.place] + segment.index]
+        return sizes
 
     return of
 
@@ -44,11 +44,11 @@ def single(lengths: Lengths, corpus: Deserializer) -> Lengths:
     """Wrap ``lengths`` for frame mode: a sequence that does not have exactly one sample is a DataError."""
 
     def of(segment: Segment) -> Ints | None:
-        found = lengths(segment)
-        if found is not None and (found != 1).any():
-            bad = int(np.flatnonzero(found != 1)[0])
-            raise no_frame(corpus, int(found[bad]), int(segment.ordinals[bad]))
-        return found
+        samples = lengths(segment)
+        if samples is not None and (samples != 1).any():
+            bad = int(np.flatnonzero(samples != 1)[0])
+            raise no_frame(corpus, int(samples[bad]), int(segment.ordinals[bad]))
+        return samples
 
     return of
 

@@ -34,7 +34,7 @@ class MappedReader(Reader):
         self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's view
         self._unmapped = len(self._mapped)
         self._index: dict[int, Ints] = {}  # by chunk, where its sequences are in a view that holds others, too
-        self._views = object()  # marks segments whose slots are those of views
+        self._views = object()  # marks segments whose slots are known
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
         """See `Reader.take`."""
@@ -82,7 +82,7 @@ class MappedReader(Reader):
         return slots, taken
 
     def _slots_of(self, chunks: Ints) -> Slots:
-        """Return the slots of ``chunks``, mapping those that are not."""
+        """Return the slots of ``chunks``, mapping them first if need be."""
         slots = self._mapped[chunks]
         if len(slots) and slots.min() < 0:
             missing = distinct(chunks[slots < 0])

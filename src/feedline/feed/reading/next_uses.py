@@ -1,4 +1,4 @@
-"""When chunks are needed again: what a bounded cache has to know to drop what is needed last.
+"""When chunks are needed again. A bounded cache drops the pages that are needed last.
 
 The order is known, so the windows that follow can be looked through without reading anything: as far as it takes to
 meet every chunk once, which is a sweep. That costs a look-up per chunk and sweep, and is done only when room is needed.
@@ -19,7 +19,7 @@ _NEVER = 1 << 62
 
 
 class NextUses:
-    """Looks through windows ahead of those whose chunks are being read; thread-safe.
+    """Looks through the windows that follow the current one; thread-safe.
 
     Args:
         total: number of chunks of the corpus.
@@ -34,7 +34,7 @@ class NextUses:
         self._next = 0  # number of the window that is looked at next
         self._looked = 0  # chunks of windows after the one whose chunks are being read
         self._sizes: deque[int] = deque()  # chunks of each of these windows
-        self._last: list[int] | None = None  # chunks, what is needed last at the end
+        self._last: list[int] | None = None  # chunks in order of need
 
     def start(self, windows: Callable[[], Iterator[Ints]]) -> None:
         """Begin with the windows that follow, each the numbers of its chunks, unless this has begun already."""
@@ -43,7 +43,7 @@ class NextUses:
                 self._windows = windows()
 
     def forget(self) -> None:
-        """Begin anew, as the position has jumped."""
+        """Start over: the position has jumped."""
         with self._lock:
             self._windows, self._last = None, None
             self._uses.clear()
@@ -70,7 +70,7 @@ class NextUses:
 
         Args:
             chunk: a chunk that is being read.
-            all_of_them: whether to go on with those that are needed sooner.
+            all_of_them: whether to go on with chunks that are needed sooner.
         """
         with self._lock:
             self._look()
@@ -86,9 +86,9 @@ class NextUses:
                 uses = self._uses.get(last[-1])
                 if uses is not None and uses[0] <= mine:
                     return
-                found = last.pop()
+                latest = last.pop()
             if uses is not None:
-                yield found
+                yield latest
 
     def put_back(self, chunks: list[int]) -> None:
         """Let chunks that `needed_later_than` has yielded be yielded again: they were not dropped."""
@@ -102,7 +102,7 @@ class NextUses:
                 uses.popleft()
             if not uses:
                 del self._uses[chunk]
-        return sorted(self._uses, key=lambda one: self._uses[one][0])
+        return sorted(self._uses, key=lambda chunk: self._uses[chunk][0])
 
     def _look(self) -> None:
         """Look at windows until every chunk was met, or as many as there are twice."""

@@ -75,7 +75,7 @@ def opened(
     threads: int,
     read_ahead: int | None,
 ) -> ReadyCorpus:
-    """Choose the order and the reader; the arguments are those of `MinibatchSource`.
+    """Choose the order and the reader; see `MinibatchSource` for the arguments.
 
     Raises:
         DataError: the corpus is empty.
@@ -86,9 +86,9 @@ def opened(
         return _unsized(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
         )
-    timeline, whole = order_of(corpus, order=order, seed=seed, shuffle=shuffle)
-    settled = {path for part in whole for path in part.paths()}
-    for part in whole:
+    timeline, fetched_first = order_of(corpus, order=order, seed=seed, shuffle=shuffle)
+    settled = {path for part in fetched_first for path in part.paths()}
+    for part in fetched_first:
         check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
     parted = in_parts(corpus, settled)
     reader: Reader
@@ -114,11 +114,11 @@ def opened(
 def order_of(
     corpus: Deserializer, *, order: str | Arcs, seed: int, shuffle: bool | str | Window
 ) -> tuple[Timeline, list[Deserializer]]:
-    """Choose the order of a corpus that knows its sizes; reads nothing of it.
+    """Choose the order of a corpus that knows its sizes, without reading it.
 
     Returns:
-        The order, and those parts of the corpus, or the corpus, that lie in object stores and are shuffled as a whole:
-        as any of their sequences may be the next one, they are fetched first.
+        The order, and the parts of the corpus, or the corpus itself, that have to be fetched first: they lie in object
+        stores and are shuffled as a whole, so any of their sequences may be the next one.
 
     Raises:
         DataError, ValueError: as for `opened`.
@@ -127,8 +127,8 @@ def order_of(
     table = ChunkTable(corpus.chunks())
     if table.total_sequences == 0:
         raise DataError(f"expected at least one sequence in {corpus.name}, got none")
-    whole: list[Deserializer] = []
-    return _timeline(corpus, table, order, seed, shuffle, whole=whole), whole
+    orders = _Orders(order, shuffle)
+    return orders.timeline(corpus, table, seed), orders.fetched_first
 
 
 def _check_order(corpus: Deserializer, order: str | Arcs, shuffle: bool | str | Window) -> None:
@@ -163,90 +163,88 @@ def _check_arcs(corpus: Deserializer, order: Arcs) -> None:
         )
 
 
-def _timeline(
-    corpus: Deserializer,
-    table: ChunkTable,
-    order: str | Arcs,
-    seed: int,
-    shuffle: bool | str | Window,
-    *,
-    whole: list[Deserializer],
-) -> Timeline:
-    window = shuffle if isinstance(shuffle, Window) else None
-    shuffled = shuffle is not False
-    if shuffle == "whole" and not can(corpus, RandomAccess):
-        raise ValueError(
-            f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read and '
-            "decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
-        )
-    if (order == "feedline-2" or (isinstance(order, Arcs) and order.version == 2)) and not can(corpus, Sliceable):
-        raise ValueError(
-            f"expected a corpus with `read_slice` (`fl.Sliceable`) for order={order!r}, got {corpus.name}, whose "
-            "chunks are read whole"
-        )
-    if order == "cntk" and corpus.capability(Ordered) is None:
-        return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
-    if window is None:
-        if not shuffled:
-            window = _in_order(corpus, whole)
-        elif not can(corpus, RandomAccess) or (shuffle is True and order != "feedline-1" and _too_large(corpus, table)):
-            window = DEFAULT_WINDOW
-    if isinstance(order, Arcs):
-        version = order.version or (2 if _in_blocks(corpus, shuffled, window) else 1)
-        return _noted(_IN_ARCS[f"arcs-{version}"](table, seed, shuffled, window, order.count), corpus, whole)
-    if order != "feedline":
-        if corpus.capability(Ordered) is not None:
-            raise ValueError(
-                f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
-            )
-        return _noted(ORDERS[order](table, seed, shuffled, window), corpus, whole)
-    return _order_of(corpus, seed, shuffled, window, whole=whole)
+class _Orders:
+    """Chooses the orders of a corpus and of its parts.
 
-
-def _order_of(
-    corpus: Deserializer, seed: int, shuffled: bool, window: Window | None, *, whole: list[Deserializer]
-) -> Timeline:
-    """Return the current order of a corpus, or of a part of one."""
-
-    def order_of(part: Deserializer, seed: int, window: Window | None) -> Timeline:
-        if not shuffled:
-            window = _in_order(part, whole)
-        return _order_of(part, seed, shuffled, window, whole=whole)
-
-    if (ordered := corpus.capability(Ordered)) is not None:
-        timeline: Timeline = ordered.own_order(seed, shuffled, window, order_of)
-        return timeline
-    name = "feedline-2" if _in_blocks(corpus, shuffled, window) else "feedline-1"
-    return _noted(ORDERS[name](ChunkTable(corpus.chunks()), seed, shuffled, window), corpus, whole)
-
-
-def _in_order(corpus: Deserializer, whole: list[Deserializer]) -> Window | None:
-    """Return the window of a corpus that is not shuffled; None: it need not be read in windows.
-
-    The window changes nothing about the order, except for batches of like length, which are made within windows. A
-    corpus of these keeps the windows that its files would have on a disk, so it is fetched as a whole.
+    Attributes:
+        fetched_first: see `order_of`.
     """
-    if not can(corpus, RandomAccess):
+
+    def __init__(self, order: str | Arcs, shuffle: bool | str | Window) -> None:
+        self._order, self._shuffle, self._shuffled = order, shuffle, shuffle is not False
+        self.fetched_first: list[Deserializer] = []
+
+    def timeline(self, corpus: Deserializer, table: ChunkTable, seed: int) -> Timeline:
+        """Return the order of the whole corpus."""
+        order, shuffled = self._order, self._shuffled
+        window = self._shuffle if isinstance(self._shuffle, Window) else None
+        if self._shuffle == "whole" and not can(corpus, RandomAccess):
+            raise ValueError(
+                f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read '
+                "and decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
+            )
+        if (order == "feedline-2" or (isinstance(order, Arcs) and order.version == 2)) and not can(corpus, Sliceable):
+            raise ValueError(
+                f"expected a corpus with `read_slice` (`fl.Sliceable`) for order={order!r}, got {corpus.name}, whose "
+                "chunks are read whole"
+            )
+        if order == "cntk" and corpus.capability(Ordered) is None:
+            return self._noted(ORDERS[order](table, seed, shuffled, window), corpus)
+        if window is None:
+            if not shuffled:
+                window = self._in_order(corpus)
+            elif not can(corpus, RandomAccess) or (
+                self._shuffle is True and order != "feedline-1" and _too_large(corpus, table)
+            ):
+                window = DEFAULT_WINDOW
+        if isinstance(order, Arcs):
+            version = order.version or (2 if self._in_blocks(corpus, window) else 1)
+            return self._noted(_IN_ARCS[f"arcs-{version}"](table, seed, shuffled, window, order.count), corpus)
+        if order != "feedline":
+            if corpus.capability(Ordered) is not None:
+                raise ValueError(
+                    f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
+                )
+            return self._noted(ORDERS[order](table, seed, shuffled, window), corpus)
+        return self._current(corpus, seed, window)
+
+    def _current(self, corpus: Deserializer, seed: int, window: Window | None) -> Timeline:
+        """Return the current order of a corpus, or of a part of one."""
+
+        def order_of(part: Deserializer, seed: int, window: Window | None) -> Timeline:
+            return self._current(part, seed, window if self._shuffled else self._in_order(part))
+
+        if (ordered := corpus.capability(Ordered)) is not None:
+            timeline: Timeline = ordered.own_order(seed, self._shuffled, window, order_of)
+            return timeline
+        name = "feedline-2" if self._in_blocks(corpus, window) else "feedline-1"
+        return self._noted(ORDERS[name](ChunkTable(corpus.chunks()), seed, self._shuffled, window), corpus)
+
+    def _in_order(self, corpus: Deserializer) -> Window | None:
+        """Return the window of a corpus that is not shuffled; None: it need not be read in windows.
+
+        The window changes nothing about the order, except for batches of like length, which are made within windows. A
+        corpus of these keeps the windows that its files would have on a disk, so it is fetched as a whole.
+        """
+        if not can(corpus, RandomAccess):
+            return Window(chunks=1)
+        if not in_parts(corpus, {path for part in self.fetched_first for path in part.paths()}):
+            return None
+        if says_where_batches_end(corpus):
+            self.fetched_first.append(corpus)
+            return None
         return Window(chunks=1)
-    if not in_parts(corpus, {path for part in whole for path in part.paths()}):
-        return None
-    if says_where_batches_end(corpus):
-        whole.append(corpus)
-        return None
-    return Window(chunks=1)
 
+    def _noted(self, timeline: Timeline, corpus: Deserializer) -> Timeline:
+        """Note a corpus that is shuffled as a whole, and of which parts may be missing."""
+        if timeline.shuffle and timeline.window is None and in_parts(corpus):
+            self.fetched_first.append(corpus)
+        return timeline
 
-def _noted(timeline: Timeline, corpus: Deserializer, whole: list[Deserializer]) -> Timeline:
-    """Note a corpus that is shuffled as a whole, and of which parts may be missing."""
-    if timeline.shuffle and timeline.window is None and in_parts(corpus):
-        whole.append(corpus)
-    return timeline
-
-
-def _in_blocks(corpus: Deserializer, shuffled: bool, window: Window | None) -> bool:
-    """Return whether windows of a corpus are filled with blocks."""
-    # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
-    return shuffled and can(corpus, Sliceable) and window is not None and window.chunks is None
+    def _in_blocks(self, corpus: Deserializer, window: Window | None) -> bool:
+        """Return whether windows of a corpus are filled with blocks."""
+        # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
+        return self._shuffled and can(corpus, Sliceable) and window is not None and window.chunks is None
 
 
 def _too_large(corpus: Deserializer, table: ChunkTable) -> bool:

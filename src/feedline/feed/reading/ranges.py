@@ -3,10 +3,10 @@
 A chunk of text, of Parquet or of a compressed store is read whole, so its parts of files are known
 (`Deserializer.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads
 read them ahead of the decoding threads, in large pieces, many at a time, bypassing the page cache: the decoders find
-their bytes in memory, and no other pages are evicted. (Processes of one machine that read the same data go through the
-page cache, so that it is read from disk once; and so does one that waits for a slow disk, if all of it fits well.) What
-lies in object stores is fetched from there, or from the cache of
-this node (`feedline.feed.remote`), in the same order and within the same room.
+their bytes in memory, and no other pages are evicted. Processes of one machine that read the same data go through the
+page cache, so that it is read from disk once. So does a process that waits for a slow disk, if all of the data fits.
+Objects in stores are fetched from the store, or from the cache of this node (`feedline.feed.remote`), in the same order
+and within the same room.
 
 Cost: memory for the chunks being decoded, and for `ROOM_BYTES` bytes or one chunk ahead of them.
 """
@@ -55,8 +55,8 @@ class _RangeFile:
             self.map = mmap.mmap(file.fileno(), about.st_size, access=mmap.ACCESS_READ)
         address = np.frombuffer(self.map, np.uint8).ctypes.data
         identity = (about.st_dev, about.st_ino)
-        found = object_at(path)
-        place = path if found is None else found.place()
+        cached = object_at(path)
+        place = path if cached is None else cached.place()
         self.number = fetcher.add(place, about.st_size, address, identity, direct=direct, ask=ask, share=share)
         self.users = 0
 
@@ -70,19 +70,20 @@ class _RangeJob:
         self.chunk, self.extents = chunk, extents
         self.size = sum(extent.size for extent in extents)
         self.fetch: _native.Fetch | None = None
-        self.remote = [found for extent in extents if isinstance(found := object_at(extent.path), CachedObject)]
+        objects = [object_at(extent.path) for extent in extents]
+        self.remote = [cached for cached in objects if isinstance(cached, CachedObject)]
         self.arrival: Arrival | None = None
         self.files: list[_RangeFile] = []
 
     @property
     def known(self) -> dict[str, CachedObject]:
-        """The objects of a chunk that lies in objects only, by path."""
-        return {extent.path: one for one, extent in zip(self.remote, self.extents, strict=True)}
+        """The objects of a chunk that is in objects only, by path."""
+        return {extent.path: cached for cached, extent in zip(self.remote, self.extents, strict=True)}
 
     def spans(self) -> Iterator[tuple[CachedObject, tuple[int, int]]]:
-        """Yield the objects of a chunk that lies in objects only, each with the first and last byte of its part."""
-        for one, extent in zip(self.remote, self.extents, strict=False):
-            yield one, (extent.offset, extent.offset + extent.size)
+        """Yield the objects of a chunk that is in objects only, each with the first and last byte of its part."""
+        for cached, extent in zip(self.remote, self.extents, strict=False):
+            yield cached, (extent.offset, extent.offset + extent.size)
 
 
 class RangeFetcher:
@@ -96,7 +97,7 @@ class RangeFetcher:
     Attributes:
         backend, direct, forced: as in `FetchingReader`.
         shared: whether other processes of this machine read the same data.
-        keeps: whether what is read from now on stays in the page cache.
+        keeps: whether data read from now on stays in the page cache.
         wait_seconds: seconds that threads waited for the disk, summed.
         asked_bytes: bytes of local files in the chunks that were taken.
         disk_bytes: bytes read from the disk.
@@ -118,7 +119,7 @@ class RangeFetcher:
         self._used = 0  # bytes of jobs that were begun and not taken
         self._failing: list[tuple[str, int, int, int]] = []
         self._keeping: tuple[Cache, Keeping] | None = None
-        self._before: list[Arrival] = []  # those that may not have ended
+        self._before: list[Arrival] = []  # may still be under way
 
     def fail(self, path: str, begin: int, end: int, error: int) -> None:
         """Make reads of these bytes fail, as a failing disk would; for tests, before anything is read."""
@@ -153,7 +154,7 @@ class RangeFetcher:
                 self._used -= job.size
             self._begin()
         if job.remote:
-            if job.arrival is None and not all(one.has(*span) for one, span in job.spans()):
+            if job.arrival is None and not all(cached.has(*span) for cached, span in job.spans()):
                 with self._lock:
                     job.arrival = self._begin_arrival(job)
             if job.arrival is not None:
@@ -176,22 +177,22 @@ class RangeFetcher:
                 self._let_go(job)
 
     def _begin_arrival(self, job: _RangeJob) -> Arrival:
-        caches = {one.cache for one in job.remote}
+        caches = {cached.cache for cached in job.remote}
         if self.shared or len(caches) > 1:
             self.uses.begin(job.chunk)
             later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
             victims = (chunk_extents(self._corpus, chunk) for chunk in later)
             return Arrival(job.extents, victims, must_keep=self.shared, known=job.known)
-        if any(one.drifted for one in self._before):
+        if any(arrival.drifted for arrival in self._before):
             self._keeping = None
-        if all(one.stays for one in job.remote):
+        if all(cached.stays for cached in job.remote):
             self.uses.begin(job.chunk)
             fate = _STAYS
         else:
             fate = self._decided(job, caches.pop())
         # Each begins after those before it, or which of two neighbours fetches the page that they share, and in how
         # many requests, would depend on threads.
-        self._before = [one for one in self._before if not one.ended]
+        self._before = [arrival for arrival in self._before if not arrival.ended]
         arrival = Arrival(job.extents, fate=fate, before=tuple(self._before), known=job.known)
         self._before.append(arrival)
         return arrival
@@ -209,14 +210,14 @@ class RangeFetcher:
     def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
         began = time.perf_counter()
         try:
-            found = fetch.result()
+            pieces = fetch.result()
         finally:
             with self._lock:
                 self.wait_seconds += time.perf_counter() - began
                 self._let_go(job)
         assert self._fetcher is not None
         self.disk_bytes = self._fetcher.disk_bytes
-        return [Unread(*piece) if isinstance(piece, tuple) else memoryview(piece) for piece in found]
+        return [Unread(*piece) if isinstance(piece, tuple) else memoryview(piece) for piece in pieces]
 
     def forget(self, key: Hashable) -> None:
         """Cancel the fetch of a chunk."""
@@ -228,7 +229,7 @@ class RangeFetcher:
                 self._used -= job.size
             if job.arrival is not None:
                 job.arrival.cancel()
-                self._keeping = None  # what was decided about it is not done
+                self._keeping = None  # its decision was not carried out
             self._let_go(job)
             job.fetch = None
 
@@ -257,8 +258,8 @@ class RangeFetcher:
             self._queue.popleft()
 
     def _begin_before(self, key: Hashable) -> None:
-        """Begin what is queued before a chunk, whose threads are just about to take it: what a bounded cache keeps is
-        decided in the order of need, whichever thread comes first."""
+        """Begin the chunks that are queued before one that a thread needs now. A bounded cache decides in the order of
+        need, whichever thread comes first."""
         if key not in self._queue:
             return
         while (first := self._queue.popleft()) != key:
@@ -273,7 +274,7 @@ class RangeFetcher:
         if job.remote:
             if len(job.remote) < len(job.extents):
                 return None  # a chunk of local files and of objects is read part by part
-            if not all(one.stays_there(*span) for one, span in job.spans()):
+            if not all(cached.stays_there(*span) for cached, span in job.spans()):
                 job.arrival = self._begin_arrival(job)
                 return None
         try:
@@ -300,7 +301,7 @@ class RangeFetcher:
 
     def _open(self, path: str) -> _RangeFile:
         if self._fetcher is None:
-            # What was decoded is freed at once: page faults cost little beside decoding.
+            # Pieces are freed once decoded. Page faults cost little compared with decoding.
             self._fetcher = _native.Fetcher(self.backend, _DEPTH, 0)
         key = path, self.keeps
         file = self._files.get(key)
@@ -310,7 +311,7 @@ class RangeFetcher:
             for name, begin, end, error in self._failing:
                 if name == path:
                     self._fetcher.fail(file.number, begin, end, error)
-            for old in [name for name, one in self._files.items() if not one.users and one is not file]:
+            for old in [name for name, unused in self._files.items() if not unused.users and unused is not file]:
                 if len(self._files) <= _FILES:
                     break
                 self._fetcher.close(self._files.pop(old).number)

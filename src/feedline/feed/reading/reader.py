@@ -1,7 +1,7 @@
 """The interface of readers, which bring chunks into memory ahead of need, hold them, and release them.
 
-A reader gives the source slots of a `ChunkSet`, and indices in their chunks, from which sequences can be copied. What
-some readers do on top are interfaces of their own, found with ``isinstance``.
+A reader returns slots of a `ChunkSet` and indices in their chunks, from which sequences can be copied. Some readers
+also implement `Staging` or `Selecting`, which are found with ``isinstance``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LEAST_AHEAD_BYTES = 64 << 20
 class Upcoming:
     """The chunks of the windows that follow, one at a time in order of need; a reader stops when it runs out of room.
 
-    Created for each current window, and owned by the code that walks the windows: those of a corpus of unknown chunk
-    sizes refer to the reader, which must not refer back to them.
+    Created for each current window, and owned by the code that walks the windows. The windows of a corpus of unknown
+    chunk sizes refer to the reader, which must not refer back to them.
 
     Attributes:
-        window: number of windows between the current one and that of the chunk considered last.
+        window: number of windows from the current one to the one with the chunk that was considered last.
         passed: number of chunks before it.
         again: function that returns all these windows from the first one on.
     """
@@ -104,7 +104,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Discard what was read ahead: the position has jumped."""
+        """Discard all chunks that were read ahead: the position has jumped."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Reader(abc.ABC):
 
 
 class Staging(abc.ABC):
-    """A reader that can read sequences one by one into memory of their own, from which they are copied."""
+    """A reader that can read single sequences into private memory, from which they are copied."""
 
     @property
     @abc.abstractmethod
@@ -144,18 +144,18 @@ class Selecting(abc.ABC):
 
 
 def upcoming(reader: Reader, window: WindowPlan, following: Callable[[], Iterator[Ints]]) -> Upcoming:
-    """Return what to read ahead in the current ``window``: the chunks of those ``following`` it, after its own if it is
-    not held. A minibatch may reach a window of which this rank takes nothing yet."""
+    """Return the chunks to read ahead in the current ``window``: of the windows ``following`` it, after its own if it
+    is not held. A minibatch may reach a window of which this rank takes nothing yet."""
     if reader.holds(window):
         return Upcoming(following)
     return Upcoming(lambda: itertools.chain((window.chunks,), following()))
 
 
-def together(found: Sequence[tuple[Slots, Ints]]) -> tuple[Slots, Ints]:
+def together(parts: Sequence[tuple[Slots, Ints]]) -> tuple[Slots, Ints]:
     """Concatenate slots and indices of several parts."""
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
         return np.empty(0, np.uint32), np.empty(0, np.int64)
-    slots, index = zip(*found, strict=True)
+    slots, index = zip(*parts, strict=True)
     return np.concatenate(slots), np.concatenate(index)

@@ -22,14 +22,14 @@ from feedline.feed.timeline.blocks import Blocks
 _LOOK_BLOCKS = 32
 # How many bytes must have been in the page cache before fetching stops.
 _CALM_BYTES = 32 << 20
-# Bytes of blocks kept behind the current place, for minibatches that were copied ahead and dropped.
-_BEHIND_BYTES = 8 << 20
+# Bytes of past blocks that are kept, for minibatches that were copied ahead and dropped.
+_PAST_BYTES = 8 << 20
 
 _log = logging.getLogger("feedline")
 
 
 class SequentialReader(FetchingReader):
-    """Fetches the next blocks, as far ahead as the budget allows, and holds those of the last minibatches."""
+    """Fetches the next blocks, as far ahead as the budget allows, and keeps the last few."""
 
     def __init__(
         self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
@@ -39,7 +39,7 @@ class SequentialReader(FetchingReader):
             self._blocks = Blocks(timeline.table)
         self._next = 0  # the next block to fetch
         self._wraps = False  # whether another sweep follows
-        self._behind: deque[int] = deque()  # adopted blocks, oldest first
+        self._past: deque[int] = deque()  # adopted blocks, oldest first
         self._cold = False
         self._covered: Segment | None = None  # a segment in the page cache, whose chunks are known
         self._seen = (0, 0)  # range of sequences that need not be checked again
@@ -58,7 +58,7 @@ class SequentialReader(FetchingReader):
         """
         if self._cold or self.forced or not len(ordinals):
             return False
-        return self._there(int(ordinals[0]), int(ordinals[-1]))
+        return self._in_cache(int(ordinals[0]), int(ordinals[-1]))
 
     def take_ordinals(self, ordinals: Ints) -> tuple[Slots, Ints]:
         """Return slots and indices as `take` does, of sequences that the page cache may lack."""
@@ -71,7 +71,7 @@ class SequentialReader(FetchingReader):
 
     def close(self) -> None:
         """See `Reader.close`."""
-        self._behind.clear()
+        self._past.clear()
         super().close()
 
     def _prepare(self, chunks: Ints) -> None:
@@ -87,7 +87,7 @@ class SequentialReader(FetchingReader):
                 assert segment.slots is not None
                 assert segment.taken is not None
                 return segment.slots[a:b], segment.taken[a:b]
-            if self._there_in_order(segment, a, b):
+            if self._segment_in_cache(segment, a, b):
                 return super()._take(part)
         return self._from_blocks(segment.ordinals[a:b])
 
@@ -101,7 +101,7 @@ class SequentialReader(FetchingReader):
         blocks, numbers = self._blocks, self._blocks_of(ordinals)
         needed = distinct(numbers).tolist()
         if any(number not in self._fetched for number in needed):
-            # A seek, or the first read: fetch what is needed now before anything ahead of it.
+            # A seek, or the first read: fetch these blocks before any that are needed later.
             self._begin(needed)
             for number in needed:
                 if number in self._fetched:
@@ -117,23 +117,23 @@ class SequentialReader(FetchingReader):
                 index[at] += blocks.first[number]
             else:
                 slots[at] = slot
-            if number not in self._behind:
-                self._behind.append(number)
+            if number not in self._past:
+                self._past.append(number)
         self._let_go(set(needed))
         if self._calm >= _CALM_BYTES and not self.forced:
             self._cold = False
         return slots, index
 
-    def _there_in_order(self, segment: Segment, a: int, b: int) -> bool:
-        """Apply `_there` to sequences ``a`` to ``b - 1`` of a segment, and remember a segment that is there as a
-        whole."""
-        there = self._there(int(segment.ordinals[a]), int(segment.ordinals[b - 1]))
+    def _segment_in_cache(self, segment: Segment, a: int, b: int) -> bool:
+        """Return `_in_cache` for sequences ``a`` to ``b - 1`` of a segment. Remember a segment that the page cache
+        holds as a whole."""
+        in_cache = self._in_cache(int(segment.ordinals[a]), int(segment.ordinals[b - 1]))
         low, high = self._seen
-        whole = segment.held is self._views and low <= segment.ordinals[0] and segment.ordinals[-1] < high
-        self._covered = segment if there and whole else None
-        return there
+        covers = segment.held is self._views and low <= segment.ordinals[0] and segment.ordinals[-1] < high
+        self._covered = segment if in_cache and covers else None
+        return in_cache
 
-    def _there(self, first: int, last: int) -> bool:
+    def _in_cache(self, first: int, last: int) -> bool:
         """Return whether the page cache holds sequences ``first`` to ``last``, or did when last checked."""
         low, high = self._seen
         return (low <= first and last < high) or not self._lacking(first, last)
@@ -181,16 +181,16 @@ class SequentialReader(FetchingReader):
             try:
                 self._begin(group)
             except Exception as error:
-                # Raised when the data is needed: what comes before it is valid.
+                # Raised when the data is needed. The minibatches before it are valid.
                 _log.debug("%s: not read ahead: %s", self._corpus.name, error)
                 self._next = start
                 return
             room -= nbytes
 
     def _let_go(self, needed: set[int]) -> None:
-        held = sum(int(self._blocks.table.bytes[number]) for number in self._behind)
-        while self._behind and held > _BEHIND_BYTES and self._behind[0] not in needed:
-            number = self._behind.popleft()
-            held -= int(self._blocks.table.bytes[number])
+        nbytes = sum(int(self._blocks.table.bytes[number]) for number in self._past)
+        while self._past and nbytes > _PAST_BYTES and self._past[0] not in needed:
+            number = self._past.popleft()
+            nbytes -= int(self._blocks.table.bytes[number])
             if number in self._fetched:
                 self._drop([number])

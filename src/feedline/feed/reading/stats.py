@@ -17,19 +17,19 @@ class Stats:
         held_bytes: decoded bytes of chunks in private memory; a mapped chunk counts nothing, as its pages belong to
             the file.
         peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and, for each chunk
-            that was being decoded, its stored bytes and three times what it decodes to.
+            that was being decoded, its stored bytes and three times its decoded bytes.
         read_seconds: time spent reading and decoding, summed over threads.
         wait_seconds: time that ``next_minibatch`` waited for chunks.
         transform_seconds: time spent in transforms, summed over threads; decoding pictures is one.
         minibatches, sequences, samples: number delivered to this rank.
         skipped: unreadable sequences skipped by this rank.
         asked_bytes: bytes of local files that were asked for, wherever they were: of mapped files, such as stores, the
-            values that were copied, of others the parts that chunks lie in; 0 where a format does not tell.
+            values that were copied, of others the parts with the chunks; 0 if the format does not know.
         disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them: whole pages, so that it may be
             more than was asked for.
         fetched_bytes, cached_bytes: bytes of chunks that came from object stores, and that the cache of objects had.
-        corpora: what each corpus of a mixture has given since the beginning of the order, over all ranks, beside the
-            share that its weights declare; empty for other corpora.
+        corpora: for each corpus of a mixture, its share of the sequences since the beginning of the order, over all
+            ranks, and the share that its weights declare; empty for other corpora.
     """
 
     chunks_read: int = 0

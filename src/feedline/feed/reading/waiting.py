@@ -1,4 +1,4 @@
-"""Account for waiting for the disk: whether the page cache should keep what is read, and a warning, once, with advice.
+"""Account for waiting for the disk: whether the page cache should keep the data, and a warning, once, with advice.
 
 Waiting is warned of only if it takes most of the time over some seconds: some is normal, above all at the start.
 """
@@ -25,7 +25,7 @@ class Waits:
 
     Args:
         name: name of the corpus.
-        advice: what would help, for the warning.
+        advice: advice for the warning.
     """
 
     def __init__(self, name: str, advice: str) -> None:

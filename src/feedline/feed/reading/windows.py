@@ -1,4 +1,4 @@
-"""Windows of chunks, or of blocks of chunks: read ahead, held in memory while they are in use, then released."""
+"""Windows of chunks, or of blocks: read ahead, held in memory while in use, then released."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from feedline.feed.timeline import WindowPlan
 
 
 class _HeldWindow(NamedTuple):
-    """A window in memory: the slot of each of its chunks, and what to add to indices within it; None: nothing."""
+    """A window in memory.
+
+    Attributes:
+        chunks: int64 (k,), its chunks.
+        slots: (k,), slot of each chunk.
+        first: int64 (k,), offset to add to indices within each chunk; None: no offset.
+    """
 
     chunks: Ints
     slots: Slots
@@ -21,22 +27,22 @@ class _HeldWindow(NamedTuple):
 
 
 class WindowReader(Reader):
-    """Holds the windows that the source uses. What brings their chunks, or blocks, into memory is up to a subclass."""
+    """Holds the windows that the source uses. Subclasses bring their chunks, or blocks, into memory."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[int, ...], _HeldWindow] = {}
 
     @abc.abstractmethod
     def _hold(self, chunks: Ints) -> tuple[Slots, Ints | None]:
-        """Return the slot of each of ``chunks``, and what to add to indices within it, waiting for those missing."""
+        """Wait until all ``chunks`` are in memory. Return their slots, and the offsets of `_HeldWindow.first`."""
 
     @abc.abstractmethod
     def _has_read(self, chunks: Ints) -> bool:
         """Return whether `_hold` would not wait."""
 
     @abc.abstractmethod
-    def _release(self, kept: set[int]) -> None:
-        """Release all chunks that are held, except ``kept``."""
+    def _release(self, needed: set[int]) -> None:
+        """Release all chunks that are held, except those ``needed``."""
 
     @abc.abstractmethod
     def _read_ahead(self, upcoming: Upcoming) -> None:
@@ -78,9 +84,9 @@ class WindowReader(Reader):
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
         """See `Reader.keep`."""
-        kept = {plan.key for plan in plans}
-        if not self._windows.keys() <= kept:
-            self._windows = {key: window for key, window in self._windows.items() if key in kept}
+        keys = {plan.key for plan in plans}
+        if not self._windows.keys() <= keys:
+            self._windows = {key: window for key, window in self._windows.items() if key in keys}
             self._release({chunk for plan in plans for chunk in plan.chunks.tolist()})
         if upcoming is not None:
             self._read_ahead(upcoming)
