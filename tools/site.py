@@ -40,7 +40,7 @@ def pages() -> list[Path]:
     """Return the pages that people wrote, relative to the repository."""
     found = [path.relative_to(ROOT) for path in ROOT.glob("*.md")]
     found += [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")]
-    for top in ("benchmarks", "examples", "native", "src"):
+    for top in ("benchmarks", "examples", "native", "src", "tests"):
         found += [path.relative_to(ROOT) for path in (ROOT / top).rglob("README.md")]
     return sorted(path for path in found if not _OTHERS.intersection(path.parts))
 

@@ -30,12 +30,23 @@ class Loader(yaml.SafeLoader):
 
 Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, tag, node: tag)
 NAV = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)["nav"]  # a subclass of SafeLoader
-SECTIONS = {title: found for section in NAV for title, found in section.items()}
+
+
+def pages_of(entry):
+    """Return the pages of an entry of `nav`: a page, or a list of pages and of titled entries."""
+    if isinstance(entry, str):
+        return [entry]
+    if isinstance(entry, dict):
+        entry = entry.values()
+    return [page for part in entry for page in pages_of(part)]
+
+
+SECTIONS = {title: pages_of(entry) for section in NAV for title, entry in section.items()}
 
 
 def listed():
     """Pages as `nav` has them."""
-    return [page for found in SECTIONS.values() for page in ([found] if isinstance(found, str) else found)]
+    return [page for pages in SECTIONS.values() for page in pages]
 
 
 def linked(text):
@@ -87,10 +98,10 @@ def test_links_lead_to_pages(page):
 
 def test_a_source_is_led_to_the_page_that_shows_it():
     here = site.Path("docs/how-to/packing.md")
-    text = "[a](../../examples/digits.py), [b](../../tests/laws), [c](../index.md#formats), [d](https://x.y/z.py)\n"
+    text = "[a](../../examples/digits.py), [b](../../tests/oracles), [c](../index.md#formats), [d](https://x.y/z.py)\n"
     fence = "```text\n[a](../../examples/digits.py)\n```\n"
     assert site.led(text + fence, here) == (
-        "[a](../../examples/digits.py.md), [b](../../tests/laws/index.md), [c](../index.md#formats), "
+        "[a](../../examples/digits.py.md), [b](../../tests/oracles/index.md), [c](../index.md#formats), "
         f"[d](https://x.y/z.py)\n{fence}"
     )
     assert site.led("[a](../../nowhere.py)", here) == "[a](../../nowhere.py)"
