@@ -1,4 +1,4 @@
-"""`tools/sizes.py` holds the sizes of interfaces, constructors and folders below their limits."""
+"""`tools/sizes.py` keeps sizes of interfaces and folders, and the number of vague names, below their limits."""
 
 import shutil
 import subprocess
@@ -44,15 +44,15 @@ def function(*, one, **options):
 def measured(tmp_path):
     """Run the tool over a package of one module; returns its exit status, and what it says on stderr."""
 
-    def run(**limits):
+    def run(vague=(1, 111), **limits):
         folder = tmp_path / "src" / "feedline" / "feed"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "seam.py").write_text(SEAM)
         (tmp_path / "tools").mkdir(exist_ok=True)
         shutil.copy(SIZES, tmp_path / "tools")
-        (tmp_path / "tools" / "sizes.toml").write_text(
-            "".join(f'[{kind}]\n"{place}" = {limit}\n' for kind, (place, limit) in {**LIMITS, **limits}.items())
-        )
+        sizes = "".join(f'[{kind}]\n"{place}" = {limit}\n' for kind, (place, limit) in {**LIMITS, **limits}.items())
+        names = f'[vague]\nwords = ["one"]\n"public parameters" = {vague[0]}\n"of a thousand names" = {vague[1]}\n'
+        (tmp_path / "tools" / "sizes.toml").write_text(sizes + names)
         ran = subprocess.run([sys.executable, tmp_path / "tools" / "sizes.py"], capture_output=True, text=True)
         return ran.returncode, ran.stderr
 
@@ -84,3 +84,13 @@ def test_a_name_that_is_gone(measured):
     assert status == 1
     assert "expected Gone in" in says
     assert "a limit for the lines of feed" in measured(lines=("other", 3))[1]
+
+
+def test_names_that_say_nothing(measured):
+    """One of the 9 names bound in the module is `one`, a parameter of a public function."""
+    status, says = measured(vague=(0, 111))
+    assert status == 1
+    assert "at most 0 vague names among public parameters, found 1" in says
+    status, says = measured(vague=(1, 110))
+    assert status == 1
+    assert "at most 110 vague names among of a thousand names, found 111" in says

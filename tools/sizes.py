@@ -1,8 +1,9 @@
-"""Print the sizes of interfaces, constructors and folders; fail where one exceeds its limit in `tools/sizes.toml`.
+"""Print the sizes of interfaces, constructors and folders, and count names that say nothing.
 
 usage: sizes.py
 
-A limit is raised in the commit that needs it, which says why. Code lines have neither docstrings nor comments.
+Fails where a figure exceeds its limit in `tools/sizes.toml`. Raise a limit in the commit that needs it, and say why in
+its message. Code lines have neither docstrings nor comments.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ LAYOUT = {
 }
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FACADES = ("cntk", "mxnet")
 
 
 def definition(place: str) -> ast.ClassDef | ast.FunctionDef:
@@ -39,9 +41,9 @@ def definition(place: str) -> ast.ClassDef | ast.FunctionDef:
 
 def members(place: str) -> int:
     """Return the number of public methods, properties and attributes that a class defines."""
-    found = definition(place)
+    cls = definition(place)
     names: set[str] = set()
-    for node in found.body:
+    for node in cls.body:
         if isinstance(node, FUNCTIONS):
             names.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -53,10 +55,10 @@ def members(place: str) -> int:
 
 def parameters(place: str) -> int:
     """Return the number of parameters of a function, or of the constructor of a class."""
-    found = definition(place)
-    if isinstance(found, ast.ClassDef):
-        found = next(node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
-    arguments = found.args
+    function = definition(place)
+    if isinstance(function, ast.ClassDef):
+        function = next(node for node in function.body if isinstance(node, FUNCTIONS) and node.name == "__init__")
+    arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return sum(argument.arg != "self" for argument in every) + (arguments.kwarg is not None)
 
@@ -81,6 +83,43 @@ def lines_of(folder: str) -> int:
     return sum(map(code_lines, files))
 
 
+def bound_names(tree: ast.Module) -> list[str]:
+    """Return the names of parameters and assigned variables, repeats included."""
+    return [
+        node.arg if isinstance(node, ast.arg) else node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    ]
+
+
+def public_parameters(body: list[ast.stmt]) -> list[str]:
+    """Return the parameters of public functions and methods, and of constructors of public classes."""
+    names = []
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            names += public_parameters(node.body)
+        elif isinstance(node, FUNCTIONS) and (not node.name.startswith("_") or node.name == "__init__"):
+            arguments = node.args
+            names += [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return names
+
+
+def vague_names(words: list[str]) -> dict[str, int]:
+    """Count ``words`` among the parameters of public functions, and in a thousand of all names.
+
+    The public functions of the façades have the names of the originals.
+    """
+    public = every = vague = 0
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        names = bound_names(tree)
+        every += len(names)
+        vague += sum(name in words for name in names)
+        if path.relative_to(SOURCE).parts[0] not in FACADES:
+            public += sum(name in words for name in public_parameters(tree.body))
+    return {"public parameters": public, "of a thousand names": round(1000 * vague / every)}
+
+
 MEASURES = {"members": members, "parameters": parameters, "lines": lines_of}
 
 
@@ -99,6 +138,11 @@ def main() -> int:
             print(f"{size:7,} of {limit:7,} {kind:10} {place}")
             if size > limit:
                 exceeded.append(f"at most {limit:,} {kind} in {place}, found {size:,}")
+    for kind, count in vague_names(limits["vague"].pop("words")).items():
+        limit = limits["vague"][kind]
+        print(f"{count:7,} of {limit:7,} vague      {kind}")
+        if count > limit:
+            exceeded.append(f"at most {limit} vague names among {kind}, found {count}")
     for each in exceeded:
         print(f"expected {each}; see tools/sizes.toml", file=sys.stderr)
     return 1 if exceeded else 0
