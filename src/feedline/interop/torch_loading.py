@@ -69,22 +69,9 @@ from_numpy = torch.from_numpy
 
 _COLLATE_MAP = dict(collation.default_collate_fn_map)
 # Element types that NumPy and torch share; torch collates others.
-DTYPES = {
-    np.dtype(name): getattr(torch, torch_name)
-    for name, torch_name in (
-        ("bool", "bool"),
-        ("uint8", "uint8"),
-        ("int8", "int8"),
-        ("int16", "int16"),
-        ("int32", "int32"),
-        ("int64", "int64"),
-        ("float16", "float16"),
-        ("float32", "float32"),
-        ("float64", "float64"),
-        ("complex64", "complex64"),
-        ("complex128", "complex128"),
-    )
-}
+_INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
+_FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
+DTYPES = {np.dtype(name): getattr(torch, name) for name in _INTEGERS + _FLOATS}
 _NUMPY = {dtype: name for name, dtype in DTYPES.items()}
 
 
