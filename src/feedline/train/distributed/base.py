@@ -11,10 +11,10 @@ Costs: one exchange of a few numbers each step, and those of the strategy.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -102,11 +102,9 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
                 self._make_equal()
         return True
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> AbstractContextManager[None]:
         """See `Strategy`."""
-        with self.ranks.step():
-            yield
+        return self.ranks.step()
 
     def reduce(self, own: Contribution) -> Total:
         """See `Strategy`."""

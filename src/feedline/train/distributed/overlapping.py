@@ -49,7 +49,7 @@ class OverlappingStrategy(DistributedStrategy, Overlapping):
             try:
                 yield
             finally:
-                gradients.disarm()
+                gradients.armed = False
 
     def _announce(self) -> Any:
         return self.ranks.exchanges.announce(f"learn by {self.way}")
@@ -66,7 +66,7 @@ class OverlappingStrategy(DistributedStrategy, Overlapping):
             gradients.lay_out(*self._agreed_layout(gradients), self._sums)
         ranks.run(ranks.exchanges.met(gradients.announced or self._announce()))
         works = gradients.send_rest()
-        mine = torch.tensor([*own.numbers(), *gradients.present()], dtype=torch.float64)
+        mine = torch.tensor([*own.numbers(), *map(float, gradients.put)], dtype=torch.float64)
         told, work = ranks.exchanges.begin_gathering(mine)
         ranks.wait([*works, work])
         rows = [row.tolist() for row in told]
@@ -78,9 +78,9 @@ class OverlappingStrategy(DistributedStrategy, Overlapping):
 
         The order is that of a checkpoint, or of an earlier layout; or that of the first rank which has most gradients.
         """
-        mine = self._advised or gradients.order or gradients.readiness()
+        mine = self._advised or gradients.order or gradients.ready
         told = self.ranks.gather_bytes(
-            json.dumps([mine, gradients.added()]).encode(),
+            json.dumps([mine, gradients.added]).encode(),
             f"lay out gradients of {', '.join(f'{tuple(p.shape)} {p.dtype}' for p in self.parameters)}",
         )
         orders, added = zip(*map(json.loads, told), strict=True)

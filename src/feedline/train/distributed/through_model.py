@@ -21,6 +21,7 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
+from feedline.train.distributed.gradients import remove_hooks
 from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, Strategy, Total
 from feedline.train.summary import NOTHING, Summary
 from feedline.train.wrapped import uncompiled
@@ -49,7 +50,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
         inner: Any = uncompiled(model)
         if self._joins and inner.find_unused_parameters:
             self._optional = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            weakref.finalize(self, _remove, _watched(self._optional, self._used))
+            weakref.finalize(self, remove_hooks, _watched(self._optional, self._used))
 
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
@@ -173,11 +174,6 @@ def _watched(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
         parameter.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i))
         for i, parameter in enumerate(parameters)
     ]
-
-
-def _remove(handles: Sequence[Any]) -> None:
-    for handle in handles:
-        handle.remove()
 
 
 class _ZeroLoss(torch.nn.Module):
