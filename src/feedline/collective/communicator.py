@@ -37,14 +37,12 @@ from typing import Any, TypeVar
 import torch
 
 from feedline.collective import interrupts, rendezvous
-from feedline.collective.exchanges import SUMMED, Exchanges, cut, named
+from feedline.collective.exchanges import Exchanges, cut, named
 from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat, wait_for_first_beats
 from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import Rendezvous, answered, gloo_backend, holding, meet, nccl_backend
 from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
-
-__all__ = ["SUMMED", "TIMEOUT_S", "Communicator"]
 
 T = TypeVar("T")
 

@@ -152,7 +152,7 @@ def _dumps(thing: Any) -> bytes:
 
 
 def _initialised(address: str, settings: Mapping[str, str]) -> Any:
-    with _environment(settings):
+    with environment(settings):
         import ray
 
         try:
@@ -171,8 +171,8 @@ def _own() -> PrivateRay | None:
 
 
 @contextlib.contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while Ray reads them."""
+def environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Open a block within which these environment variables are set, for Ray to read."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

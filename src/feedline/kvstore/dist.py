@@ -35,15 +35,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from feedline.collective.buckets import BUCKET_BYTES, Bucket, laid_out
-from feedline.collective.communicator import SUMMED, TIMEOUT_S, Communicator
-from feedline.collective.exchanges import SHARED_BYTES, Waiting, checked_count, digest_of, named
+from feedline.collective.communicator import TIMEOUT_S, Communicator
+from feedline.collective.exchanges import SHARED_BYTES, SUMMED, Waiting, checked_count, digest_of, named
 from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.collective.sums import BucketSums
@@ -188,14 +188,12 @@ class DistStore(KVStore):
         if isinstance(updater, Optimizer):
             what = f"{updater.name} {updater.agreed()}"
 
-        async def set_it() -> None:
-            await self._await_sums()
-            await self._ranks.exchanges.meet(f"set the updater to {what}")
+        def change() -> None:
             self._table.set_updater(updater, self)
             self._states_digest = ""
 
         with self._calling():
-            self._run(set_it())
+            self._run(self._together(f"set the updater to {what}", change))
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
         """See `KVStore`. All workers set the same optimizer."""
@@ -210,14 +208,9 @@ class DistStore(KVStore):
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. Each worker's sum is compressed before it is sent to the others; dense values only."""
         chosen = None if parameters is None else compression(parameters)
-
-        async def set_it() -> None:
-            await self._await_sums()
-            await self._ranks.exchanges.meet(f"compress by {None if chosen is None else chosen.parameters()}")
-            self._table.compress(chosen)
-
+        what = f"compress by {None if chosen is None else chosen.parameters()}"
         with self._calling():
-            self._run(set_it())
+            self._run(self._together(what, lambda: self._table.compress(chosen)))
 
     def save_optimizer_states(self, path: Any, dump_optimizer: bool = False) -> None:
         """See `KVStore`. States are the same on every worker, so one of them saves."""
@@ -238,13 +231,8 @@ class DistStore(KVStore):
 
     def barrier(self) -> None:
         """See `KVStore`."""
-
-        async def barrier() -> None:
-            await self._await_sums()
-            await self._ranks.exchanges.meet("barrier")
-
         with self._calling():
-            self._run(barrier())
+            self._run(self._together("barrier"))
 
     def close(self) -> None:
         """See `KVStore`. Notify peers; those that push afterwards get an error that says so."""
@@ -258,14 +246,6 @@ class DistStore(KVStore):
                 self._table.close(self)
 
     # ---- rounds ---------------------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        self._table.check_open()
-        if self._ranks.abandoned is not None:
-            raise StoreError(
-                "expected a worker that is in step with the others, but this one abandoned an exchange: "
-                f"{self._ranks.abandoned}\n  restart all workers from the last checkpoint"
-            )
 
     @contextlib.contextmanager
     def _calling(self, settled: bool = True) -> Iterator[None]:
@@ -282,7 +262,12 @@ class DistStore(KVStore):
 
     def _complete(self) -> None:
         """Complete a call that Ctrl-C interrupted."""
-        self._check_open()
+        self._table.check_open()
+        if self._ranks.abandoned is not None:
+            raise StoreError(
+                "expected a worker that is in step with the others, but this one abandoned an exchange: "
+                f"{self._ranks.abandoned}\n  restart all workers from the last checkpoint"
+            )
         if not self._table.updating:  # called by an updater, amid an update
             self._ranks.complete()
             self._raise_failure()
@@ -303,11 +288,15 @@ class DistStore(KVStore):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._update_error is not None:
-            try:
-                raise self._update_error
-            finally:
-                self._update_error = None
+        error, self._update_error = self._update_error, None
+        if error is not None:
+            raise error
+
+    async def _together(self, what: str, change: Callable[[], object] = lambda: None) -> None:
+        """Make a change on all workers, once what was pushed before is assigned."""
+        await self._await_sums()
+        await self._ranks.exchanges.meet(what)
+        change()
 
     def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
         about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in given.items())

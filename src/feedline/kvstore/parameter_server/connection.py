@@ -153,8 +153,11 @@ class ServerConnection:
             StoreError: the server does not come back, or its answer is malformed.
             Exception: exception of an updater in an earlier push.
         """
+        import ray
+
         self._send_all()
-        self._settle(MOST_IN_FLIGHT)
+        while self._in_flight and ray.wait([self._in_flight[0].answer], timeout=0)[0]:
+            self._settle_oldest()
         self._send_all()
         self._raise()
 
@@ -163,19 +166,15 @@ class ServerConnection:
 
         If the push was applied but its answer got lost or was without the run, the keys are pulled again.
         """
-        self._send_all()
-        while self._in_flight and self._in_flight[0].number <= number:
-            self._settle_oldest()
-            self._send_all()
-        self._raise()
+        self.drain(number)
         brought, run = self._brought
         self._brought = 0, None
         return run if brought == number else self.answered(self.pull("pull", keys))
 
-    def drain(self) -> None:
-        """Wait until no push is in flight."""
+    def drain(self, number: int | None = None) -> None:
+        """Wait until no push is in flight, or none up to ``number``."""
         self._send_all()
-        while self._in_flight:
+        while self._in_flight and (number is None or self._in_flight[0].number <= number):
             self._settle_oldest()
             self._send_all()
         self._raise()
@@ -207,15 +206,6 @@ class ServerConnection:
             )
             self._in_flight.append(Flight(unsent.number, answer, wanted))
             self._sent = unsent.number
-
-    def _settle(self, flying: int) -> None:
-        """Wait until at most ``flying`` pushes are in flight, and process the answers that have arrived."""
-        import ray
-
-        while self._in_flight:
-            if len(self._in_flight) <= flying and not ray.wait([self._in_flight[0].answer], timeout=0)[0]:
-                return
-            self._settle_oldest()
 
     def _settle_oldest(self) -> None:
         """Wait for the oldest push in flight, and record its outcome."""
@@ -320,7 +310,8 @@ class ServerConnection:
     def _get(self, reference: Any) -> Any:
         import ray
 
-        silence, beat = self._silence(), None
+        # Of a server that was heard just now, or has to start first.
+        silence, beat = Silence(self.timeout_s if self._started else max(self.timeout_s, START_S)), None
         while True:
             try:
                 answer = ray.get(reference, timeout=SLICE_S)
@@ -359,10 +350,6 @@ class ServerConnection:
         except ray.exceptions.RayError:  # what else is wrong, the awaited answer will say
             return False
         return True
-
-    def _silence(self) -> Silence:
-        """Return the silence of a server that was heard just now, or has to start first."""
-        return Silence(self.timeout_s if self._started else max(self.timeout_s, START_S))
 
     def _recover(self, cause: Exception | None) -> None:
         """Wait for the server to come back, so that `flush` continues with the first push that it lacks."""
