@@ -26,6 +26,11 @@ def is_sharded(tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
+def computing_dtype(weight: Any) -> torch.dtype:
+    """Return the dtype in which a rule computes and keeps its state."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
+
+
 def dense_format(tensor: Any) -> Any:
     """Return the memory format in which a tensor has no gaps; None: in none that is known."""
     if tensor.is_contiguous():
