@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from feedline.collective.ranks import Ranks
@@ -22,20 +23,33 @@ from feedline.train.random_states import random_state
 from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
 
 
-class Standing(NamedTuple):
-    """Progress of a run; see the attributes of a session."""
+@dataclass(eq=False, repr=False)
+class Standing:
+    """Progress of a run.
 
-    samples: int
-    minibatches: int
-    sweeps: int
-    scale: float
-    stopped: bool
-    progress_done: int
-    since: Sums
-    validations_done: int
-    validated_at: int
-    validated: Summary | None
-    epoch_sum: Summary
+    Attributes:
+        samples, minibatches, sweeps: numbers of each trained so far.
+        scale: factor of the minibatch size.
+        stopped: whether the training has ended.
+        progress_done: number of progress spans that were reported.
+        since: sums since the last of them.
+        validations_done: number of validations.
+        validated_at: number of minibatches before the last one; -1: there was none.
+        validated: its result.
+        epoch_sum: sums since the last end of an epoch.
+    """
+
+    samples: int = 0
+    minibatches: int = 0
+    sweeps: int = 0
+    scale: float = 1.0
+    stopped: bool = False
+    progress_done: int = 0
+    since: Sums = field(default_factory=Sums)
+    validations_done: int = 0
+    validated_at: int = -1
+    validated: Summary | None = None
+    epoch_sum: Summary = NOTHING
 
 
 class SavedSession(NamedTuple):
