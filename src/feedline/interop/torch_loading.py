@@ -36,7 +36,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils import collate as collation
 from torch.utils.data._utils import worker as workers
-from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data._utils.pin_memory import pin_memory as pinned
 from torch.utils.data.dataloader import _BaseDataLoaderIter as BaseIterator
 from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.dataloader import _InfiniteConstantSampler as EndlessSampler
@@ -59,7 +59,7 @@ __all__ = [
     "TensorDataset",
     "WeightedRandomSampler",
     "graph_settings",
-    "pin_memory",
+    "pinned",
 ]
 
 default_collate = torch.utils.data.default_collate
@@ -310,11 +310,6 @@ def pins(named: str) -> bool:
         "'pin_memory' argument is set as true but no accelerator is found: nothing is pinned", UserWarning, stacklevel=4
     )
     return False
-
-
-def pinned(batch: Any) -> Any:
-    """Return ``batch`` with its tensors in pinned memory; objects with a ``pin_memory`` method pin themselves."""
-    return pin_memory(batch)
 
 
 class Transfer:
