@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from feedline.concurrency.processes import is_running
 from feedline.errors import StateError
 
 NAME = ".lock"
@@ -61,12 +62,8 @@ class Holder(NamedTuple):
         """Whether the process may still run; always true for another host."""
         if self.host != socket.gethostname():
             return True
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
+        if not is_running(self.process):
             return False
-        except PermissionError:
-            pass
         return None in (self.began, began_at(self.process)) or self.began == began_at(self.process)
 
     def __str__(self) -> str:
@@ -110,14 +107,11 @@ class FolderLock:
                 if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
                     raise
                 raise self._no_file() from error
-            try:
-                taken = self._lock(handle)
-            except BaseException:
-                os.close(handle)
-                raise
-            if taken:
-                return handle
-            os.close(handle)  # its holder removed it while we opened it
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, handle)
+                if self._lock(handle):  # else its holder removed it while we opened it
+                    undo.pop_all()
+                    return handle
 
     def _lock(self, handle: int) -> bool:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
