@@ -91,7 +91,8 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         store = distributed.distributed_c10d._get_default_store()
         whole = len(ranks) == distributed.get_world_size()
         name = "all" if whole else "of-" + "-".join(map(str, ranks))
-        host = ranks.index(0) if 0 in ranks and _served_by_rank_0(store) else None
+        served_by_rank_0 = _tcp(store) is not None and os.environ.get(BY_LAUNCHER) != "True"
+        host = ranks.index(0) if 0 in ranks and served_by_rank_0 else None
         return Rendezvous(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
     if group is not None or not under_launcher():
         raise RuntimeError(
@@ -312,10 +313,6 @@ def brief(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _served_by_rank_0(store: Any) -> bool:
-    return _tcp(store) is not None and os.environ.get(BY_LAUNCHER) != "True"
-
-
 # ---- connections --------------------------------------------------------------------------------------------
 
 
@@ -324,7 +321,6 @@ def gloo_backend(store: Any, rank: int, count: int, span: datetime.timedelta) ->
     gloo = torch.distributed.ProcessGroupGloo
     options = gloo._Options()
     options._timeout, options._threads = span, 2
-    """Connect through the interface that ``GLOO_SOCKET_IFNAME`` names, or else the one that routes to the store."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     address = None if interface else _own_address(store)
     if interface:
