@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,19 +52,19 @@ from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
-from feedline.kvstore.base import Key, KVStore, Updater, check_updater
+from feedline.kvstore.base import Key, Updater, check_updater
 from feedline.kvstore.bucket_sums import StoreSums
 from feedline.kvstore.compression import Channel, Compression, compression
 from feedline.kvstore.layout import Layout
-from feedline.kvstore.optimizer_states import load_states, save_states
+from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
-from feedline.kvstore.table import Entry, Group, Table, grouped_ids
+from feedline.kvstore.table import Entry, Group
 
 #: Kinds of values that a worker has for a key; a number from 0 on counts rows.
 DENSE, NOTHING = -1, -2
 
 
-class DistStore(KVStore):
+class DistStore(LocalStore):
     """Synchronous store of several processes; see the module, and `KVStore`.
 
     Args:
@@ -89,8 +90,7 @@ class DistStore(KVStore):
         num_workers: int | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        self.type = type
-        self._table = Table(on_cpu=type == "dist_sync")
+        super().__init__(type)
         self._ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
         self._lock = self._ranks.turn  # a second lock could deadlock two threads
         self._ranks.agree(f"create {type!r}")
@@ -129,13 +129,6 @@ class DistStore(KVStore):
 
     # ---- the six verbs --------------------------------------------------------------------------------------
 
-    def init(self, key: Any, value: Any) -> None:
-        """See `KVStore`."""
-        with self._calling():
-            given = grouped(key, value, "value")
-            self._table.check_new(given)
-            self._make(given)
-
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`. ``value`` None: this worker has no values for these keys."""
         checked_priority(priority)
@@ -160,24 +153,6 @@ class DistStore(KVStore):
             self._push(values, at_once=True)
             self._settle()
             self._table.pull(outs)
-
-    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """See `KVStore`."""
-        checked_priority(priority)
-        given, outs = grouped(key, value, "value"), grouped(key, out, "out")
-        with self._calling():
-            self._table.check_new(given, outs)
-            self._make(given)
-            self._table.pull([(self._table.entries[name], tensors) for name, tensors in outs.items()])
-
-    def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
-        """See `KVStore`."""
-        checked_priority(priority)
-        outs = grouped(key, out, "out")
-        ids = grouped_ids(key, row_ids, outs)
-        with self._lock:
-            self._settle()
-            self._table.pull_rows(outs, ids)
 
     # ---- who updates ----------------------------------------------------------------------------------------
 
@@ -212,22 +187,11 @@ class DistStore(KVStore):
         with self._calling():
             self._run(self._together(what, lambda: self._table.compress(chosen)))
 
-    def save_optimizer_states(self, path: Any, dump_optimizer: bool = False) -> None:
-        """See `KVStore`. States are the same on every worker, so one of them saves."""
+    def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
+        """See `KVStore`. All workers load the same file, which the next push verifies; one of them saves it."""
         with self._calling():
-            self._settle()
-            save_states(path, self._table.optimizer, dump_optimizer)
-
-    def load_optimizer_states(self, path: Any) -> None:
-        """See `KVStore`. All workers load the same file, which the next push verifies."""
-        with self._calling():
-            self._settle()
-            load_states(path, self._table.optimizer, self._table.stored())
+            super().load_optimizer_states(path)
             self._states_digest = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
-
-    def is_capable(self, capability: str) -> bool:
-        """See `KVStore`. It is capable of sums unless an updater is set."""
-        return super().is_capable(capability) or (capability.lower() == "sum" and self._table.updater is None)
 
     def barrier(self) -> None:
         """See `KVStore`."""
@@ -258,6 +222,12 @@ class DistStore(KVStore):
             self._complete()
             if settled:
                 self._send_collected()
+            yield
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        with self._calling():
+            self._settle()
             yield
 
     def _complete(self) -> None:
@@ -366,9 +336,6 @@ class DistStore(KVStore):
             self._collected = []
             raise
         self._collected = self._collected[len(given) :]
-        await self._push_together(about, given, sparse)
-
-    async def _push_together(self, about: str, given: Sequence[PushedValue], sparse: bool) -> None:
         if self._table.compression is not None:
             await self._push_compressed(given)
         elif sparse:
