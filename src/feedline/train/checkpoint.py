@@ -126,8 +126,10 @@ class Checkpoints:
             content = {"feedline": VERSION, "seal": BLANK, "tensors": tie, "state": given}
             if shards is not None:
                 content["shards"] = shards(writing)
-            text = json.dumps(content)
-            _write(writing / STATE, sealed(text.encode(), len(_SEALED)))
+            with open(writing / STATE, "xb") as file:
+                file.write(sealed(json.dumps(content).encode(), len(_SEALED)))
+                file.flush()
+                os.fsync(file.fileno())
             sync(writing)
             writing.rename(target)
         except BaseException:
@@ -234,10 +236,3 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         _log.warning("could not remove %s: %s", path, error)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -22,6 +22,9 @@ from feedline.train.progress import Sums
 from feedline.train.random_states import random_state
 from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
 
+#: Counts of a standing, which are saved under their names.
+_COUNTS = ("samples", "minibatches", "sweeps")
+
 
 @dataclass(eq=False, repr=False)
 class Standing:
@@ -91,21 +94,13 @@ def to_json(
     """
     since, epoch = standing.since.to_json(), summary_to_json(standing.epoch_sum)
     parts = ranks.gather_json({"random": random_state(), "source": source.state_dict(), "since": since, "epoch": epoch})
-    validated = standing.validated
+    validated = None if standing.validated is None else summary_to_json(standing.validated)
     state = {
-        "samples": standing.samples,
-        "minibatches": standing.minibatches,
-        "sweeps": standing.sweeps,
-        "scale": standing.scale,
-        "stopped": standing.stopped,
+        **{name: getattr(standing, name) for name in (*_COUNTS, "scale", "stopped")},
         "source": parts[0]["source"],
         "validation": None if validation is None else validation.state_dict(),
         "progress": [standing.progress_done, parts[0]["since"]],
-        "validated": [
-            standing.validations_done,
-            standing.validated_at,
-            None if validated is None else summary_to_json(validated),
-        ],
+        "validated": [standing.validations_done, standing.validated_at, validated],
         "epoch": parts[0]["epoch"],
         "controllers": [[type(controller).__name__, controller.state_dict()] for controller in controllers],
         "random": [part.pop("random") for part in parts],
@@ -147,17 +142,15 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
     if not scale > 0 or type(stopped) is not bool or (at != -1 and type(at) is not int):
         raise ValueError(f"expected a scale above 0, and whether it was stopped, got {scale!r} and {stopped!r:.40}")
     standing = Standing(
-        whole(state["samples"], "samples"),
-        whole(state["minibatches"], "minibatches"),
-        whole(state["sweeps"], "sweeps"),
-        scale,
-        stopped,
-        whole(done, "progress"),
-        since,
-        whole(validations, "validated"),
-        at if at == -1 else whole(at, "validated"),
-        None if validated is None else summary_from_json(validated, "validated"),
-        epoch,
+        **{name: whole(state[name], name) for name in _COUNTS},
+        scale=scale,
+        stopped=stopped,
+        progress_done=whole(done, "progress"),
+        since=since,
+        validations_done=whole(validations, "validated"),
+        validated_at=at if at == -1 else whole(at, "validated"),
+        validated=maybe(summary_from_json, validated, "validated"),
+        epoch_sum=epoch,
     )
     controllers = listed(state["controllers"], None, "controllers")
     return SavedSession(
