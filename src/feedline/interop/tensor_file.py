@@ -89,7 +89,7 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
             _write(file, tensors, state)
             writing.replace(path)
         except BaseException:
-            if _lies_at(file, writing):
+            if lies_at(file.fileno(), writing):
                 writing.unlink()
             raise
     sync(path.parent)
@@ -106,15 +106,16 @@ def _claimed(path: Path) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "r+b") as file:
             with contextlib.suppress(OSError):  # the file system may have no locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if _lies_at(file, path):
+            if lies_at(handle, path):
                 yield file
                 return
         # Its previous owner has renamed or removed it: try again.
 
 
-def _lies_at(file: BinaryIO, path: Path) -> bool:
+def lies_at(handle: int, path: Path) -> bool:
+    """Return whether an open file is the one at a path."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path, follow_symlinks=False))
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
 

@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from feedline.concurrency.processes import is_running
 from feedline.errors import StateError
+from feedline.interop.tensor_file import lies_at
 
 NAME = ".lock"
 _LARGEST_BYTES = 4096
@@ -93,7 +94,7 @@ class FolderLock:
         handle = self._forget()
         if handle is not None:
             # Removed while held, so that a process that has just opened it notices that the file was replaced.
-            if _is_at(handle, self._path):
+            if lies_at(handle, self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
             os.close(handle)
@@ -125,7 +126,7 @@ class FolderLock:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             locks = False
-        if not _is_at(handle, self._path):
+        if not lies_at(handle, self._path):
             return False
         holder, this = _read(handle), Holder.this()
         if holder is not None:
@@ -171,14 +172,6 @@ def _read(handle: int) -> Holder | None:
         return None
     fits = isinstance(holder.host, str) and type(holder.process) is int and 0 < holder.process < 1 << 31
     return holder if fits else None
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Return whether the open file is the one at the path."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 def began_at(process: int) -> int | None:
