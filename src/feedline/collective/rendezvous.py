@@ -15,7 +15,6 @@ import errno
 import ipaddress
 import os
 import socket
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from feedline.concurrency.jobs import Job
 from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
 from feedline.interop.launchers import launched, where_to_meet
@@ -149,37 +149,25 @@ def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T],
         SilentStoreError: they took longer.
         Exception: exception of ``requests``.
     """
-    found: list[T] = []
-    errors: list[BaseException] = []
-    turn, given_up = threading.Lock(), False
-
-    def make() -> None:
-        try:
-            result = requests()
-        except BaseException as error:
-            errors.append(error)
-            return
-        with turn:
-            found.append(result)
-            late = given_up
-        if late:
-            discard(result)
-
-    thread = begin("rendezvous", make)
+    job = Job(requests)
+    thread = begin("rendezvous", job.run)
     try:
         thread.join(timeout_s + GRACE_S)
-        if thread.is_alive():
+        if not job.done:
             raise SilentStoreError(f"no answer within {timeout_s + GRACE_S:g} s")
-        if errors:
-            raise errors.pop()
     except BaseException:
-        with turn:
-            given_up = True
-            late = list(found)
-        for result in late:
-            discard(result)
+        begin("rendezvous", lambda: _discard(job, discard))
         raise
-    return found[0]
+    try:
+        return job.result()
+    finally:
+        job.error = None  # in a circle with its frames, whose connections would stay open until it is collected
+
+
+def _discard(job: Job[T], discard: Callable[[T], None]) -> None:
+    """Dispose of the result of requests that were given up, when it comes."""
+    with contextlib.suppress(BaseException):  # nobody waits for an error of theirs any more
+        discard(job.result())
 
 
 def under_launcher() -> bool:
