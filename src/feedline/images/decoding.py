@@ -376,7 +376,7 @@ class Work:
                 i = int(self._good[place])
                 self._errors.setdefault(i, DataError(what, stream=stream, hint=decoders.HINT))
         if batches[0][0] is None:
-            refused = sum(batch.fallen_back for _, batch in batches)
+            refused = sum(batch.job.fallen_back for _, batch in batches)
             if refused and not _told_of_refused:
                 _told_of_refused.append(refused)
                 _log.warning(

@@ -22,6 +22,7 @@ import torch.nn.functional as F  # noqa: N812  # its usual name
 from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
+from feedline.concurrency.jobs import Job
 from feedline.concurrency.threads import begin
 from feedline.data.value import DenseValue
 from feedline.errors import DataError
@@ -180,7 +181,6 @@ class PictureJob:
         mean, scale: float32 (channels,), for float32 pictures; None: uint8.
         chw: whether channels come first.
         bad: what could not be decoded, by number, and why.
-        failure: what has ended the job early.
         seconds: time spent.
         fallen_back: JPEGs that the device's decoder refused.
         cancelled: whether nobody waits for it any more.
@@ -201,7 +201,6 @@ class PictureJob:
     scale: NDArray[np.float32] | None = None
     chw: bool = False
     bad: list[tuple[int, str]] = field(default_factory=list, init=False)
-    failure: BaseException | None = field(default=None, init=False)
     seconds: float = field(default=0.0, init=False)
     fallen_back: int = field(default=0, init=False)
     cancelled: bool = field(default=False, init=False)
@@ -209,21 +208,18 @@ class PictureJob:
     _event: Any = field(default=None, init=False)
 
     def run(self) -> None:
-        """Do the job; `failure` says if it cannot be done."""
+        """Do the job."""
         began = time.perf_counter()
         device = torch.device(self.device)
-        try:
-            with torch.no_grad():
-                if device.type == "cuda":
-                    stream = torch.cuda.Stream(device)
-                    with torch.cuda.device(device), torch.cuda.stream(stream):
-                        self._out = self._all()
-                        self._event = torch.cuda.Event()
-                        self._event.record(stream)
-                else:
+        with torch.no_grad():
+            if device.type == "cuda":
+                stream = torch.cuda.Stream(device)
+                with torch.cuda.device(device), torch.cuda.stream(stream):
                     self._out = self._all()
-        except BaseException as error:  # raised by `DevicePictures.result`
-            self.failure = error
+                    self._event = torch.cuda.Event()
+                    self._event.record(stream)
+            else:
+                self._out = self._all()
         self.seconds = time.perf_counter() - began
 
     def finished(self) -> Tensor:
@@ -307,36 +303,32 @@ class DevicePictures:
 
     Args:
         job: what to do.
+
+    Attributes:
+        job: see above.
     """
 
     def __init__(self, job: PictureJob) -> None:
-        self._job = job
-        self._thread = begin("pictures", job.run)
+        self.job, self._work = job, Job(job.run)
+        begin("pictures", self._work.run)
 
     @property
     def seconds(self) -> float:
         """Time spent."""
-        return self._job.seconds
-
-    @property
-    def fallen_back(self) -> int:
-        """JPEGs that the device's decoder refused, so that the processor decoded them."""
-        return self._job.fallen_back
+        return self.job.seconds
 
     def result(self) -> list[tuple[int, str]]:
         """Wait; return what could not be decoded, by number, and why. `out` has zeros there."""
-        self._thread.join()
-        if self._job.failure is not None:
-            raise self._job.failure
-        return self._job.bad
+        self._work.result()
+        return self.job.bad
 
     @property
     def out(self) -> Tensor:
         """The pictures, safe to use on the current stream, once `result` has returned."""
-        return self._job.finished()
+        return self.job.finished()
 
     def __del__(self) -> None:
-        self._job.cancelled = True
+        self.job.cancelled = True
 
 
 def _changed(picture: Tensor, kinds: list[int], params: list[float]) -> Tensor:
