@@ -75,6 +75,9 @@ class DistStore(LocalStore):
         num_workers: number of workers, with ``address``.
         timeout: seconds to wait for other workers. They have at least five minutes to start.
 
+    Attributes:
+        ranks: communicator of the workers. Exchanges through it come in one order with the store's on every worker.
+
     Raises:
         RuntimeError: neither a process group nor an address is known.
         StoreError: a worker did not arrive in time.
@@ -91,9 +94,9 @@ class DistStore(LocalStore):
         timeout: float = TIMEOUT_S,
     ) -> None:
         super().__init__(type)
-        self._ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
-        self._lock = self._ranks.turn  # a second lock could deadlock two threads
-        self._ranks.agree(f"create {type!r}")
+        self.ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
+        self._lock = self.ranks.turn  # a second lock could deadlock two threads
+        self.ranks.agree(f"create {type!r}")
         #: Values pushed and not yet sent, in the order of the pushes; each key once.
         self._collected: list[PushedValue] = []
         #: Buffers for the codes of all workers.
@@ -108,24 +111,19 @@ class DistStore(LocalStore):
     @property
     def rank(self) -> int:
         """Number of this worker, from 0."""
-        return self._ranks.rank
+        return self.ranks.rank
 
     @property
     def num_workers(self) -> int:
         """Number of workers that share the store."""
-        return self._ranks.count
-
-    @property
-    def ranks(self) -> Communicator:
-        """Communicator of the workers. Exchanges through it come in one order with the store's on every worker."""
-        return self._ranks
+        return self.ranks.count
 
     def bucket_sums(self, buckets: Sequence[Bucket]) -> BucketSums:
         """Return what adds up buckets over the workers, in the way that this store sends values, without keys.
 
         For strategies of distributed learning, within a `Communicator.step` of `ranks`.
         """
-        return StoreSums(self._ranks.exchanges, self._table, buckets)
+        return StoreSums(self.ranks.exchanges, self._table, buckets)
 
     # ---- the six verbs --------------------------------------------------------------------------------------
 
@@ -206,7 +204,7 @@ class DistStore(LocalStore):
                     with contextlib.suppress(StoreError):
                         self._settle()  # peers may be waiting for this worker's part
             finally:
-                self._ranks.close()
+                self.ranks.close()
                 self._table.close(self)
 
     # ---- rounds ---------------------------------------------------------------------------------------------
@@ -233,13 +231,13 @@ class DistStore(LocalStore):
     def _complete(self) -> None:
         """Complete a call that Ctrl-C interrupted."""
         self._table.check_open()
-        if self._ranks.abandoned is not None:
+        if self.ranks.abandoned is not None:
             raise StoreError(
                 "expected a worker that is in step with the others, but this one abandoned an exchange: "
-                f"{self._ranks.abandoned}\n  restart all workers from the last checkpoint"
+                f"{self.ranks.abandoned}\n  restart all workers from the last checkpoint"
             )
         if not self._table.updating:  # called by an updater, amid an update
-            self._ranks.complete()
+            self.ranks.complete()
             self._raise_failure()
 
     def _send_collected(self) -> None:
@@ -254,7 +252,7 @@ class DistStore(LocalStore):
             self._run(self._await_sums())
 
     def _run(self, exchange: Coroutine[Any, Any, None]) -> None:
-        self._ranks.run(exchange)
+        self.ranks.run(exchange)
         self._raise_failure()
 
     def _raise_failure(self) -> None:
@@ -265,7 +263,7 @@ class DistStore(LocalStore):
     async def _together(self, what: str, change: Callable[[], object] = lambda: None) -> None:
         """Make a change on all workers, once what was pushed before is assigned."""
         await self._await_sums()
-        await self._ranks.exchanges.meet(what)
+        await self.ranks.exchanges.meet(what)
         change()
 
     def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
@@ -277,8 +275,8 @@ class DistStore(LocalStore):
 
     async def _make_together(self, about: str, made: Sequence[Entry]) -> None:
         await self._await_sums()
-        await self._ranks.exchanges.meet(f"init {about}")
-        await self._ranks.exchanges.broadcast([entry.stored for entry in made if entry.stored.numel()])
+        await self.ranks.exchanges.meet(f"init {about}")
+        await self.ranks.exchanges.broadcast([entry.stored for entry in made if entry.stored.numel()])
         like = [entry.stored for entry in made]
         for held, sums in zip(laid_out(like), laid_out(like), strict=True):
             held.fill(like)
@@ -322,7 +320,7 @@ class DistStore(LocalStore):
 
     async def _push_collected(self) -> None:
         """Let travel what all workers have collected, in their common order."""
-        given, exchanges = self._collected, self._ranks.exchanges
+        given, exchanges = self._collected, self.ranks.exchanges
         about = self._about(given)
         try:
             rows = await exchanges.meet(about, [len(given), digest_of(about), float(_has_rows(given))], kind="push")
@@ -356,7 +354,7 @@ class DistStore(LocalStore):
             first, total = run[0].merged, sum(entry.merged.numel() for entry in run)
             if total:
                 flat = first.as_strided((total,), (1,))
-                self._in_flight.append((self._ranks.exchanges.sum(flat), run))
+                self._in_flight.append((self.ranks.exchanges.sum(flat), run))
 
     def _lay_together(self, entries: Sequence[Entry]) -> None:
         """Move keys created one by one, and pushed together, to shared buffers."""
@@ -395,7 +393,7 @@ class DistStore(LocalStore):
             await self._update_together(sums)
 
     async def _update_together(self, sums: Sequence[tuple[Entry, Any]]) -> None:
-        exchanges = self._ranks.exchanges
+        exchanges = self.ranks.exchanges
         undo = None
         try:
             undo = self._table.update(sums)
@@ -435,8 +433,8 @@ class DistStore(LocalStore):
         sent, layout = _codes_in_a_row([entry.channels[0] for entry in entries])
         if sent.numel():
             if self._rows is None or self._rows[0].shape != sent.shape or self._rows[0].device != sent.device:
-                self._rows = [torch.empty_like(sent) for _ in range(self._ranks.count)]
-            works = self._ranks.exchanges.begin_sharing(sent, self._rows)
+                self._rows = [torch.empty_like(sent) for _ in range(self.ranks.count)]
+            works = self.ranks.exchanges.begin_sharing(sent, self._rows)
             codes, left = [layout.views(row) for row in self._rows], list(range(len(entries)))
             # What has arrived is decoded while the rest travels.
             for arrived, work in enumerate(works, 1):
@@ -455,7 +453,7 @@ class DistStore(LocalStore):
 
     async def _push_rows(self, about: str, given: Sequence[PushedValue]) -> None:
         """Push where some worker has rows: keys for which no worker has dense values are exchanged as rows."""
-        exchanges = self._ranks.exchanges
+        exchanges = self.ranks.exchanges
         await self._await_sums()
         kinds = [DENSE if one.dense else NOTHING if one.rows is None else one.rows._nnz() for one in given]
         everywhere = await exchanges.meet(f"rows of {about}", [float(kind) for kind in kinds])
@@ -485,8 +483,8 @@ class DistStore(LocalStore):
         if most == 0:
             everything = [torch.sparse_coo_tensor(ids[None], values, stored.shape)]
         else:
-            all_ids = await self._ranks.exchanges.gather_tensors(ids)
-            all_values = await self._ranks.exchanges.gather_tensors(values)
+            all_ids = await self.ranks.exchanges.gather_tensors(ids)
+            all_values = await self.ranks.exchanges.gather_tensors(values)
             for r, (found, count) in enumerate(zip(all_ids, counts, strict=True)):
                 try:
                     rows.check_ids(entry.key, found[:count], len(stored))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+Tensors = list[torch.Tensor]
 #: Types of native updates.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from feedline import _native
-from feedline.updates.arrays import TYPES, dense_format, is_plain, is_sharded
+from feedline.updates.arrays import TYPES, Tensors, dense_format, is_plain, is_sharded
 
-Tensors = list[torch.Tensor]
 #: A number, or a tensor of one on a gradient's device.
 Factor = Any
 

@@ -14,11 +14,9 @@ import torch
 from torch.autograd.graph import increment_version
 
 from feedline import _native
-from feedline.updates.arrays import PLAIN_TYPES, TYPES, computing_dtype, dense_format, is_plain
+from feedline.updates.arrays import PLAIN_TYPES, TYPES, Tensors, computing_dtype, dense_format, is_plain
 from feedline.updates.formulas import Formula
 from feedline.updates.stages import PLAIN, Factor, UpdateStages, finish, prepared
-
-Tensors = list[torch.Tensor]
 
 #: Whether native code can look at tensors itself, in a tenth of the time that takes from Python; torch 2.10 and later.
 _EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
