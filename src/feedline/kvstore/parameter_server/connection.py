@@ -62,7 +62,6 @@ class Push(NamedTuple):
         run: bytes of the values, or a reference to them in Ray's memory.
         wanted: keys to pull with it.
         size: bytes of the values.
-        end: bytes of all pushes up to and including this one.
     """
 
     number: int
@@ -70,7 +69,6 @@ class Push(NamedTuple):
     run: Any
     wanted: Sequence[Key]
     size: int
-    end: int
 
 
 class Flight(NamedTuple):
@@ -111,7 +109,8 @@ class ServerConnection:
         self.actor, self._worker, self._log_bytes = actor, worker, log_bytes
         self._name, self._place = f"server {index} of {count}", ""
         self._log: deque[Push] = deque()
-        self._last = Push(0, (), None, (), 0, 0)
+        self._size = 0  # bytes in the log
+        self._last = Push(0, (), None, (), 0)
         #: Numbers of pushes: the last one sent to the current server process; the last one whose outcome is known; the
         #: last one that is lost; the one that tells the server to skip those.
         self._sent, self._heard, self._lost_to, self._skip = 0, 0, 0, 0
@@ -138,12 +137,12 @@ class ServerConnection:
 
         size = run.nbytes
         kept = ray.put(run) if size > INLINE_BYTES else run.copy()
-        last = self._last
-        self._last = Push(last.number + 1, items, kept, wanted, size, last.end + size)
+        self._last = Push(self._last.number + 1, items, kept, wanted, size)
         self._log.append(self._last)
+        self._size += size
         # A push that was never sent stays, however long the log.
         while self._size > self._log_bytes and len(self._log) > 1 and self._log[0].number <= self._sent:
-            self._log.popleft()
+            self._size -= self._log.popleft().size
         return self._last.number
 
     def flush(self) -> None:
@@ -178,11 +177,6 @@ class ServerConnection:
             self._settle_oldest()
             self._send_all()
         self._raise()
-
-    @property
-    def _size(self) -> int:
-        """Bytes in the log."""
-        return self._last.end - self._log[0].end + self._log[0].size if self._log else 0
 
     def _send_all(self) -> None:
         while self._sent < self._last.number:
@@ -237,7 +231,7 @@ class ServerConnection:
 
     def _note(self, answer: Answer | Greeting) -> None:
         while self._log and self._log[0].number <= answer.durable:
-            self._log.popleft()
+            self._size -= self._log.popleft().size
         if isinstance(answer, Answer) and answer.trouble != self._trouble:
             self._trouble = answer.trouble
             if self._trouble:

@@ -392,11 +392,9 @@ class AsyncStore(KVStore):
         """Send a push to the servers that hold its keys; returns its number at each."""
         wanted = {server: [o[0].key for o in asked] for server, asked in by_server(outs).items()}
         numbers = {}
-        for server, message in self._encoder.messages(groups).items():
-            message.layout.write(message.run, message.sources)
-            asked = wanted.get(server, [])
-            numbers[server] = self._links[server].keep(message.items, message.run.numpy(), asked)
-            self._encoder.sent(server, message)
+        for server, (items, run) in self._encoder.messages(groups).items():
+            numbers[server] = self._links[server].keep(items, run.numpy(), wanted.get(server, []))
+            self._encoder.sent(server, items)
         # The push is in every replay log: whatever an earlier one raises from here on, it will be sent.
         for server in numbers:
             self._links[server].flush()

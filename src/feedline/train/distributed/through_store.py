@@ -79,7 +79,6 @@ class ThroughStore(DataParallel):
         return super()._reduce(own)
 
     def _sums(self, buckets: Sequence[Bucket]) -> BucketSums:
-        sums: BucketSums
         if isinstance(self._store, DistStore):
             sums = self._store.bucket_sums(buckets)
         else:
