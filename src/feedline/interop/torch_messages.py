@@ -6,12 +6,14 @@ there is no copy but the message's own. All others (sparse, quantised, nested, o
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+
+_NUMPY = {torch.from_numpy(np.empty(0, code)).dtype for code in "?bhilBHILefdFD"}
+"""dtypes that NumPy has too, by its codes; others (bfloat16, float8, ...) travel as integers of the same size."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -34,7 +36,7 @@ def reducers(reduce: Reduce) -> dict[Any, Callable[[Any], Any]]:
         if not plain or (value.requires_grad and not value.is_leaf):
             return value.__reduce_ex__(5)
         dtype = value.dtype
-        if _in_numpy(dtype):
+        if dtype in _NUMPY:
             make, arguments = reduce(value.detach().numpy())
             return (_tensor, (make, *arguments)) if not value.requires_grad else (_leaf, (make, *arguments))
         integers = _INTEGERS.get(dtype.itemsize)
@@ -44,16 +46,6 @@ def reducers(reduce: Reduce) -> dict[Any, Callable[[Any], Any]]:
         return _other, (dtype, value.requires_grad, make, *arguments)
 
     return {torch.Tensor: tensor}
-
-
-@functools.cache
-def _in_numpy(dtype: torch.dtype) -> bool:
-    """Return whether NumPy has a dtype, too; others (bfloat16, float8, ...) travel as integers of the same size."""
-    try:
-        torch.empty(0, dtype=dtype).numpy()
-    except TypeError:
-        return False
-    return True
 
 
 def _tensor(make: Any, *arguments: Any) -> torch.Tensor:
