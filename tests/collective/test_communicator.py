@@ -80,7 +80,10 @@ def sent(rank, dtype):
     collective = Communicator()
     told = torch.full((3,), 1 - rank).to(dtype)
     collective.broadcast([told])
-    gathered = [one.double().tolist() for one in collective.gather_tensors(torch.full((2,), rank).to(dtype))]
+    gathered = [
+        one.double().tolist()
+        for one in collective.run(collective.exchanges.gather_tensors(torch.full((2,), rank).to(dtype)))
+    ]
     try:
         total = torch.ones(2).to(dtype)
         collective.wait([collective.sum(total)])

@@ -11,7 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from feedline import _native
-from feedline.updates import UpdateStages, clipping_factors, complement, formulas, global_clipping_factor, update
+from feedline.updates import formulas
+from feedline.updates.formulas import complement
+from feedline.updates.stages import UpdateStages, clipping_factors, global_clipping_factor
+from feedline.updates.update import update
 
 FORMULAS = {
     kind.native: kind
@@ -102,7 +105,7 @@ def numbers(shape, seed, dtype=torch.float64):
 
 
 def states_of(name, shape, seed, dtype=torch.float64):
-    found = [numbers(shape, seed + k, dtype) for k in range(FORMULAS[name].states)]
+    found = [numbers(shape, seed + k, dtype) for k in range(_native.UPDATE_RULES[name][0])]
     if name == "centered_rmsprop":
         found[0] = found[1] ** 2 + 0.5
     elif name.endswith("rmsprop"):
@@ -125,7 +128,8 @@ def assert_alike(ours, theirs, dtype):
 
 
 def test_classes_have_the_numbers_of_the_native_rules():
-    assert {name: (kind.states, len(fields(name))) for name, kind in FORMULAS.items()} == _native.UPDATE_RULES
+    native = {name: count for name, (_, count) in _native.UPDATE_RULES.items()}
+    assert {name: len(fields(name)) for name in FORMULAS} == native
 
 
 @every
@@ -146,7 +150,7 @@ def test_native_code_does_what_torch_does(name, data, stages, dtype, sizes, nois
     results = []
     for made in (torch.clone, with_gaps):
         weights = [made(weight) for weight in start]
-        states = [[made(of[k]) for of in kept] for k in range(formula.states)]
+        states = [[made(state) for state in of] for of in zip(*kept, strict=True)]
         copies = [torch.zeros(size, dtype=torch.bfloat16) for size in sizes]
         update(
             formula,
@@ -213,7 +217,7 @@ def test_sums_over_many_pieces_are_those_of_the_whole(name, sizes):
             made = torch.clone if threads else with_gaps
             weights = [made(numbers(size, i)) for i, size in enumerate(sizes)]
             kept = [states_of(name, size, 10 + 10 * i) for i, size in enumerate(sizes)]
-            states = [[made(of[k]) for of in kept] for k in range(formula.states)]
+            states = [[made(state) for state in of] for of in zip(*kept, strict=True)]
             update(formula, weights, [numbers(size, 50 + i) for i, size in enumerate(sizes)], states)
             found.append(weights)
     finally:

@@ -37,14 +37,12 @@ from typing import Any, TypeVar
 import torch
 
 from feedline.collective import interrupts, rendezvous
-from feedline.collective.exchanges import SUMMED, Exchanges, cut, named
+from feedline.collective.exchanges import Exchanges, cut, named
 from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat, wait_for_first_beats
 from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import Rendezvous, answered, gloo_backend, holding, meet, nccl_backend
 from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
-
-__all__ = ["SUMMED", "TIMEOUT_S", "Communicator"]
 
 T = TypeVar("T")
 
@@ -94,6 +92,7 @@ class Communicator:
         turn: lock that is held during an exchange.
         exchanges: coroutines for `run`.
         pulse: heartbeat of this rank, which counts its exchanges.
+        abandoned: reason why this rank abandoned an exchange; None if it did not.
 
     Raises:
         RuntimeError: no ranks are known.
@@ -114,7 +113,7 @@ class Communicator:
             raise ValueError(f"expected a timeout above 0 s, got {timeout_s}")
         if not torch.distributed.is_available():
             raise RuntimeError("expected torch with torch.distributed, got a build without it")
-        self.timeout_s = float(timeout_s)
+        self.timeout_s, self._span = float(timeout_s), datetime.timedelta(seconds=timeout_s)
         place = meet(group, address, rank, count, self._span)
         self.rank, self.count = place.rank, place.count
         with holding(place):
@@ -122,7 +121,7 @@ class Communicator:
                 lambda: _entered(place), self.timeout_s, lambda entered: entered[1].disconnect()
             )
         self._broken: str | None = None
-        self._abandoned: str | None = None
+        self.abandoned: str | None = None
         self._serves = place.host == self.rank
         #: Resources released by `close`: the store, and a backend for each kind of tensor.
         self._held: dict[str, Any] = {"store": store}
@@ -131,12 +130,11 @@ class Communicator:
         #: Exchange that Ctrl-C interrupted; it is completed before any other.
         self._left: _PendingExchange | None = None
         ours = weakref.proxy(self)
-        self.exchanges = Exchanges(
-            self.rank,
-            self.count,
-            lambda tensor, method, *arguments: ours._begin(tensor, method, *arguments),
-            lambda what: ours._tell(what),
-        )
+
+        def begin_exchange(tensor: Any, method: str, *arguments: Any) -> Any:
+            return ours._begin(tensor, method, *arguments)
+
+        self.exchanges = Exchanges(self.rank, self.count, begin_exchange, self.pulse)
         self._backend("gloo")
 
     # ---- exchanges --------------------------------------------------------------------------------------------
@@ -171,10 +169,6 @@ class Communicator:
     def barrier(self) -> None:
         """Wait until every rank has arrived."""
         self.gather([], "barrier")
-
-    def gather_tensors(self, own: Any) -> list[Any]:
-        """Gather a contiguous tensor from every rank, by rank; all of one shape and dtype."""
-        return self.run(self.exchanges.gather_tensors(own))
 
     def sum(self, tensor: Any) -> Any:
         """Start to sum a contiguous tensor over all ranks, in place; within a `step`, after another exchange of it.
@@ -255,11 +249,6 @@ class Communicator:
                     self._leave(error)
                 raise
 
-    @property
-    def abandoned(self) -> str | None:
-        """Reason why this rank abandoned an exchange; None if it did not."""
-        return self._abandoned
-
     def _complete(self) -> None:
         if self._left is not None:
             if self._left.running:
@@ -305,9 +294,9 @@ class Communicator:
         if self._left is not None:
             self._left.exchange.close()
             self._left = None
-        self._abandoned = f"{type(error).__name__} in the middle of {self.pulse.doing!r}"
-        self._broken = f"this rank abandoned an exchange: {self._abandoned}"
-        self.pulse.leave(f"{LEFT} {self._abandoned}")
+        self.abandoned = f"{type(error).__name__} in the middle of {self.pulse.doing!r}"
+        self._broken = f"this rank abandoned an exchange: {self.abandoned}"
+        self.pulse.leave(f"{LEFT} {self.abandoned}")
         # Closing backends wakes peers that wait for this rank, but may itself wait for them.
         backends = [self._held.pop(name) for name in ("gloo", "nccl") if name in self._held]
         begin("leave", backends.clear)
@@ -352,10 +341,6 @@ class Communicator:
 
     # ---- torch.distributed ------------------------------------------------------------------------------------
 
-    @property
-    def _span(self) -> datetime.timedelta:
-        return datetime.timedelta(seconds=self.timeout_s)
-
     def _begin(self, tensor: Any, method: str, *arguments: Any) -> Any:
         """Start an exchange through the backend for a tensor."""
         if self._broken is not None:
@@ -367,9 +352,6 @@ class Communicator:
             return begin(*arguments)
         except RuntimeError as error:
             raise self._failure(error) from None
-
-    def _tell(self, what: str) -> None:
-        self.pulse.doing = what
 
     def _wait_for(self, work: Any) -> None:
         told = False

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from feedline.collective.buckets import laid_out
+from feedline.collective.heartbeat import Heartbeat
 from feedline.errors import StoreError
 
 #: Dtypes that both gloo and NCCL sum. Complex numbers are summed as pairs; all other dtypes are only sent as bytes.
@@ -79,15 +80,15 @@ class Exchanges:
         count: number of ranks.
         begin: function ``begin(tensor, method, *arguments)`` that starts a method of the tensor's backend, and returns
             its work.
-        doing: function called with a description of each exchange.
+        pulse: heartbeat of this rank, which tells others in which exchange it is.
 
     Attributes:
         count: number of ranks.
         begin: see above.
     """
 
-    def __init__(self, rank: int, count: int, begin: Callable[..., Any], doing: Callable[[str], None]) -> None:
-        self._rank, self.count, self.begin, self._doing = rank, count, begin, doing
+    def __init__(self, rank: int, count: int, begin: Callable[..., Any], pulse: Heartbeat) -> None:
+        self._rank, self.count, self.begin, self._pulse = rank, count, begin, pulse
 
     # ---- numbers and text -------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class Exchanges:
 
     def announce(self, what: str, numbers: Sequence[float] = (), kind: str | None = None) -> Announcement:
         """Begin to `meet`, without waiting for the others; `met` ends it."""
-        self._doing(what)
+        self._pulse.doing = what
         text = what.encode(errors="backslashreplace")
         digest = digest_of(what if kind is None else kind)
         inline = list(numbers) if len(numbers) <= FRAME - _HEAD else []

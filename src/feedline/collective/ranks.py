@@ -109,10 +109,6 @@ class Ranks:
         if tensors and not self.alone:
             self._connected().broadcast(tensors)
 
-    def barrier(self) -> None:
-        """Wait until every rank has arrived."""
-        self.gather([0.0])
-
     def close(self) -> None:
         """Close the connections created here; those of a strategy stay open."""
         if self._own is not None:

@@ -15,7 +15,6 @@ import errno
 import ipaddress
 import os
 import socket
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from feedline.concurrency.jobs import Job
 from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
 from feedline.interop.launchers import launched, where_to_meet
@@ -91,7 +91,8 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         store = distributed.distributed_c10d._get_default_store()
         whole = len(ranks) == distributed.get_world_size()
         name = "all" if whole else "of-" + "-".join(map(str, ranks))
-        host = ranks.index(0) if 0 in ranks and _served_by_rank_0(store) else None
+        served_by_rank_0 = _tcp(store) is not None and os.environ.get(BY_LAUNCHER) != "True"
+        host = ranks.index(0) if 0 in ranks and served_by_rank_0 else None
         return Rendezvous(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
     if group is not None or not under_launcher():
         raise RuntimeError(
@@ -148,37 +149,25 @@ def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T],
         SilentStoreError: they took longer.
         Exception: exception of ``requests``.
     """
-    found: list[T] = []
-    errors: list[BaseException] = []
-    turn, given_up = threading.Lock(), False
-
-    def make() -> None:
-        try:
-            result = requests()
-        except BaseException as error:
-            errors.append(error)
-            return
-        with turn:
-            found.append(result)
-            late = given_up
-        if late:
-            discard(result)
-
-    thread = begin("rendezvous", make)
+    job = Job(requests)
+    thread = begin("rendezvous", job.run)
     try:
         thread.join(timeout_s + GRACE_S)
-        if thread.is_alive():
+        if not job.done:
             raise SilentStoreError(f"no answer within {timeout_s + GRACE_S:g} s")
-        if errors:
-            raise errors.pop()
     except BaseException:
-        with turn:
-            given_up = True
-            late = list(found)
-        for result in late:
-            discard(result)
+        begin("rendezvous", lambda: _discard(job, discard))
         raise
-    return found[0]
+    try:
+        return job.result()
+    finally:
+        job.error = None  # in a circle with its frames, whose connections would stay open until it is collected
+
+
+def _discard(job: Job[T], discard: Callable[[T], None]) -> None:
+    """Dispose of the result of requests that were given up, when it comes."""
+    with contextlib.suppress(BaseException):  # nobody waits for an error of theirs any more
+        discard(job.result())
 
 
 def under_launcher() -> bool:
@@ -312,10 +301,6 @@ def brief(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _served_by_rank_0(store: Any) -> bool:
-    return _tcp(store) is not None and os.environ.get(BY_LAUNCHER) != "True"
-
-
 # ---- connections --------------------------------------------------------------------------------------------
 
 
@@ -324,7 +309,6 @@ def gloo_backend(store: Any, rank: int, count: int, span: datetime.timedelta) ->
     gloo = torch.distributed.ProcessGroupGloo
     options = gloo._Options()
     options._timeout, options._threads = span, 2
-    """Connect through the interface that ``GLOO_SOCKET_IFNAME`` names, or else the one that routes to the store."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     address = None if interface else _own_address(store)
     if interface:

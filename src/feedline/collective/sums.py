@@ -9,8 +9,9 @@ Nothing here sends a frame: an exchange that did (`Exchanges.announce`) has to c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,37 +19,45 @@ from feedline.collective.buckets import Bucket
 from feedline.collective.exchanges import Exchanges
 
 
-class BucketSums(Protocol):
-    """See the module.
+class BucketSums(ABC):
+    """See the module. By default tensors stand in their buckets as they are.
+
+    Args:
+        buckets: buckets in the order in which they are sent.
 
     Attributes:
-        buckets: buckets in the order in which they are sent.
-        in_place: whether a view represents its tensor once it was put, so that changes before it is sent take effect.
-        code: encoding in which tensors are sent, in JSON types; None: unchanged.
+        buckets: see above.
     """
 
-    buckets: Sequence[Bucket]
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self.buckets = buckets
 
     @property
     def in_place(self) -> bool:
-        """See the class."""
-        ...
+        """Whether a view represents its tensor once it was put, so that changes before it is sent take effect."""
+        return True
 
     @property
     def code(self) -> dict[str, Any] | None:
-        """See the class."""
-        ...
+        """Encoding in which tensors are sent, in JSON types; None: unchanged."""
+        return None
 
     def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """Take over a tensor of this rank, for a slot of a bucket."""
+        """Take over a tensor of this rank, for a slot of a bucket. Costs a copy, unless it is in its place already."""
+        view = self.buckets[bucket].views[slot]
+        if tensor.data_ptr() != view.data_ptr():
+            with torch.no_grad():
+                view.copy_(tensor)
 
     def lack(self, bucket: int, slot: int) -> None:
         """Take zeros for a slot of a bucket."""
+        self.put(bucket, slot, self.buckets[bucket].views[slot].zero_())
 
+    @abstractmethod
     def send(self, bucket: int) -> list[Any]:
         """Begin to exchange a bucket; returns works in flight."""
 
-    def finish(self, kept: Callable[[int], bool]) -> None:
+    def finish(self, kept: Callable[[int], bool]) -> None:  # noqa: B027  # sums that arrive in place are there
         """Make sums of what has arrived.
 
         Args:
@@ -57,50 +66,18 @@ class BucketSums(Protocol):
 
     def held_back(self) -> dict[int, Any]:
         """Return what this rank has put and not sent yet, by index among those that were laid out; not copied."""
-        ...
+        return {}
 
-    def hold_back(self, held: Mapping[int, Any]) -> None:
+    def hold_back(self, held: Mapping[int, Any]) -> None:  # noqa: B027  # nothing is held back in place
         """Let this be what `held_back` returns; nothing is held back of what is not in it."""
 
 
-class InPlaceSums:
-    """Tensors that stand in their buckets as they are.
-
-    Args:
-        buckets: in the order in which they are sent.
-    """
-
-    in_place = True
-    code: dict[str, Any] | None = None
-
-    def __init__(self, buckets: Sequence[Bucket]) -> None:
-        self.buckets = buckets
-
-    def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """See `BucketSums`. Costs a copy, unless the tensor is in its place already."""
-        view = self.buckets[bucket].views[slot]
-        if tensor.data_ptr() != view.data_ptr():
-            with torch.no_grad():
-                view.copy_(tensor)
-
-    def lack(self, bucket: int, slot: int) -> None:
-        """See `BucketSums`."""
-        self.buckets[bucket].views[slot].zero_()
-
-    def held_back(self) -> dict[int, Any]:
-        """See `BucketSums`."""
-        return {}
-
-    def hold_back(self, held: Mapping[int, Any]) -> None:
-        """See `BucketSums`."""
-
-
-class PlainSums(InPlaceSums):
+class PlainSums(BucketSums):
     """Each bucket is added up in place by an all-reduce.
 
     Args:
         exchanges: of the ranks.
-        buckets: see `InPlaceSums`.
+        buckets: see `BucketSums`.
     """
 
     def __init__(self, exchanges: Exchanges, buckets: Sequence[Bucket]) -> None:
@@ -110,6 +87,3 @@ class PlainSums(InPlaceSums):
     def send(self, bucket: int) -> list[Any]:
         """See `BucketSums`."""
         return [self._exchanges.sum(self.buckets[bucket].flat)]
-
-    def finish(self, kept: Callable[[int], bool]) -> None:
-        """See `BucketSums`: the sums are there."""

@@ -332,7 +332,7 @@ class Work:
             return decode_pixels(data, header, color=color, upright=wanted.upright, max_pixels=wanted.max_pixels)
 
         swapped = {i: found[:, :, ::-1] if wanted.color == "BGR" else found for i, found in pixels.items()}
-        return None, torch_pictures().DevicePictures(
+        job = torch_pictures().PictureJob(
             encoded.data,
             encoded.bounds,
             swapped,
@@ -345,6 +345,7 @@ class Work:
             upright=wanted.upright,
             **output,
         )
+        return None, torch_pictures().DevicePictures(job)
 
     def _moved(self, sizes: Sizes, programs: list[Program]) -> Value:
         assert self._decoding.boxes is not None
@@ -375,7 +376,7 @@ class Work:
                 i = int(self._good[place])
                 self._errors.setdefault(i, DataError(what, stream=stream, hint=decoders.HINT))
         if batches[0][0] is None:
-            refused = sum(batch.fallen_back for _, batch in batches)
+            refused = sum(batch.job.fallen_back for _, batch in batches)
             if refused and not _told_of_refused:
                 _told_of_refused.append(refused)
                 _log.warning(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
 
 #: Names of dimensions whose ranks read different samples. Any other is taken for one whose ranks read the same.
 DATA = frozenset(
@@ -42,7 +41,8 @@ def check_meshes() -> None:
     if kind is None:
         return
     for mesh in [found for found in gc.get_objects() if type(found) is kind]:
-        if mesh.get_coordinate() is None or (_is_part(mesh) and mesh.ndim == 1):
+        part = getattr(mesh, "_root_mesh", None) is not None  # cut from another mesh, which is seen itself
+        if mesh.get_coordinate() is None or (part and mesh.ndim == 1):
             continue
         names = mesh.mesh_dim_names or (None,) * mesh.ndim
         wide = {name or f"dimension {i}": mesh.size(i) for i, name in enumerate(names) if mesh.size(i) > 1}
@@ -50,11 +50,6 @@ def check_meshes() -> None:
         others = [name for name in wide if name.lower() not in DATA]
         if others and not (unnamed and len(wide) == 1):
             raise ValueError(_refusal(wide, others, unnamed))
-
-
-def _is_part(mesh: Any) -> bool:
-    """Return whether it was cut from another mesh, which is seen itself."""
-    return getattr(mesh, "_root_mesh", None) is not None
 
 
 def _refusal(wide: dict[str, int], others: list[str], unnamed: bool) -> str:

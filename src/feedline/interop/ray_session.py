@@ -10,6 +10,7 @@ This is the only file through which the feed imports Ray.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import sys
@@ -84,15 +85,15 @@ def join() -> RaySession:
             # Also that of a store of `dist_async`.
             return RaySession(ray, ray.get_runtime_context().gcs_address in private_ray.addresses)
         _joined = True
-        address = None if _own() is not None else running()
+        own = _own()
+        address = None if own is not None else running()
         if address is not None:
             return RaySession(_initialised(address, {}), False)
-        if _own() is None and reads_too_early():
+        if own is None and reads_too_early():
             # It was imported before it could be told to join a Ray on loopback, so it starts one as `ray.init()` does.
             assert ray is not None
             ray.init(address="local", include_dashboard=False, configure_logging=False)
             return RaySession(ray, False)
-        own = _own()
         if own is None:
             own = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
             _private_pid = os.getpid()
@@ -133,7 +134,7 @@ def pickling() -> Pickling:
     """Return Ray's ways to pickle."""
     import ray.cloudpickle
 
-    return Pickling(_dumps, ray.cloudpickle.Pickler)
+    return Pickling(functools.partial(ray.cloudpickle.dumps, protocol=5), ray.cloudpickle.Pickler)
 
 
 def place() -> tuple[str, bool]:
@@ -144,15 +145,8 @@ def place() -> tuple[str, bool]:
     return ray.util.get_node_ip_address(), bool(context.runtime_env.get("working_dir"))
 
 
-def _dumps(thing: Any) -> bytes:
-    import ray.cloudpickle
-
-    text: bytes = ray.cloudpickle.dumps(thing, 5)
-    return text
-
-
 def _initialised(address: str, settings: Mapping[str, str]) -> Any:
-    with _environment(settings):
+    with environment(settings):
         import ray
 
         try:
@@ -171,8 +165,8 @@ def _own() -> PrivateRay | None:
 
 
 @contextlib.contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while Ray reads them."""
+def environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Open a block within which these environment variables are set, for Ray to read."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

@@ -19,14 +19,14 @@ import math
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
 from feedline import _native
-from feedline.concurrency.threads import NamedThread, begin
+from feedline.concurrency.threads import begin
 from feedline.errors import StateError
 from feedline.interop.seal import BLANK, check_seal, open_regular, sealed
 
@@ -89,7 +89,7 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
             _write(file, tensors, state)
             writing.replace(path)
         except BaseException:
-            if _lies_at(file, writing):
+            if lies_at(file.fileno(), writing):
                 writing.unlink()
             raise
     sync(path.parent)
@@ -106,15 +106,16 @@ def _claimed(path: Path) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "r+b") as file:
             with contextlib.suppress(OSError):  # the file system may have no locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if _lies_at(file, path):
+            if lies_at(handle, path):
                 yield file
                 return
         # Its previous owner has renamed or removed it: try again.
 
 
-def _lies_at(file: BinaryIO, path: Path) -> bool:
+def lies_at(handle: int, path: Path) -> bool:
+    """Return whether an open file is the one at a path."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path, follow_symlinks=False))
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
 
@@ -159,14 +160,22 @@ def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[s
     stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
     told = None if state is None else json.dumps(check_json(state))
     header = _header(stored, aliases, dict.fromkeys(stored, "0" * 16), told)
-    checksums = _Checksums(stored.values())
+    contents, checksums = [_bytes(tensor) for tensor in stored.values()], list[str]()
+
+    def compute() -> None:
+        checksums.extend(map(_checksum, contents))
+
+    thread = begin("checksums", compute, waited=True) if sum(map(len, contents)) >= _MANY_BYTES else None
     try:
         file.write(header)
-        for tensor in stored.values():
-            file.write(_bytes(tensor))
+        for content in contents:
+            file.write(content)
     finally:
-        checksums.join()
-    filled = sealed(_header(stored, aliases, dict(zip(stored, checksums.found, strict=True)), told), _AT)
+        if thread is not None:
+            thread.join()
+    if thread is None:
+        compute()
+    filled = sealed(_header(stored, aliases, dict(zip(stored, checksums, strict=True)), told), _AT)
     file.seek(0)
     file.write(filled)
     file.flush()
@@ -201,25 +210,21 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return load_contents(path)[:2]
 
 
-def load_contents(path: Path) -> Contents:
-    """Read like `load_tensors`, with the seal."""
-    return _read(path, True)
-
-
 def load_state(path: Path) -> dict[str, Any]:
     """Read only the state that `save_tensors` wrote.
 
     Raises:
         StateError: the file is missing, torn or damaged.
     """
-    return _read(path, False).state
+    return load_contents(path, with_tensors=False).state
 
 
 # Exceptions that the content of a damaged file can cause.
 _DAMAGED = (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
-def _read(path: Path, all_of_it: bool) -> Contents:
+def load_contents(path: Path, with_tensors: bool = True) -> Contents:
+    """Read like `load_tensors`, with the seal; or without the tensors."""
     try:
         with open_regular(path) as file:
             header, start, seal = _read_header(file, path)
@@ -233,7 +238,7 @@ def _read(path: Path, all_of_it: bool) -> Contents:
                 )
             state = json.loads(metadata.get("state", "{}"))
             places = _places(header, os.fstat(file.fileno()).st_size - start)
-            tensors = _read_tensors(file, start, places, about, path) if all_of_it else {}
+            tensors = _read_tensors(file, start, places, about, path) if with_tensors else {}
             return Contents(tensors, state, seal)
     except _DAMAGED as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
@@ -290,27 +295,6 @@ def _read_tensors(
         if found != checksums[name]:
             raise StateError(f"expected checksum {checksums[name]} of tensor `{name}` in {path}, got {found}")
     return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
-
-
-class _Checksums:
-    """Checksums of tensors, computed while the caller writes them."""
-
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        self._contents = [_bytes(tensor) for tensor in tensors]
-        self.found: list[str] = []
-        self._thread: NamedThread | None = None
-        if sum(len(content) for content in self._contents) >= _MANY_BYTES:
-            self._thread = begin("checksums", self._compute, waited=True)
-
-    def join(self) -> None:
-        """Wait until all are computed."""
-        if self._thread is None:
-            self._compute()
-        else:
-            self._thread.join()
-
-    def _compute(self) -> None:
-        self.found += map(_checksum, self._contents)
 
 
 def _checksum(content: Any) -> str:

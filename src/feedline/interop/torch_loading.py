@@ -36,7 +36,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils import collate as collation
 from torch.utils.data._utils import worker as workers
-from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data._utils.pin_memory import pin_memory as pinned
 from torch.utils.data.dataloader import _BaseDataLoaderIter as BaseIterator
 from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.dataloader import _InfiniteConstantSampler as EndlessSampler
@@ -59,7 +59,7 @@ __all__ = [
     "TensorDataset",
     "WeightedRandomSampler",
     "graph_settings",
-    "pin_memory",
+    "pinned",
 ]
 
 default_collate = torch.utils.data.default_collate
@@ -69,22 +69,9 @@ from_numpy = torch.from_numpy
 
 _COLLATE_MAP = dict(collation.default_collate_fn_map)
 # Element types that NumPy and torch share; torch collates others.
-DTYPES = {
-    np.dtype(name): getattr(torch, torch_name)
-    for name, torch_name in (
-        ("bool", "bool"),
-        ("uint8", "uint8"),
-        ("int8", "int8"),
-        ("int16", "int16"),
-        ("int32", "int32"),
-        ("int64", "int64"),
-        ("float16", "float16"),
-        ("float32", "float32"),
-        ("float64", "float64"),
-        ("complex64", "complex64"),
-        ("complex128", "complex128"),
-    )
-}
+_INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
+_FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
+DTYPES = {np.dtype(name): getattr(torch, name) for name in _INTEGERS + _FLOATS}
 _NUMPY = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -323,11 +310,6 @@ def pins(named: str) -> bool:
         "'pin_memory' argument is set as true but no accelerator is found: nothing is pinned", UserWarning, stacklevel=4
     )
     return False
-
-
-def pinned(batch: Any) -> Any:
-    """Return ``batch`` with its tensors in pinned memory; objects with a ``pin_memory`` method pin themselves."""
-    return pin_memory(batch)
 
 
 class Transfer:

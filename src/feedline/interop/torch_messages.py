@@ -12,23 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-_NUMPY = {
-    torch.bool,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-}
-"""dtypes that NumPy has too; others (bfloat16, float8, ...) travel as integers of the same size."""
+_NUMPY = {torch.from_numpy(np.empty(0, code)).dtype for code in "?bhilBHILefdFD"}
+"""dtypes that NumPy has too, by its codes; others (bfloat16, float8, ...) travel as integers of the same size."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -13,6 +13,7 @@ import importlib
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch.nn.functional as F  # noqa: N812  # its usual name
 from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
+from feedline.concurrency.jobs import Job
 from feedline.concurrency.threads import begin
 from feedline.data.value import DenseValue
 from feedline.errors import DataError
@@ -161,10 +163,11 @@ def spread(rows: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
     return everything
 
 
-class DevicePictures:
-    """The pictures of a minibatch on their way, with the interface of `_native.PictureBatch`.
+@dataclass(eq=False)
+class PictureJob:
+    """The pictures of a minibatch, what is to be done to them, and what has come of it.
 
-    Args:
+    Attributes:
         data, bounds: encoded pictures: number i is ``data[bounds[i]:bounds[i + 1]]``, uint8.
         pixels: by number, pixels that were decoded already, uint8 (height, width, channels) in RGB or grey.
         kinds, params: operations, and the numbers of each for each picture.
@@ -177,115 +180,50 @@ class DevicePictures:
         upright: whether to turn pictures as their EXIF orientation says.
         mean, scale: float32 (channels,), for float32 pictures; None: uint8.
         chw: whether channels come first.
-
-    Attributes:
+        bad: what could not be decoded, by number, and why.
         seconds: time spent.
         fallen_back: JPEGs that the device's decoder refused.
+        cancelled: whether nobody waits for it any more.
     """
 
-    def __init__(
-        self,
-        data: NDArray[np.uint8],
-        bounds: NDArray[np.int64],
-        pixels: dict[int, NDArray[np.uint8]],
-        kinds: NDArray[np.uint8],
-        params: NDArray[np.float64],
-        *,
-        device: Any,
-        jpeg: JpegDecoder,
-        otherwise: Callable[[int], NDArray[np.uint8]],
-        shape: tuple[int, ...],
-        color: int,
-        upright: bool,
-        mean: NDArray[np.float32] | None = None,
-        scale: NDArray[np.float32] | None = None,
-        chw: bool = False,
-    ) -> None:
-        self._job = _Job(
-            data,
-            bounds,
-            pixels,
-            kinds.tolist(),
-            params.tolist(),
-            device=torch.device(device),
-            jpeg=jpeg,
-            otherwise=otherwise,
-            shape=shape,
-            color=color,
-            upright=upright,
-            mean=mean,
-            scale=scale,
-            chw=chw,
-        )
-        self._thread = begin("pictures", self._job.run)
-
-    @property
-    def seconds(self) -> float:
-        """Time spent."""
-        return self._job.seconds
-
-    @property
-    def fallen_back(self) -> int:
-        """JPEGs that the device's decoder refused, so that the processor decoded them."""
-        return self._job.fallen_back
-
-    def result(self) -> list[tuple[int, str]]:
-        """Wait; return what could not be decoded, by number, and why. `out` has zeros there."""
-        self._thread.join()
-        if self._job.failure is not None:
-            raise self._job.failure
-        return self._job.bad
-
-    @property
-    def out(self) -> Tensor:
-        """The pictures, safe to use on the current stream, once `result` has returned."""
-        return self._job.finished()
-
-    def __del__(self) -> None:
-        job = getattr(self, "_job", None)
-        if job is not None:
-            job.cancelled = True
-
-
-class _Job:
-    """The work, which does not refer to who waits for it."""
-
-    def __init__(
-        self,
-        data: NDArray[np.uint8],
-        bounds: NDArray[np.int64],
-        pixels: dict[int, NDArray[np.uint8]],
-        kinds: list[int],
-        params: list[list[float]],
-        **wanted: Any,
-    ) -> None:
-        self._data, self._bounds, self._pixels = data, bounds, pixels
-        self._kinds, self._params, self._wanted = kinds, params, wanted
-        self.bad: list[tuple[int, str]] = []
-        self.failure: BaseException | None = None
-        self.seconds, self.fallen_back = 0.0, 0
-        self.cancelled = False
-        self._out: Tensor | None = None
-        self._event: Any = None
+    data: NDArray[np.uint8]
+    bounds: NDArray[np.int64]
+    pixels: dict[int, NDArray[np.uint8]]
+    kinds: NDArray[np.uint8]
+    params: NDArray[np.float64]
+    device: Any
+    jpeg: JpegDecoder
+    otherwise: Callable[[int], NDArray[np.uint8]]
+    shape: tuple[int, ...]
+    color: int
+    upright: bool
+    mean: NDArray[np.float32] | None = None
+    scale: NDArray[np.float32] | None = None
+    chw: bool = False
+    bad: list[tuple[int, str]] = field(default_factory=list, init=False)
+    seconds: float = field(default=0.0, init=False)
+    fallen_back: int = field(default=0, init=False)
+    cancelled: bool = field(default=False, init=False)
+    _out: Tensor | None = field(default=None, init=False)
+    _event: Any = field(default=None, init=False)
 
     def run(self) -> None:
+        """Do the job."""
         began = time.perf_counter()
-        device = self._wanted["device"]
-        try:
-            with torch.no_grad():
-                if device.type == "cuda":
-                    stream = torch.cuda.Stream(device)
-                    with torch.cuda.device(device), torch.cuda.stream(stream):
-                        self._out = self._all()
-                        self._event = torch.cuda.Event()
-                        self._event.record(stream)
-                else:
+        device = torch.device(self.device)
+        with torch.no_grad():
+            if device.type == "cuda":
+                stream = torch.cuda.Stream(device)
+                with torch.cuda.device(device), torch.cuda.stream(stream):
                     self._out = self._all()
-        except BaseException as error:  # raised by `result`
-            self.failure = error
+                    self._event = torch.cuda.Event()
+                    self._event.record(stream)
+            else:
+                self._out = self._all()
         self.seconds = time.perf_counter() - began
 
     def finished(self) -> Tensor:
+        """Return the pictures, safe to use on the current stream."""
         assert self._out is not None
         if self._event is not None:
             current = torch.cuda.current_stream(self._out.device)
@@ -294,56 +232,53 @@ class _Job:
         return self._out
 
     def _all(self) -> Tensor:
-        wanted, device = self._wanted, self._wanted["device"]
-        headers = _native.picture_headers(self._data, self._bounds)
-        decoded = self._decoded(headers)
-        dtype = torch.uint8 if wanted["mean"] is None else torch.float32
-        out = torch.zeros((len(headers), *wanted["shape"]), dtype=dtype, device=device)
-        if wanted["mean"] is not None:
-            mean, scale = (torch.from_numpy(wanted[name]).to(device)[:, None, None] for name in ("mean", "scale"))
-        for i, found in enumerate(decoded):
+        headers = _native.picture_headers(self.data, self.bounds)
+        dtype = torch.uint8 if self.mean is None else torch.float32
+        out = torch.zeros((len(headers), *self.shape), dtype=dtype, device=self.device)
+        if self.mean is not None:
+            mean, scale = (torch.from_numpy(of).to(self.device)[:, None, None] for of in (self.mean, self.scale))
+        kinds, params = self.kinds.tolist(), self.params.tolist()
+        for i, found in enumerate(self._decoded(headers)):
             if found is None or self.cancelled:
                 continue
-            picture = self._changed(found, self._params[i])
-            if wanted["color"] == _BGR:
+            picture = _changed(found, kinds, params[i])
+            if self.color == _BGR:
                 picture = picture.flip(0)
-            if wanted["mean"] is not None:
+            if self.mean is not None:
                 picture = (picture.float() - mean) * scale
-            out[i] = picture if wanted["chw"] else picture.permute(1, 2, 0)
+            out[i] = picture if self.chw else picture.permute(1, 2, 0)
         return out
 
     def _decoded(self, headers: NDArray[np.int32]) -> list[Tensor | None]:
         """Return each picture upright on the device, uint8 (channels, height, width) in RGB or grey."""
-        wanted = self._wanted
-        grey, device = wanted["color"] == _GREY, wanted["device"]
         found: list[Tensor | None] = [None] * len(headers)
         # Four components would come out in colours of their own.
         here = [i for i, (kind, width, _, components, _) in enumerate(headers.tolist())
-                if i not in self._pixels and kind == _JPEG and width and components in (1, 3)]  # fmt: skip
-        encoded = [torch.from_numpy(self._data[self._bounds[i] : self._bounds[i + 1]].copy()) for i in here]
-        for i, picture in zip(here, self._by_device(encoded, grey), strict=True):
+                if i not in self.pixels and kind == _JPEG and width and components in (1, 3)]  # fmt: skip
+        encoded = [torch.from_numpy(self.data[self.bounds[i] : self.bounds[i + 1]].copy()) for i in here]
+        for i, picture in zip(here, self._by_device(encoded), strict=True):
             if picture is not None:
-                found[i] = _turned(picture, int(headers[i, 4]) if wanted["upright"] else 1)
+                found[i] = _turned(picture, int(headers[i, 4]) if self.upright else 1)
         for i in range(len(headers)):
             if found[i] is not None or self.cancelled:
                 continue
-            pixels = self._pixels.get(i)
+            pixels = self.pixels.get(i)
             if pixels is None:
                 try:
-                    pixels = wanted["otherwise"](i)
+                    pixels = self.otherwise(i)
                 except DataError as error:
                     self.bad.append((i, error.what))
                     continue
-            found[i] = torch.tensor(np.ascontiguousarray(pixels), device=device).permute(2, 0, 1)
+            found[i] = torch.tensor(np.ascontiguousarray(pixels), device=self.device).permute(2, 0, 1)
         return found
 
-    def _by_device(self, encoded: list[Tensor], grey: bool) -> list[Tensor | None]:
+    def _by_device(self, encoded: list[Tensor]) -> list[Tensor | None]:
         """Decode on the device all at once; where that fails, one by one. None: refused."""
         if not encoded:
             return []
-        jpeg: JpegDecoder = self._wanted["jpeg"]
+        grey = self.color == _GREY
         try:
-            return list(jpeg(encoded, grey))
+            return list(self.jpeg(encoded, grey))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # nothing is returned then, even of those that it can decode
@@ -352,7 +287,7 @@ class _Job:
                 if self.cancelled:
                     return [None] * len(encoded)
                 try:
-                    found += jpeg([one], grey)
+                    found += self.jpeg([one], grey)
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError:
@@ -360,14 +295,50 @@ class _Job:
                     self.fallen_back += 1
             return found
 
-    def _changed(self, picture: Tensor, params: list[float]) -> Tensor:
-        """Run the operations, one after the other."""
-        at = 0
-        for kind in self._kinds:
-            numbers = params[at : at + _ARITIES[kind]]
-            picture = _OPERATIONS[kind](picture, *numbers)
-            at += _ARITIES[kind]
-        return picture
+
+class DevicePictures:
+    """The pictures of a minibatch on their way, with the interface of `_native.PictureBatch`.
+
+    The job does not refer to it: a job of which nobody keeps this is cancelled.
+
+    Args:
+        job: what to do.
+
+    Attributes:
+        job: see above.
+    """
+
+    def __init__(self, job: PictureJob) -> None:
+        self.job, self._work = job, Job(job.run)
+        begin("pictures", self._work.run)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent."""
+        return self.job.seconds
+
+    def result(self) -> list[tuple[int, str]]:
+        """Wait; return what could not be decoded, by number, and why. `out` has zeros there."""
+        self._work.result()
+        return self.job.bad
+
+    @property
+    def out(self) -> Tensor:
+        """The pictures, safe to use on the current stream, once `result` has returned."""
+        return self.job.finished()
+
+    def __del__(self) -> None:
+        self.job.cancelled = True
+
+
+def _changed(picture: Tensor, kinds: list[int], params: list[float]) -> Tensor:
+    """Run the operations, one after the other."""
+    at = 0
+    for kind in kinds:
+        numbers = params[at : at + _ARITIES[kind]]
+        picture = _OPERATIONS[kind](picture, *numbers)
+        at += _ARITIES[kind]
+    return picture
 
 
 def _turned(picture: Tensor, orientation: int) -> Tensor:

@@ -15,11 +15,9 @@ Guarantees, for every type of store:
 
 from __future__ import annotations
 
-import builtins
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from feedline.collective.refusal import RefusedError
@@ -172,9 +170,7 @@ class KVStore(ABC):
     def __enter__(self) -> KVStore:
         return self
 
-    def __exit__(
-        self, kind: builtins.type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

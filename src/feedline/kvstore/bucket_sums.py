@@ -14,14 +14,14 @@ import torch
 
 from feedline.collective.buckets import Bucket
 from feedline.collective.exchanges import Exchanges
-from feedline.collective.sums import InPlaceSums, PlainSums
+from feedline.collective.sums import BucketSums, PlainSums
 from feedline.kvstore.base import Key, KVStore
 from feedline.kvstore.compression import Channel, Compression
 from feedline.kvstore.layout import Layout
 from feedline.kvstore.table import Table
 
 
-class StoreSums:
+class StoreSums(PlainSums):
     """Sums over the workers of a `DistStore`, with the store's compression.
 
     Without one, buckets are added up in place. With one, all workers give each other their codes, and each decodes and
@@ -37,8 +37,8 @@ class StoreSums:
     """
 
     def __init__(self, exchanges: Exchanges, table: Table, buckets: Sequence[Bucket]) -> None:
-        self._exchanges, self._table, self.buckets = exchanges, table, buckets
-        self._plain = PlainSums(exchanges, buckets)
+        super().__init__(exchanges, buckets)
+        self._table = table
         self._compression: Compression | None = None
         self._coded: list[_CodedBucket] = []
         self._followed()
@@ -66,18 +66,14 @@ class StoreSums:
         """See `BucketSums`. Costs a copy, or a pass over the tensor and its residual."""
         compression = self._followed()
         if compression is None:
-            self._plain.put(bucket, slot, tensor)
+            super().put(bucket, slot, tensor)
         else:
             compression.encode([self._coded[bucket].channels[slot].job(tensor.detach())])
-
-    def lack(self, bucket: int, slot: int) -> None:
-        """See `BucketSums`."""
-        self.put(bucket, slot, self.buckets[bucket].views[slot].zero_())
 
     def send(self, bucket: int) -> list[Any]:
         """See `BucketSums`."""
         if self._followed() is None:
-            return self._plain.send(bucket)
+            return super().send(bucket)
         coded = self._coded[bucket]
         if coded.rows is None:
             coded.rows = [torch.empty_like(coded.codes) for _ in range(self._exchanges.count)]
@@ -140,7 +136,7 @@ class _CodedBucket:
         ]
 
 
-class PushedSums(InPlaceSums):
+class PushedSums(BucketSums):
     """Sums of a store that knows keys alone: one ``pushpull`` of all tensors when the step ends.
 
     Args:

@@ -35,15 +35,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from feedline.collective.buckets import BUCKET_BYTES, Bucket, laid_out
-from feedline.collective.communicator import SUMMED, TIMEOUT_S, Communicator
-from feedline.collective.exchanges import SHARED_BYTES, Waiting, checked_count, digest_of, named
+from feedline.collective.communicator import TIMEOUT_S, Communicator
+from feedline.collective.exchanges import SHARED_BYTES, SUMMED, Waiting, checked_count, digest_of, named
 from feedline.collective.interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.collective.sums import BucketSums
@@ -51,19 +52,19 @@ from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.arguments import checked_key, checked_priority, grouped
-from feedline.kvstore.base import Key, KVStore, Updater, check_updater
+from feedline.kvstore.base import Key, Updater, check_updater
 from feedline.kvstore.bucket_sums import StoreSums
 from feedline.kvstore.compression import Channel, Compression, compression
 from feedline.kvstore.layout import Layout
-from feedline.kvstore.optimizer_states import load_states, save_states
+from feedline.kvstore.local import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
-from feedline.kvstore.table import Entry, Group, Table, grouped_ids
+from feedline.kvstore.table import Entry, Group
 
 #: Kinds of values that a worker has for a key; a number from 0 on counts rows.
 DENSE, NOTHING = -1, -2
 
 
-class DistStore(KVStore):
+class DistStore(LocalStore):
     """Synchronous store of several processes; see the module, and `KVStore`.
 
     Args:
@@ -73,6 +74,9 @@ class DistStore(KVStore):
         rank: number of this worker, with ``address``.
         num_workers: number of workers, with ``address``.
         timeout: seconds to wait for other workers. They have at least five minutes to start.
+
+    Attributes:
+        ranks: communicator of the workers. Exchanges through it come in one order with the store's on every worker.
 
     Raises:
         RuntimeError: neither a process group nor an address is known.
@@ -89,11 +93,10 @@ class DistStore(KVStore):
         num_workers: int | None = None,
         timeout: float = TIMEOUT_S,
     ) -> None:
-        self.type = type
-        self._table = Table(on_cpu=type == "dist_sync")
-        self._ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
-        self._lock = self._ranks.turn  # a second lock could deadlock two threads
-        self._ranks.agree(f"create {type!r}")
+        super().__init__(type)
+        self.ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
+        self._lock = self.ranks.turn  # a second lock could deadlock two threads
+        self.ranks.agree(f"create {type!r}")
         #: Values pushed and not yet sent, in the order of the pushes; each key once.
         self._collected: list[PushedValue] = []
         #: Buffers for the codes of all workers.
@@ -108,33 +111,21 @@ class DistStore(KVStore):
     @property
     def rank(self) -> int:
         """Number of this worker, from 0."""
-        return self._ranks.rank
+        return self.ranks.rank
 
     @property
     def num_workers(self) -> int:
         """Number of workers that share the store."""
-        return self._ranks.count
-
-    @property
-    def ranks(self) -> Communicator:
-        """Communicator of the workers. Exchanges through it come in one order with the store's on every worker."""
-        return self._ranks
+        return self.ranks.count
 
     def bucket_sums(self, buckets: Sequence[Bucket]) -> BucketSums:
         """Return what adds up buckets over the workers, in the way that this store sends values, without keys.
 
         For strategies of distributed learning, within a `Communicator.step` of `ranks`.
         """
-        return StoreSums(self._ranks.exchanges, self._table, buckets)
+        return StoreSums(self.ranks.exchanges, self._table, buckets)
 
     # ---- the six verbs --------------------------------------------------------------------------------------
-
-    def init(self, key: Any, value: Any) -> None:
-        """See `KVStore`."""
-        with self._calling():
-            given = grouped(key, value, "value")
-            self._table.check_new(given)
-            self._make(given)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`. ``value`` None: this worker has no values for these keys."""
@@ -161,24 +152,6 @@ class DistStore(KVStore):
             self._settle()
             self._table.pull(outs)
 
-    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """See `KVStore`."""
-        checked_priority(priority)
-        given, outs = grouped(key, value, "value"), grouped(key, out, "out")
-        with self._calling():
-            self._table.check_new(given, outs)
-            self._make(given)
-            self._table.pull([(self._table.entries[name], tensors) for name, tensors in outs.items()])
-
-    def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
-        """See `KVStore`."""
-        checked_priority(priority)
-        outs = grouped(key, out, "out")
-        ids = grouped_ids(key, row_ids, outs)
-        with self._lock:
-            self._settle()
-            self._table.pull_rows(outs, ids)
-
     # ---- who updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater | None) -> None:
@@ -188,14 +161,12 @@ class DistStore(KVStore):
         if isinstance(updater, Optimizer):
             what = f"{updater.name} {updater.agreed()}"
 
-        async def set_it() -> None:
-            await self._await_sums()
-            await self._ranks.exchanges.meet(f"set the updater to {what}")
+        def change() -> None:
             self._table.set_updater(updater, self)
             self._states_digest = ""
 
         with self._calling():
-            self._run(set_it())
+            self._run(self._together(f"set the updater to {what}", change))
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
         """See `KVStore`. All workers set the same optimizer."""
@@ -210,41 +181,20 @@ class DistStore(KVStore):
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. Each worker's sum is compressed before it is sent to the others; dense values only."""
         chosen = None if parameters is None else compression(parameters)
-
-        async def set_it() -> None:
-            await self._await_sums()
-            await self._ranks.exchanges.meet(f"compress by {None if chosen is None else chosen.parameters()}")
-            self._table.compress(chosen)
-
+        what = f"compress by {None if chosen is None else chosen.parameters()}"
         with self._calling():
-            self._run(set_it())
+            self._run(self._together(what, lambda: self._table.compress(chosen)))
 
-    def save_optimizer_states(self, path: Any, dump_optimizer: bool = False) -> None:
-        """See `KVStore`. States are the same on every worker, so one of them saves."""
+    def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
+        """See `KVStore`. All workers load the same file, which the next push verifies; one of them saves it."""
         with self._calling():
-            self._settle()
-            save_states(path, self._table.optimizer, dump_optimizer)
-
-    def load_optimizer_states(self, path: Any) -> None:
-        """See `KVStore`. All workers load the same file, which the next push verifies."""
-        with self._calling():
-            self._settle()
-            load_states(path, self._table.optimizer, self._table.stored())
+            super().load_optimizer_states(path)
             self._states_digest = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
-
-    def is_capable(self, capability: str) -> bool:
-        """See `KVStore`. It is capable of sums unless an updater is set."""
-        return super().is_capable(capability) or (capability.lower() == "sum" and self._table.updater is None)
 
     def barrier(self) -> None:
         """See `KVStore`."""
-
-        async def barrier() -> None:
-            await self._await_sums()
-            await self._ranks.exchanges.meet("barrier")
-
         with self._calling():
-            self._run(barrier())
+            self._run(self._together("barrier"))
 
     def close(self) -> None:
         """See `KVStore`. Notify peers; those that push afterwards get an error that says so."""
@@ -254,18 +204,10 @@ class DistStore(KVStore):
                     with contextlib.suppress(StoreError):
                         self._settle()  # peers may be waiting for this worker's part
             finally:
-                self._ranks.close()
+                self.ranks.close()
                 self._table.close(self)
 
     # ---- rounds ---------------------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        self._table.check_open()
-        if self._ranks.abandoned is not None:
-            raise StoreError(
-                "expected a worker that is in step with the others, but this one abandoned an exchange: "
-                f"{self._ranks.abandoned}\n  restart all workers from the last checkpoint"
-            )
 
     @contextlib.contextmanager
     def _calling(self, settled: bool = True) -> Iterator[None]:
@@ -280,11 +222,22 @@ class DistStore(KVStore):
                 self._send_collected()
             yield
 
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        with self._calling():
+            self._settle()
+            yield
+
     def _complete(self) -> None:
         """Complete a call that Ctrl-C interrupted."""
-        self._check_open()
+        self._table.check_open()
+        if self.ranks.abandoned is not None:
+            raise StoreError(
+                "expected a worker that is in step with the others, but this one abandoned an exchange: "
+                f"{self.ranks.abandoned}\n  restart all workers from the last checkpoint"
+            )
         if not self._table.updating:  # called by an updater, amid an update
-            self._ranks.complete()
+            self.ranks.complete()
             self._raise_failure()
 
     def _send_collected(self) -> None:
@@ -299,15 +252,19 @@ class DistStore(KVStore):
             self._run(self._await_sums())
 
     def _run(self, exchange: Coroutine[Any, Any, None]) -> None:
-        self._ranks.run(exchange)
+        self.ranks.run(exchange)
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._update_error is not None:
-            try:
-                raise self._update_error
-            finally:
-                self._update_error = None
+        error, self._update_error = self._update_error, None
+        if error is not None:
+            raise error
+
+    async def _together(self, what: str, change: Callable[[], object] = lambda: None) -> None:
+        """Make a change on all workers, once what was pushed before is assigned."""
+        await self._await_sums()
+        await self.ranks.exchanges.meet(what)
+        change()
 
     def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
         about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in given.items())
@@ -318,8 +275,8 @@ class DistStore(KVStore):
 
     async def _make_together(self, about: str, made: Sequence[Entry]) -> None:
         await self._await_sums()
-        await self._ranks.exchanges.meet(f"init {about}")
-        await self._ranks.exchanges.broadcast([entry.stored for entry in made if entry.stored.numel()])
+        await self.ranks.exchanges.meet(f"init {about}")
+        await self.ranks.exchanges.broadcast([entry.stored for entry in made if entry.stored.numel()])
         like = [entry.stored for entry in made]
         for held, sums in zip(laid_out(like), laid_out(like), strict=True):
             held.fill(like)
@@ -363,7 +320,7 @@ class DistStore(KVStore):
 
     async def _push_collected(self) -> None:
         """Let travel what all workers have collected, in their common order."""
-        given, exchanges = self._collected, self._ranks.exchanges
+        given, exchanges = self._collected, self.ranks.exchanges
         about = self._about(given)
         try:
             rows = await exchanges.meet(about, [len(given), digest_of(about), float(_has_rows(given))], kind="push")
@@ -377,9 +334,6 @@ class DistStore(KVStore):
             self._collected = []
             raise
         self._collected = self._collected[len(given) :]
-        await self._push_together(about, given, sparse)
-
-    async def _push_together(self, about: str, given: Sequence[PushedValue], sparse: bool) -> None:
         if self._table.compression is not None:
             await self._push_compressed(given)
         elif sparse:
@@ -400,7 +354,7 @@ class DistStore(KVStore):
             first, total = run[0].merged, sum(entry.merged.numel() for entry in run)
             if total:
                 flat = first.as_strided((total,), (1,))
-                self._in_flight.append((self._ranks.exchanges.sum(flat), run))
+                self._in_flight.append((self.ranks.exchanges.sum(flat), run))
 
     def _lay_together(self, entries: Sequence[Entry]) -> None:
         """Move keys created one by one, and pushed together, to shared buffers."""
@@ -439,7 +393,7 @@ class DistStore(KVStore):
             await self._update_together(sums)
 
     async def _update_together(self, sums: Sequence[tuple[Entry, Any]]) -> None:
-        exchanges = self._ranks.exchanges
+        exchanges = self.ranks.exchanges
         undo = None
         try:
             undo = self._table.update(sums)
@@ -479,8 +433,8 @@ class DistStore(KVStore):
         sent, layout = _codes_in_a_row([entry.channels[0] for entry in entries])
         if sent.numel():
             if self._rows is None or self._rows[0].shape != sent.shape or self._rows[0].device != sent.device:
-                self._rows = [torch.empty_like(sent) for _ in range(self._ranks.count)]
-            works = self._ranks.exchanges.begin_sharing(sent, self._rows)
+                self._rows = [torch.empty_like(sent) for _ in range(self.ranks.count)]
+            works = self.ranks.exchanges.begin_sharing(sent, self._rows)
             codes, left = [layout.views(row) for row in self._rows], list(range(len(entries)))
             # What has arrived is decoded while the rest travels.
             for arrived, work in enumerate(works, 1):
@@ -499,7 +453,7 @@ class DistStore(KVStore):
 
     async def _push_rows(self, about: str, given: Sequence[PushedValue]) -> None:
         """Push where some worker has rows: keys for which no worker has dense values are exchanged as rows."""
-        exchanges = self._ranks.exchanges
+        exchanges = self.ranks.exchanges
         await self._await_sums()
         kinds = [DENSE if one.dense else NOTHING if one.rows is None else one.rows._nnz() for one in given]
         everywhere = await exchanges.meet(f"rows of {about}", [float(kind) for kind in kinds])
@@ -529,8 +483,8 @@ class DistStore(KVStore):
         if most == 0:
             everything = [torch.sparse_coo_tensor(ids[None], values, stored.shape)]
         else:
-            all_ids = await self._ranks.exchanges.gather_tensors(ids)
-            all_values = await self._ranks.exchanges.gather_tensors(values)
+            all_ids = await self.ranks.exchanges.gather_tensors(ids)
+            all_values = await self.ranks.exchanges.gather_tensors(values)
             for r, (found, count) in enumerate(zip(all_ids, counts, strict=True)):
                 try:
                     rows.check_ids(entry.key, found[:count], len(stored))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore import merging
 from feedline.kvstore.arguments import checked_priority, grouped
-from feedline.kvstore.base import KVStore, Updater, check_updater
+from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.compression import compression
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
@@ -32,17 +33,31 @@ class LocalStore(KVStore):
 
     def __init__(self, type: str = "local") -> None:
         self.type = type
-        self._lock = threading.RLock()
-        self._table = Table(on_cpu=type == "local")
+        self._lock: AbstractContextManager[Any] = threading.RLock()
+        self._table = Table(on_cpu=type in ("local", "dist_sync"))
+
+    # ---- what a store differs in whose workers each hold a table ----------------------------------------------
+
+    def _calling(self) -> AbstractContextManager[Any]:
+        """Open a block with a call that may change the store."""
+        return self._lock
+
+    def _settled(self) -> AbstractContextManager[Any]:
+        """Open a block with a call that sees all pushes before it."""
+        return self._lock
+
+    def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
+        """Create keys that were checked."""
+        self._table.add(self._table.entries_of(given))
 
     # ---- the six verbs --------------------------------------------------------------------------------------
 
     def init(self, key: Any, value: Any) -> None:
         """See `KVStore`."""
         given = grouped(key, value, "value")
-        with self._lock:
+        with self._calling():
             self._table.check_new(given)
-            self._table.add(self._table.entries_of(given))
+            self._make(given)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`."""
@@ -80,18 +95,17 @@ class LocalStore(KVStore):
         """See `KVStore`."""
         checked_priority(priority)
         given, outs = grouped(key, value, "value"), grouped(key, out, "out")
-        table = self._table
-        with self._lock:
-            table.check_new(given, outs)
-            table.add(table.entries_of(given))
-            table.pull([(table.entries[name], tensors) for name, tensors in outs.items()])
+        with self._calling():
+            self._table.check_new(given, outs)
+            self._make(given)
+            self._table.pull([(self._table.entries[name], tensors) for name, tensors in outs.items()])
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
         outs = grouped(key, out, "out")
         ids = grouped_ids(key, row_ids, outs)
-        with self._lock:
+        with self._settled():
             self._table.pull_rows(outs, ids)
 
     # ---- who updates ----------------------------------------------------------------------------------------
@@ -118,12 +132,12 @@ class LocalStore(KVStore):
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """See `KVStore`."""
-        with self._lock:
+        with self._settled():
             save_states(path, self._table.optimizer, dump_optimizer)
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
         """See `KVStore`."""
-        with self._lock:
+        with self._settled():
             load_states(path, self._table.optimizer, self._table.stored())
 
     def is_capable(self, capability: str) -> bool:

@@ -108,8 +108,7 @@ class Table:
         for key, values in given.items():
             check_new_key(self.entries, key, values)
         for key, tensors in (outs or {}).items():
-            for tensor in tensors:
-                check_out(key, tensor, given[key][0].shape)
+            check_outs(key, tensors, given[key][0].shape)
 
     def check_idle(self) -> None:
         """Raise RefusedError while the updater runs."""
@@ -135,9 +134,7 @@ class Table:
         if merging.all_like([(e.stored, outs) for e, outs in groups], False):
             return groups
         for entry, outs in groups:
-            shape = entry.stored.shape
-            for out in outs:
-                check_out(entry.key, out, shape)
+            check_outs(entry.key, outs, entry.stored.shape)
         return groups
 
     # ---- keys -----------------------------------------------------------------------------------------------
@@ -295,7 +292,7 @@ class Table:
             if self.trusted:
                 with DeferredInterrupt():  # without copies, an interrupted update could not be undone
                     self._apply(updater, sums)
-                return _nothing
+                return lambda: None
         undo = self._backed_up(updater, sums)
         try:
             self._apply(updater, sums)
@@ -431,10 +428,6 @@ def _check_kind(known: Iterable[Key], key: Key) -> None:
         break
 
 
-def _nothing() -> None:
-    """Do nothing, in place of an undo."""
-
-
 def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
     """Whether no out of a key shares memory with a value of another, which may still have to be read."""
     owners = {value.data_ptr(): entry for entry, given in values for value in given}
@@ -442,14 +435,15 @@ def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
     return all([owners.get(out.data_ptr(), entry) is entry for entry, to in outs for out in to])  # noqa: C419
 
 
-def check_out(key: Key, out: Any, shape: Any) -> None:
+def check_outs(key: Key, outs: Sequence[Any], shape: Any) -> None:
     """Raise RefusedError for an out that is sparse or of another shape."""
-    if out.shape != shape or out.layout is not torch.strided:
-        kind = "" if out.layout is torch.strided else f" and {out.layout}; row_sparse_pull fills those"
-        raise RefusedError(
-            f"expected a dense out of shape {tuple(shape)} for key {key!r}, got {tuple(out.shape)}{kind}"
-        )
-    rows.check_memory(key, out)
+    for out in outs:
+        if out.shape != shape or out.layout is not torch.strided:
+            kind = "" if out.layout is torch.strided else f" and {out.layout}; row_sparse_pull fills those"
+            raise RefusedError(
+                f"expected a dense out of shape {tuple(shape)} for key {key!r}, got {tuple(out.shape)}{kind}"
+            )
+        rows.check_memory(key, out)
 
 
 def grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:

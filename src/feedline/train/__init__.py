@@ -8,22 +8,12 @@ from feedline.train.distributed import block_momentum, data_parallel, quantized,
 from feedline.train.evaluation import Evaluation
 from feedline.train.learner import Learner, Step
 from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
-from feedline.train.rules import (
-    SGD,
-    AdaDelta,
-    AdaGrad,
-    Adam,
-    FSAdaGrad,
-    MomentumSGD,
-    Nesterov,
-    RMSProp,
-    TorchLearner,
-    Universal,
-)
+from feedline.train.rules import SGD, AdaDelta, AdaGrad, Adam, FSAdaGrad, MomentumSGD, Nesterov, RMSProp, Universal
 from feedline.train.saving import Saving
 from feedline.train.schedules import Schedule
 from feedline.train.session import TrainingSession
 from feedline.train.summary import Summary
+from feedline.train.torch_learner import TorchLearner
 from feedline.train.trainer import Trainer
 
 __all__ = [

@@ -21,12 +21,13 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from feedline.concurrency.processes import is_running
 from feedline.errors import StateError, shown
 from feedline.interop.seal import BLANK, check_seal, read_regular, sealed
 from feedline.interop.tensor_file import check_json, load_contents, save_tensors, sync
@@ -125,8 +126,10 @@ class Checkpoints:
             content = {"feedline": VERSION, "seal": BLANK, "tensors": tie, "state": given}
             if shards is not None:
                 content["shards"] = shards(writing)
-            text = json.dumps(content)
-            _write(writing / STATE, sealed(text.encode(), len(_SEALED)))
+            with open(writing / STATE, "xb") as file:
+                file.write(sealed(json.dumps(content).encode(), len(_SEALED)))
+                file.flush()
+                os.fsync(file.fileno())
             sync(writing)
             writing.rename(target)
         except BaseException:
@@ -164,7 +167,11 @@ class Checkpoints:
             whole = True
             yield found
         if paths and not whole:
-            raise nothing_whole(self.folder, paths)
+            raise StateError(
+                f"expected a whole checkpoint in {self.folder}, got {len(paths)} and all of them damaged; the newest "
+                f"is {paths[-1].name}",
+                hint="the log says what is wrong with each: recover one, use another folder, or pass restore=False",
+            )
 
     def pass_over(self, path: Path, why: object) -> None:
         """Log a warning for a checkpoint that is skipped; it does not count among those to keep."""
@@ -186,7 +193,7 @@ class Checkpoints:
         for path in self.folder.glob(f"{_TEMPORARY}*"):
             pid = path.name.removeprefix(_TEMPORARY).split("-")[0]
             # One with our own process id belongs to a dead process: containers reuse the same few ids.
-            if not _PROCESS.fullmatch(pid) or int(pid) == os.getpid() or not _alive(int(pid)):
+            if not _PROCESS.fullmatch(pid) or int(pid) == os.getpid() or not is_running(int(pid)):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -220,15 +227,6 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
     return Checkpoint(folder, tensors, state, seal, shards)
 
 
-def nothing_whole(folder: Path, paths: Sequence[Path]) -> StateError:
-    """Return the error for a run with no usable checkpoint."""
-    return StateError(
-        f"expected a whole checkpoint in {folder}, got {len(paths)} and all of them damaged; the newest is "
-        f"{paths[-1].name}",
-        hint="the log says what is wrong with each: recover one, use another folder, or pass restore=False",
-    )
-
-
 def _remove(path: Path) -> None:
     """Delete a checkpoint, or a file in its place."""
     try:
@@ -238,20 +236,3 @@ def _remove(path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         _log.warning("could not remove %s: %s", path, error)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

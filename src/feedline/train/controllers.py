@@ -10,7 +10,6 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +25,58 @@ from feedline.train.wrapped import unwrapped
 _log = logging.getLogger("feedline")
 
 
-class ReduceOnPlateau:
+class _Watcher:
+    """Controller that watches a criterion, and keeps its best value.
+
+    Args:
+        watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
+    """
+
+    def __init__(self, watch: str) -> None:
+        if watch not in ("loss", "metric"):
+            raise ValueError(f'expected watch to be "loss" or "metric", got {watch!r}')
+        self.watch = watch
+        self.best: float | None = None
+
+    def _watched(self, training: Summary, validation: Summary | None) -> float:
+        summary = validation if validation is not None and validation.samples else training
+        value = summary.loss if self.watch == "loss" else summary.metric
+        if value is None:
+            raise ValueError("expected a metric to watch, got a trainer without one")
+        return value
+
+    def _is_better(self, value: float, least: float = 0.0) -> bool:
+        """Return whether a value improves on the best; NaN never does."""
+        return not math.isnan(value) and (self.best is None or value < self.best - abs(self.best) * least)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the watched criterion and its best value."""
+        return {"watch": self.watch, "best": self.best}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state; the run keeps what the controller has changed."""
+        self.best = self._best_of(state)
+
+    def _best_of(self, state: Mapping[str, Any]) -> float | None:
+        """Return the saved best value; raises StateError unless it is of the watched criterion."""
+        best, saved = self._of(state, "best"), self._of(state, "watch")
+        if best is not None and (type(best) is not float or math.isnan(best)):
+            raise StateError(f"expected a state of {type(self).__name__} with a best value, got {shown(best, 40)}")
+        if saved != self.watch:
+            raise StateError(
+                f"expected a state of {type(self).__name__} with the same criterion",
+                saved={"watch": saved},
+                current={"watch": self.watch},
+            )
+        return best
+
+    def _of(self, state: Mapping[str, Any], key: str) -> Any:
+        if not isinstance(state, Mapping) or key not in state:
+            raise StateError(f"expected a state of {type(self).__name__}, got one without `{key}`")
+        return state[key]
+
+
+class ReduceOnPlateau(_Watcher):
     """Lower the learning rate when the criterion stalls.
 
     The factor applies to every learner's schedule, now and at later positions.
@@ -51,16 +101,15 @@ class ReduceOnPlateau:
             raise ValueError(
                 f"expected 0 < factor < 1, patience >= 0 and least >= 0, got {factor}, {patience} and {least}"
             )
+        super().__init__(watch)
         self.factor, self.patience, self.least, self.stop_below = factor, patience, least, stop_below
-        self.watch = _watched(watch)
-        self.best: float | None = None
         self.stalled = 0
         self.product = 1.0
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Lower the rate after too many epochs without an improvement."""
-        value = _value(self.watch, training, validation)
-        if _better(value, self.best, self.least):
+        value = self._watched(training, validation)
+        if self._is_better(value, self.least):
             self.best, self.stalled = value, 0
             return
         self.stalled += 1
@@ -76,12 +125,12 @@ class ReduceOnPlateau:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the watched criterion, its best value, the epochs stalled, and the product of factors."""
-        return {"watch": self.watch, "best": self.best, "stalled": self.stalled, "product": self.product}
+        return {**super().state_dict(), "stalled": self.stalled, "product": self.product}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state; the learners' states contain their factors."""
-        best = _best(self, state)
-        stalled, product = (_of(self, state, key) for key in ("stalled", "product"))
+        best = self._best_of(state)
+        stalled, product = (self._of(state, key) for key in ("stalled", "product"))
         try:
             stalled, product = whole(stalled, "stalled"), float(real(product, "product"))
         except ValueError as error:
@@ -89,7 +138,7 @@ class ReduceOnPlateau:
         self.best, self.stalled, self.product = best, stalled, product
 
 
-class GrowMinibatch:
+class GrowMinibatch(_Watcher):
     """Grow the minibatch while the loss improves: fewer, larger updates.
 
     After an epoch whose watched value improved on the best by at least ``least`` of it, the scale of the minibatch size
@@ -105,12 +154,12 @@ class GrowMinibatch:
     def __init__(self, factor: float = 2.0, limit: float = 16.0, least: float = 0.0, watch: str = "loss") -> None:
         if not factor > 1 or limit < 1 or least < 0:
             raise ValueError(f"expected factor > 1, limit >= 1 and least >= 0, got {factor}, {limit} and {least}")
-        self.factor, self.limit, self.least, self.watch = factor, limit, least, _watched(watch)
-        self.best: float | None = None
+        super().__init__(watch)
+        self.factor, self.limit, self.least = factor, limit, least
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Scale the minibatch size."""
-        value = _value(self.watch, training, validation)
+        value = self._watched(training, validation)
         if self.best is None:
             self.best = None if math.isnan(value) else value
         elif value <= self.best - abs(self.best) * self.least:
@@ -119,45 +168,32 @@ class GrowMinibatch:
         else:
             run.scale = max(run.scale / self.factor, 1.0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the watched criterion and its best value; the run keeps the scale itself."""
-        return {"watch": self.watch, "best": self.best}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on."""
-        self.best = _best(self, state)
-
-
-class KeepBest:
+class KeepBest(_Watcher):
     """Keep the model of the best epoch in a separate checkpoint, which rank 0 writes.
 
     Args:
         folder: folder of that checkpoint, not the one of the run's checkpoints; ``feedline.train.checkpoint.load``
             reads it.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
+
+    Attributes:
+        folder: folder of the checkpoint.
+        own_folder: folder that no other session may write to: the same.
     """
 
     def __init__(self, folder: str | os.PathLike[str], watch: str = "loss") -> None:
-        self._checkpoints, self.watch = Checkpoints(folder, keep=1), _watched(watch)
-        self.best: float | None = None
+        super().__init__(watch)
+        self._checkpoints = Checkpoints(folder, keep=1)
+        self.folder = self.own_folder = self._checkpoints.folder
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Save the model if it is the best so far."""
-        value = _value(self.watch, training, validation)
-        if _better(value, self.best):
+        value = self._watched(training, validation)
+        if self._is_better(value):
             self.best = value
             model = unwrapped(run.trainer.model)
             run.ranks.first(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the checkpoint."""
-        return self._checkpoints.folder
-
-    @property
-    def own_folder(self) -> Path:
-        """Folder that no other session may write to."""
-        return self.folder
 
     def restore(self, model: torch.nn.Module) -> float:
         """Load the best model's tensors into ``model``; returns its watched value.
@@ -178,50 +214,3 @@ class KeepBest:
         check_model(model, found.tensors)
         load_model(model, found.tensors)
         return value
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the watched criterion and its best value."""
-        return {"watch": self.watch, "best": self.best}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on."""
-        self.best = _best(self, state)
-
-
-def _watched(watch: str) -> str:
-    if watch not in ("loss", "metric"):
-        raise ValueError(f'expected watch to be "loss" or "metric", got {watch!r}')
-    return watch
-
-
-def _value(watch: str, training: Summary, validation: Summary | None) -> float:
-    summary = validation if validation is not None and validation.samples else training
-    value = summary.loss if watch == "loss" else summary.metric
-    if value is None:
-        raise ValueError("expected a metric to watch, got a trainer without one")
-    return value
-
-
-def _better(value: float, best: float | None, least: float = 0.0) -> bool:
-    """Return whether a value improves on the best; NaN never does."""
-    return not math.isnan(value) and (best is None or value < best - abs(best) * least)
-
-
-def _best(controller: ReduceOnPlateau | GrowMinibatch | KeepBest, state: Mapping[str, Any]) -> float | None:
-    """Return the saved best value; raises StateError unless it is of the watched criterion."""
-    best, saved = _of(controller, state, "best"), _of(controller, state, "watch")
-    if best is not None and (type(best) is not float or math.isnan(best)):
-        raise StateError(f"expected a state of {type(controller).__name__} with a best value, got {shown(best, 40)}")
-    if saved != controller.watch:
-        raise StateError(
-            f"expected a state of {type(controller).__name__} with the same criterion",
-            saved={"watch": saved},
-            current={"watch": controller.watch},
-        )
-    return best
-
-
-def _of(controller: object, state: Mapping[str, Any], key: str) -> Any:
-    if not isinstance(state, Mapping) or key not in state:
-        raise StateError(f"expected a state of {type(controller).__name__}, got one without `{key}`")
-    return state[key]

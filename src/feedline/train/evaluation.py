@@ -21,10 +21,6 @@ class SessionSource(Protocol):
     """Source of a session: a `MinibatchSource`, or a user-defined one."""
 
     @property
-    def position(self) -> Position:
-        """Position after the last minibatch."""
-
-    @property
     def is_infinite(self) -> bool:
         """Whether the source never ends."""
 

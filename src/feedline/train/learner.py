@@ -7,7 +7,7 @@ gradients were summed (1 for means), w a parameter:
 2. gradients are clipped at ``clip`` times c, by value, by the norm of each parameter's gradient, or by that of all;
 3. L2: ``l2 * c * w`` is added to the gradient;
 4. the gradient is converted to a mean or sum over the minibatch (``gradients=``);
-5. the rule is applied; each has a file in `feedline.train.rules`;
+5. the rule is applied; see `feedline.train.rules` and `feedline.train.torch_learner`;
 6. Gaussian noise is added to the parameters;
 7. L1: parameters are shrunk towards 0 by ``l1`` times the rate;
 8. the counters advance.
@@ -31,27 +31,14 @@ from typing import Any, ClassVar
 from feedline.data import Position
 from feedline.errors import StateError, install_line, shown
 from feedline.runs.fields import amount, whole
-from feedline.train.parameters import (
-    ParameterGroup,
-    Tensors,
-    alike,
-    computing_dtype,
-    copied,
-    named,
-)
+from feedline.train.parameters import ParameterGroup, Tensors, alike, copied, named
 from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
 from feedline.train.strategy import Alone, Strategy
 from feedline.train.wrapped import plain_learner
-from feedline.updates import (
-    PLAIN,
-    Formula,
-    UpdateStages,
-    clipping_factors,
-    finish,
-    global_clipping_factor,
-    prepared,
-    update,
-)
+from feedline.updates.arrays import computing_dtype
+from feedline.updates.formulas import Formula
+from feedline.updates.stages import PLAIN, UpdateStages, clipping_factors, finish, global_clipping_factor, prepared
+from feedline.updates.update import update
 
 try:
     import torch
@@ -394,6 +381,8 @@ class Learner:
         """Apply a rule that is a function of somebody else, between the stages."""
         stages, noise = batch.stages, batch.noise
         batch.gradients = prepared(batch.parameters, batch.gradients, stages, batch.factors)
+        if step.scale != 1.0:
+            batch.gradients = torch._foreach_mul(batch.gradients, step.scale)
         batch.stages, batch.factors, batch.noise = PLAIN, None, None
         numbers = self._apply(batch, step)
         finish(batch.parameters, stages, noise)

@@ -28,7 +28,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from feedline.concurrency.processes import is_running
 from feedline.errors import StateError
+from feedline.interop.tensor_file import lies_at
 
 NAME = ".lock"
 _LARGEST_BYTES = 4096
@@ -61,12 +63,8 @@ class Holder(NamedTuple):
         """Whether the process may still run; always true for another host."""
         if self.host != socket.gethostname():
             return True
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
+        if not is_running(self.process):
             return False
-        except PermissionError:
-            pass
         return None in (self.began, began_at(self.process)) or self.began == began_at(self.process)
 
     def __str__(self) -> str:
@@ -96,7 +94,7 @@ class FolderLock:
         handle = self._forget()
         if handle is not None:
             # Removed while held, so that a process that has just opened it notices that the file was replaced.
-            if _is_at(handle, self._path):
+            if lies_at(handle, self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
             os.close(handle)
@@ -110,14 +108,11 @@ class FolderLock:
                 if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
                     raise
                 raise self._no_file() from error
-            try:
-                taken = self._lock(handle)
-            except BaseException:
-                os.close(handle)
-                raise
-            if taken:
-                return handle
-            os.close(handle)  # its holder removed it while we opened it
+            with contextlib.ExitStack() as undo:
+                undo.callback(os.close, handle)
+                if self._lock(handle):  # else its holder removed it while we opened it
+                    undo.pop_all()
+                    return handle
 
     def _lock(self, handle: int) -> bool:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -131,7 +126,7 @@ class FolderLock:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             locks = False
-        if not _is_at(handle, self._path):
+        if not lies_at(handle, self._path):
             return False
         holder, this = _read(handle), Holder.this()
         if holder is not None:
@@ -177,14 +172,6 @@ def _read(handle: int) -> Holder | None:
         return None
     fits = isinstance(holder.host, str) and type(holder.process) is int and 0 < holder.process < 1 << 31
     return holder if fits else None
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Return whether the open file is the one at the path."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 def began_at(process: int) -> int | None:

@@ -10,7 +10,7 @@ import torch
 
 from feedline.errors import StateError
 from feedline.train.wrapped import plain_names
-from feedline.updates import PLAIN, UpdateStages
+from feedline.updates.stages import PLAIN, UpdateStages
 
 Tensors = list[torch.Tensor]
 
@@ -21,7 +21,7 @@ class ParameterGroup:
 
     Attributes:
         parameters: parameters, changed in place.
-        gradients: gradients, read-only, to be multiplied by `Step.scale`.
+        gradients: gradients, read-only, to be multiplied by `Step.scale`; for a rule that is `Learner.whole`, they are.
         state: a list of tensors of dtype ``dtype`` for each of the rule's `Learner.tensors`, changed in place.
         numbers: a number for each of the rule's `Learner.numbers`, common to these parameters.
         dtype: dtype in which the rule computes: float64 for float64 parameters, otherwise float32.
@@ -85,11 +85,6 @@ def named(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
     if len({id(tensor) for tensor in found.values()}) < len(found):
         raise ValueError("expected each parameter once, got one twice; list shared parameters once")
     return found
-
-
-def computing_dtype(parameter: torch.Tensor) -> torch.dtype:
-    """Return the dtype in which a rule computes and keeps its state."""
-    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
 def alike(parameters: Tensors) -> list[list[int]]:

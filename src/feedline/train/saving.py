@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from feedline.collective.ranks import Ranks
-from feedline.data import Span, Unit
+from feedline.data import Span
 from feedline.errors import StateError, shown
 from feedline.train.agreement import latest
 from feedline.train.checkpoint import Checkpoint, Checkpoints
@@ -51,6 +51,7 @@ class Saver:
         saving: settings; None: no checkpoints.
 
     Attributes:
+        mark: ends of spans of samples, minibatches or sweeps.
         asked: whether a checkpoint was requested since the last one.
         pending: whether the run has progressed since the last checkpoint.
     """
@@ -58,7 +59,7 @@ class Saver:
     def __init__(self, saving: Saving | None) -> None:
         every = None if saving is None else saving.every
         on_counts = every if isinstance(every, Span) else None
-        self._mark = SpanMark(on_counts)
+        self.mark = SpanMark(on_counts)
         self._seconds = None if every is None or on_counts is not None else seconds_of(every)  # type: ignore[arg-type]
         self._checkpoints = None if saving is None else Checkpoints(saving.folder, saving.keep)
         self._restores = saving is not None and saving.restore
@@ -69,20 +70,14 @@ class Saver:
         """Start counting the time between checkpoints."""
         self._written_at = time.monotonic()
 
-    def due(self, counts: Mapping[Unit, int]) -> bool:
-        """Return whether a span of samples, minibatches or sweeps has ended since the last call."""
-        return self._mark.crossed(counts)
-
     def due_by_time(self) -> bool:
         """Return whether the last checkpoint is older than ``every``."""
         return self._seconds is not None and time.monotonic() - self._written_at >= self._seconds
 
-    @contextmanager
-    def locked(self, ranks: Ranks, others: Iterable[Path]) -> Iterator[None]:
+    def locked(self, ranks: Ranks, others: Iterable[Path]) -> AbstractContextManager[Any]:
         """Open a block in which no other session writes to this folder, nor to ``others``."""
         folders = [] if self._checkpoints is None else [self._checkpoints.folder]
-        with ranks.first(lambda: lock_folders([*folders, *others])) or nullcontext():
-            yield
+        return ranks.first(lambda: lock_folders([*folders, *others])) or nullcontext()
 
     def begin(self) -> bool:
         """Record that a checkpoint is being made; returns whether there is a folder for it."""

@@ -13,10 +13,10 @@ that crosses several marks triggers one action. Several ranks make collective de
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,7 +83,7 @@ class Controller(Protocol):
         """Restore a state."""
 
 
-class TrainingSession:
+class TrainingSession(saved.Standing):
     """A training run; see the module.
 
     Args:
@@ -150,25 +150,18 @@ class TrainingSession:
             raise ValueError(
                 f"expected a separate folder for the best model, got that of the checkpoints, {saving.folder}"
             )
+        super().__init__()
         self.trainer, self.source, self.size = trainer, source, checked_sizes(size)
         self.max_samples = None if max_samples is None else whole_number("max_samples", max_samples, 0)
         self.reporters, self.controllers = reporters, controllers
         self.saving, self.validation, self.test = saving, validation, test
-        self.samples = self.minibatches = self.sweeps = 0
-        self.stopped = self.interrupted = False
-        self.scale = 1.0
-
+        self.interrupted = False
         self._progress_mark, self._epoch_mark = SpanMark(progress), SpanMark(epoch)
         self._validation_mark = SpanMark(validation.every if validation is not None else None)
         self._saver = Saver(saving)
         self.ranks = trainer.strategy.session_ranks()
         self._stopping = Stopping()
-        self._progress_done = self._validations_done = 0
-        self._since = Sums()
-        self._epoch_sum = NOTHING
-        self._splits_sums = False  # whether both are of this rank's part alone
-        self._validated: Summary | None = None  # result of the last validation
-        self._validated_at = -1  # number of minibatches before it
+        self._splits_sums = False  # whether running sums are of this rank's part alone
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
@@ -186,12 +179,17 @@ class TrainingSession:
         """
         self.interrupted = False
         self._stopping = Stopping()
-        with self._ready():
+        with contextlib.ExitStack() as ending:
+            ending.callback(self.ranks.close)
+            folders = [controller.own_folder for controller in self.controllers if hasattr(controller, "own_folder")]
+            ending.enter_context(self._saver.locked(self.ranks, folders))
+            ending.enter_context(self.trainer.within(self.ranks))
+            self._splits_sums = isinstance(self.trainer.strategy, ExchangesInBackward)
             self._restore()
             for reporter in self.reporters:
                 reporter.on_start(self)
             self._saver.start_clock()
-            self._since.go_on()
+            self.since.go_on()
             try:
                 with self._stopping:
                     self._train()
@@ -203,17 +201,6 @@ class TrainingSession:
                     reporter.on_end(self)
         self._stopping.pass_on()
         return self
-
-    @contextmanager
-    def _ready(self) -> Iterator[None]:
-        """Open a block in which the ranks are connected and the session's folders locked."""
-        folders = [controller.own_folder for controller in self.controllers if hasattr(controller, "own_folder")]
-        try:
-            with self._saver.locked(self.ranks, folders), self.trainer.within(self.ranks):
-                self._splits_sums = isinstance(self.trainer.strategy, ExchangesInBackward)
-                yield
-        finally:
-            self.ranks.close()
 
     def _train(self) -> None:
         self._agree()
@@ -263,7 +250,7 @@ class TrainingSession:
         trainer, strategy = self.trainer, self.trainer.strategy
         whole = {} if strategy.apart(trainer.samples) else {"partition": (0, 1)}
         minibatch = self.source.next_minibatch(size, **whole)
-        self._since.waited_s += time.perf_counter() - began
+        self.since.waited_s += time.perf_counter() - began
         sweeps, summary = trainer.sweeps, NOTHING
         decision = strategy.decide(minibatch)
         if decision is Decision.SKIP and size < self._whole_size():
@@ -281,22 +268,22 @@ class TrainingSession:
         self.minibatches += 1
         # Alone, those of the data, whether or not a learner learned; several ranks end sweeps together.
         self.sweeps += bool(minibatch.sweep_end) if self.ranks.alone else trainer.sweeps - sweeps
-        self._since.feeding.add(minibatch)
+        self.since.feeding.add(minibatch)
         return summary
 
     def _after_update(self, summary: Summary) -> None:
         self._saver.pending = True
         for reporter in self.reporters:
             reporter.on_update(self, summary)
-        self._since.add(summary)
+        self.since.add(summary)
         if self.controllers:
-            self._epoch_sum = plus(self._epoch_sum, summary)
+            self.epoch_sum = plus(self.epoch_sum, summary)
         counts = self._counts()
         if self._progress_mark.crossed(counts):
             self._report_progress()
         if self._validation_mark.crossed(counts):
             self._validate()
-        due = self._saver.due(counts)
+        due = self._saver.mark.crossed(counts)
         if self._epoch_mark.crossed(counts):
             self._end_epoch()
             due = True
@@ -319,18 +306,18 @@ class TrainingSession:
     def _finish(self) -> None:
         """Complete what is due at the end, once; a restored run that was over has nothing due."""
         self.trainer.strategy.settle()
-        if self._since.minibatches:
+        if self.since.minibatches:
             self._report_progress()
             self._saver.pending = True
-        if self.validation is not None and self.minibatches and self._validated_at != self.minibatches:
+        if self.validation is not None and self.minibatches and self.validated_at != self.minibatches:
             self._validate()
             self._saver.pending = True
 
     def _report_progress(self) -> None:
-        self._progress_done += 1
-        since, self._since = self._since, Sums()
-        progress = since.progress(self._progress_done, self._summed(since.summary))
-        self._since.go_on()
+        self.progress_done += 1
+        since, self.since = self.since, Sums()
+        progress = since.progress(self.progress_done, self._summed(since.summary))
+        self.since.go_on()
         for reporter in self.reporters:
             reporter.on_progress(self, progress)
 
@@ -343,10 +330,10 @@ class TrainingSession:
     def _validate(self) -> None:
         assert self.validation is not None
         began = time.perf_counter()
-        result = evaluate(self.trainer, self.validation, self._validations_done)
-        self._since.evaluated_s += time.perf_counter() - began
-        self._validations_done += 1
-        self._validated, self._validated_at = result.summary, self.minibatches
+        result = evaluate(self.trainer, self.validation, self.validations_done)
+        self.since.evaluated_s += time.perf_counter() - began
+        self.validations_done += 1
+        self.validated, self.validated_at = result.summary, self.minibatches
         self._report_test("validation", result)
         if self.validation.callback is not None and self.validation.callback(result) is False:
             self.stop()
@@ -356,10 +343,10 @@ class TrainingSession:
             reporter.on_test(self, what, result)
 
     def _end_epoch(self) -> None:
-        if self.validation is not None and self._validated_at != self.minibatches and self.controllers:
+        if self.validation is not None and self.validated_at != self.minibatches and self.controllers:
             self._validate()
-        validated = self._validated if self._validated_at == self.minibatches else None
-        training, self._epoch_sum = self._epoch_sum, NOTHING
+        validated = self.validated if self.validated_at == self.minibatches else None
+        training, self.epoch_sum = self.epoch_sum, NOTHING
         if self.controllers:
             training = self._summed(training)
             self.trainer.strategy.settle()  # controllers read the model
@@ -373,7 +360,7 @@ class TrainingSession:
             return
         self.trainer.strategy.settle(saving=True)
         state = saved.to_json(
-            self._standing(),
+            self,
             self.source,
             None if self.validation is None else self.validation.source,
             self.controllers,
@@ -383,7 +370,7 @@ class TrainingSession:
         began = time.perf_counter()
         sharded = isinstance(self.trainer.strategy, HoldsParts)
         path = self._saver.write(self.samples, self.trainer.state_dict, state, self.ranks, sharded)
-        self._since.saved_s += time.perf_counter() - began
+        self.since.saved_s += time.perf_counter() - began
         for reporter in self.reporters if path is not None else ():
             reporter.on_checkpoint(self, path)
 
@@ -413,34 +400,12 @@ class TrainingSession:
         targets += zip(self.controllers, (own for _, own in place.controllers), strict=True)
         tensors = placed(found, self.trainer)
         saved.load_together(targets, lambda: self.trainer.load_state_dict(tensors, place.trainer))
-        self._stand(place.standing)
+        vars(self).update(vars(place.standing))
         # All marks were checked before a checkpoint, so the counts determine them, even for spans that differ from
         # those of the saved run.
-        for mark in (self._progress_mark, self._validation_mark, self._epoch_mark):
+        for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saver.mark):
             mark.crossed(self._counts())
-        self._saver.due(self._counts())
         begin()
-
-    def _standing(self) -> saved.Standing:
-        return saved.Standing(
-            self.samples,
-            self.minibatches,
-            self.sweeps,
-            self.scale,
-            self.stopped,
-            self._progress_done,
-            self._since,
-            self._validations_done,
-            self._validated_at,
-            self._validated,
-            self._epoch_sum,
-        )
-
-    def _stand(self, at: saved.Standing) -> None:
-        self.samples, self.minibatches, self.sweeps, self.scale, self.stopped = at[:5]
-        self._progress_done, self._since = at.progress_done, at.since
-        self._validations_done, self._validated_at, self._validated = at.validations_done, at.validated_at, at.validated
-        self._epoch_sum = at.epoch_sum
 
 
 def _listed(name: str, given: Any, method: str) -> list[Any]:

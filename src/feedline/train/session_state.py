@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from feedline.collective.ranks import Ranks
@@ -21,21 +22,37 @@ from feedline.train.progress import Sums
 from feedline.train.random_states import random_state
 from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
 
+#: Counts of a standing, which are saved under their names.
+_COUNTS = ("samples", "minibatches", "sweeps")
 
-class Standing(NamedTuple):
-    """Progress of a run; see the attributes of a session."""
 
-    samples: int
-    minibatches: int
-    sweeps: int
-    scale: float
-    stopped: bool
-    progress_done: int
-    since: Sums
-    validations_done: int
-    validated_at: int
-    validated: Summary | None
-    epoch_sum: Summary
+@dataclass(eq=False, repr=False)
+class Standing:
+    """Progress of a run.
+
+    Attributes:
+        samples, minibatches, sweeps: numbers of each trained so far.
+        scale: factor of the minibatch size.
+        stopped: whether the training has ended.
+        progress_done: number of progress spans that were reported.
+        since: sums since the last of them.
+        validations_done: number of validations.
+        validated_at: number of minibatches before the last one; -1: there was none.
+        validated: its result.
+        epoch_sum: sums since the last end of an epoch.
+    """
+
+    samples: int = 0
+    minibatches: int = 0
+    sweeps: int = 0
+    scale: float = 1.0
+    stopped: bool = False
+    progress_done: int = 0
+    since: Sums = field(default_factory=Sums)
+    validations_done: int = 0
+    validated_at: int = -1
+    validated: Summary | None = None
+    epoch_sum: Summary = NOTHING
 
 
 class SavedSession(NamedTuple):
@@ -77,21 +94,13 @@ def to_json(
     """
     since, epoch = standing.since.to_json(), summary_to_json(standing.epoch_sum)
     parts = ranks.gather_json({"random": random_state(), "source": source.state_dict(), "since": since, "epoch": epoch})
-    validated = standing.validated
+    validated = None if standing.validated is None else summary_to_json(standing.validated)
     state = {
-        "samples": standing.samples,
-        "minibatches": standing.minibatches,
-        "sweeps": standing.sweeps,
-        "scale": standing.scale,
-        "stopped": standing.stopped,
+        **{name: getattr(standing, name) for name in (*_COUNTS, "scale", "stopped")},
         "source": parts[0]["source"],
         "validation": None if validation is None else validation.state_dict(),
         "progress": [standing.progress_done, parts[0]["since"]],
-        "validated": [
-            standing.validations_done,
-            standing.validated_at,
-            None if validated is None else summary_to_json(validated),
-        ],
+        "validated": [standing.validations_done, standing.validated_at, validated],
         "epoch": parts[0]["epoch"],
         "controllers": [[type(controller).__name__, controller.state_dict()] for controller in controllers],
         "random": [part.pop("random") for part in parts],
@@ -133,17 +142,15 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
     if not scale > 0 or type(stopped) is not bool or (at != -1 and type(at) is not int):
         raise ValueError(f"expected a scale above 0, and whether it was stopped, got {scale!r} and {stopped!r:.40}")
     standing = Standing(
-        whole(state["samples"], "samples"),
-        whole(state["minibatches"], "minibatches"),
-        whole(state["sweeps"], "sweeps"),
-        scale,
-        stopped,
-        whole(done, "progress"),
-        since,
-        whole(validations, "validated"),
-        at if at == -1 else whole(at, "validated"),
-        None if validated is None else summary_from_json(validated, "validated"),
-        epoch,
+        **{name: whole(state[name], name) for name in _COUNTS},
+        scale=scale,
+        stopped=stopped,
+        progress_done=whole(done, "progress"),
+        since=since,
+        validations_done=whole(validations, "validated"),
+        validated_at=at if at == -1 else whole(at, "validated"),
+        validated=maybe(summary_from_json, validated, "validated"),
+        epoch_sum=epoch,
     )
     controllers = listed(state["controllers"], None, "controllers")
     return SavedSession(

@@ -16,17 +16,10 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from feedline.interop.tensor_file import save_tensors
 
 
-class ShardWriter(StorageWriter):
-    """Writes one file per rank; rank 0 describes them all."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.described: dict[str, Any] = {}
+class _AsPlanned:
+    """What a storage says about torch's plans: it follows them."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """See torch's."""
-
-    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
         """See torch's."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
@@ -36,6 +29,22 @@ class ShardWriter(StorageWriter):
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
         """See torch's."""
         return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """See torch's."""
+        return True
+
+
+class ShardWriter(_AsPlanned, StorageWriter):
+    """Writes one file per rank; rank 0 describes them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.described: dict[str, Any] = {}
+
+    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
+        """See torch's."""
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         """See torch's."""
@@ -68,13 +77,8 @@ class ShardWriter(StorageWriter):
             tensors[result.index.fqn]["parts"].append({"at": offset, "shape": shape, "file": name, "key": key})
         self.described = {"files": files, "tensors": tensors}
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """See torch's."""
-        return True
 
-
-class ShardReader(StorageReader):
+class ShardReader(_AsPlanned, StorageReader):
     """Reads what a `ShardWriter` wrote.
 
     Args:
@@ -91,9 +95,6 @@ class ShardReader(StorageReader):
     ) -> None:
         self._shapes, self._described, self._read = shapes, described, read
         self._places: Any = None
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """See torch's."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Any:
         """See torch's."""
@@ -114,14 +115,6 @@ class ShardReader(StorageReader):
         """See torch's."""
         self._places = metadata.storage_data
 
-    def prepare_local_plan(self, plan: Any) -> Any:
-        """See torch's."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """See torch's."""
-        return plans
-
     def read_data(self, plan: Any, planner: Any) -> Any:
         """See torch's."""
         by_file: dict[str, list[tuple[str, Any]]] = {}
@@ -140,8 +133,3 @@ class ShardReader(StorageReader):
         done: Any = torch.futures.Future()
         done.set_result(None)
         return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """See torch's."""
-        return True

@@ -163,5 +163,4 @@ def _distributed(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     mesh = like.device_mesh
-    found: torch.Tensor = distribute_tensor(tensor.to(mesh.device_type), mesh, like.placements, src_data_rank=None)
-    return found
+    return distribute_tensor(tensor.to(mesh.device_type), mesh, like.placements, src_data_rank=None)

@@ -23,8 +23,7 @@ import torch
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
-from feedline.train.distributed.sharded import of_model, sharded, through
-from feedline.train.distributed.through_model import in_parallel
+from feedline.train.distributed.through_model import in_parallel, of_model, sharded, through
 from feedline.train.functions import call_model, check_functions
 from feedline.train.learner import Learner
 from feedline.train.strategy import Alone, Contribution, ExchangesInBackward, HoldsParts, KeepsState, Overlapping, Total
@@ -154,7 +153,10 @@ class Trainer:
         # several ranks, the count is known only at the end.
         averaged = solo and self.microbatch is None
         if averaged:
-            return self._step(minibatch, self._backward_whole(minibatch), averaged)
+            summary, summed = self._criteria(minibatch)
+            if summary.samples:
+                summed.backward(torch.full_like(summed, 1.0 / summary.samples))
+            return self._step(minibatch, summary, averaged)
         with contextlib.ExitStack() as step:
             return self._step(minibatch, self._backward_pieces(minibatch, step))
 
@@ -234,12 +236,6 @@ class Trainer:
         for minibatch in minibatches:
             total = plus(total, self.test_minibatch(minibatch))
         return total
-
-    def _backward_whole(self, minibatch: Minibatch) -> Summary:
-        summary, summed = self._criteria(minibatch)
-        if summary.samples:
-            summed.backward(torch.full_like(summed, 1.0 / summary.samples))
-        return summary
 
     def _backward_pieces(self, minibatch: Minibatch, step: contextlib.ExitStack) -> Summary:
         total, pieces, strategy = NOTHING, list(self._pieces(minibatch)), self.strategy

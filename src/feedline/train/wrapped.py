@@ -20,8 +20,7 @@ _COMPILED, _PARALLEL = "_orig_mod.", "module."
 
 def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model given to `torch.compile`."""
-    module: torch.nn.Module = getattr(model, "_orig_mod", model)
-    return module
+    return getattr(model, "_orig_mod", model)
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+Tensors = list[torch.Tensor]
 #: Types of native updates.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
@@ -24,6 +25,11 @@ def is_plain(tensor: Any) -> bool:
 def is_sharded(tensor: Any) -> bool:
     """Whether ranks hold parts of a tensor."""
     return isinstance(tensor, torch.Tensor) and hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def computing_dtype(weight: Any) -> torch.dtype:
+    """Return the dtype in which a rule computes and keeps its state."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
 def dense_format(tensor: Any) -> Any:

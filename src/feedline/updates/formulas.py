@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-Tensors = list[torch.Tensor]
+from feedline.updates.arrays import Tensors
 
 
 def complement(fraction: float, dtype: torch.dtype) -> tuple[float, float]:
@@ -39,8 +39,6 @@ class Formula(ABC):
 
     #: Its name among the native rules.
     native: ClassVar[str]
-    #: Number of state tensors of each weight.
-    states: ClassVar[int]
 
     def numbers(self) -> tuple[float, ...]:
         """Return the numbers in the native order."""
@@ -63,7 +61,6 @@ class StepFormula(Formula):
     """Gradient descent; accepts sparse gradients."""
 
     native: ClassVar[str] = "step"
-    states: ClassVar[int] = 0
     along: float
 
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
@@ -76,7 +73,6 @@ class MomentumFormula(Formula):
     """Gradient descent with momentum, Nesterov's with a step ahead."""
 
     native: ClassVar[str] = "momentum"
-    states: ClassVar[int] = 1
     keep: float
     fresh: float
     along: float
@@ -96,7 +92,6 @@ class AdaGradFormula(Formula):
     """AdaGrad; MXNet's RMSProp with ``keep`` below 1."""
 
     native: ClassVar[str] = "adagrad"
-    states: ClassVar[int] = 1
     keep: float
     fresh: float
     epsilon: float
@@ -119,7 +114,6 @@ class AveragedAdaGradFormula(Formula):
     """AdaGrad with factors whose mean over each weight is 1."""
 
     native: ClassVar[str] = "averaged_adagrad"
-    states: ClassVar[int] = 1
     fresh: float
     epsilon: float
     along: float
@@ -139,7 +133,6 @@ class AdaDeltaFormula(Formula):
     """AdaDelta."""
 
     native: ClassVar[str] = "adadelta"
-    states: ClassVar[int] = 2
     keep: float
     fresh: float
     epsilon: float
@@ -167,7 +160,6 @@ class AdamFormula(Formula):
     """Adam; Nadam with a step ahead."""
 
     native: ClassVar[str] = "adam"
-    states: ClassVar[int] = 2
     keep_mean: float
     fresh_mean: float
     keep_square: float
@@ -193,7 +185,6 @@ class AdaMaxFormula(Formula):
     """AdaMax; where all gradients were zero, a weight stays."""
 
     native: ClassVar[str] = "adamax"
-    states: ClassVar[int] = 2
     keep_mean: float
     fresh_mean: float
     keep_largest: float
@@ -223,7 +214,6 @@ class FSAdaGradFormula(Formula):
     """CNTK's FSAdaGrad."""
 
     native: ClassVar[str] = "fsadagrad"
-    states: ClassVar[int] = 2
     keep_square: float
     fresh_square: float
     size: float
@@ -255,7 +245,6 @@ class RMSPropFormula(Formula):
     """CNTK's RMSProp, whose steps grow while a gradient keeps its sign."""
 
     native: ClassVar[str] = "rmsprop"
-    states: ClassVar[int] = 3
     first: float
     start: float
     first_step: float
@@ -310,7 +299,6 @@ class CenteredRMSPropFormula(Formula):
     """RMSProp over the variance (Graves, 2013)."""
 
     native: ClassVar[str] = "centered_rmsprop"
-    states: ClassVar[int] = 3
     keep: float
     fresh: float
     epsilon: float
@@ -331,7 +319,6 @@ class FTMLFormula(Formula):
     """Follow the moving leader."""
 
     native: ClassVar[str] = "ftml"
-    states: ClassVar[int] = 3
     keep_mean: float
     fresh_mean: float
     keep_square: float
@@ -358,7 +345,6 @@ class FtrlFormula(Formula):
     """Follow the regularized leader."""
 
     native: ClassVar[str] = "ftrl"
-    states: ClassVar[int] = 2
     rate: float
     threshold: float
     beta: float
@@ -379,7 +365,6 @@ class SignumFormula(Formula):
     """Steps of one size along the momentum's sign."""
 
     native: ClassVar[str] = "signum"
-    states: ClassVar[int] = 1
     keep: float
     fresh: float
     hold: float
@@ -398,7 +383,6 @@ class SignFormula(Formula):
     """Steps of one size along the gradient's sign."""
 
     native: ClassVar[str] = "sign"
-    states: ClassVar[int] = 0
     hold: float
     along: float
 
@@ -413,7 +397,6 @@ class DCASGDFormula(Formula):
     """Gradient descent that compensates for delay; states are the previous weight and the momentum."""
 
     native: ClassVar[str] = "dcasgd"
-    states: ClassVar[int] = 2
     keep: float
     along: float
     correction: float
@@ -432,7 +415,6 @@ class PlainDCASGDFormula(Formula):
     """The same without momentum."""
 
     native: ClassVar[str] = "plain_dcasgd"
-    states: ClassVar[int] = 1
     along: float
     correction: float
     decay: float
@@ -450,7 +432,6 @@ class LAMBFormula(Formula):
     """Adam's steps, as long as the weight."""
 
     native: ClassVar[str] = "lamb"
-    states: ClassVar[int] = 2
     keep_mean: float
     fresh_mean: float
     keep_square: float

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from feedline import _native
-from feedline.updates.arrays import TYPES, dense_format, is_plain, is_sharded
+from feedline.updates.arrays import TYPES, Tensors, dense_format, is_plain, is_sharded
 
-Tensors = list[torch.Tensor]
 #: A number, or a tensor of one on a gradient's device.
 Factor = Any
 
@@ -93,7 +92,7 @@ def global_clipping_factor(gradients: Tensors, limit: float) -> Factor:
     elsewhere = _norms([g for g, square in zip(gradients, squares, strict=True) if square is None])
     if not elsewhere:
         return _factor(limit, here)
-    norms = [_whole(norm).float() for norm in elsewhere]
+    norms = [(norm.to_local() if is_sharded(norm) else norm).float() for norm in elsewhere]
     norms.append(torch.tensor(here, dtype=torch.float32))
     together = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
     return (limit / together).clamp_(max=1.0)
@@ -131,8 +130,3 @@ def _everywhere(norm: Any) -> Any:
     from torch.distributed.tensor import Replicate
 
     return [Replicate()] * len(norm.placements)
-
-
-def _whole(norm: Any) -> torch.Tensor:
-    found: torch.Tensor = norm.to_local() if is_sharded(norm) else norm
-    return found

@@ -14,11 +14,9 @@ import torch
 from torch.autograd.graph import increment_version
 
 from feedline import _native
-from feedline.updates.arrays import PLAIN_TYPES, TYPES, dense_format, is_plain
+from feedline.updates.arrays import PLAIN_TYPES, TYPES, Tensors, computing_dtype, dense_format, is_plain
 from feedline.updates.formulas import Formula
 from feedline.updates.stages import PLAIN, Factor, UpdateStages, finish, prepared
-
-Tensors = list[torch.Tensor]
 
 #: Whether native code can look at tensors itself, in a tenth of the time that takes from Python; torch 2.10 and later.
 _EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
@@ -119,14 +117,10 @@ def _by_torch(
 ) -> None:
     """Update by operations of torch; ``arrays``: weight, gradient, noise, copy and states, for each weight."""
     weights, gradients, noise, copies, *states = (list(tensors) for tensors in zip(*arrays, strict=True))
-    dtype = states[0][0].dtype if states else _arithmetic(weights[0].dtype)
+    dtype = states[0][0].dtype if states else computing_dtype(weights[0])
     gradients = [gradient if gradient.dtype is dtype else gradient.to(dtype) for gradient in gradients]
     formula.by_torch(weights, prepared(weights, gradients, stages, factors), states)
     finish(weights, stages, None if noise[0] is None else noise)
     for copy, weight in zip(copies, weights, strict=True):
         if copy is not None:
             copy.copy_(weight)
-
-
-def _arithmetic(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -215,8 +215,7 @@ class _OwnRule(Modern):
         return self._went_on
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        summed = batch.gradients if step.scale == 1.0 else torch._foreach_mul(batch.gradients, step.scale)
-        given = [gradient.cpu().numpy() for gradient in summed] if self._owner.as_numpy else summed
+        given = [gradient.cpu().numpy() for gradient in batch.gradients] if self._owner.as_numpy else batch.gradients
         named = [self._owner._by_tensor[tensor] for tensor in batch.parameters]
         values = dict(zip(named, given, strict=True))
         self._went_on = self._owner.update(values, step.samples, self._sweep_end) is not False

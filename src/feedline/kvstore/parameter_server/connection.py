@@ -62,7 +62,6 @@ class Push(NamedTuple):
         run: bytes of the values, or a reference to them in Ray's memory.
         wanted: keys to pull with it.
         size: bytes of the values.
-        end: bytes of all pushes up to and including this one.
     """
 
     number: int
@@ -70,7 +69,6 @@ class Push(NamedTuple):
     run: Any
     wanted: Sequence[Key]
     size: int
-    end: int
 
 
 class Flight(NamedTuple):
@@ -111,7 +109,8 @@ class ServerConnection:
         self.actor, self._worker, self._log_bytes = actor, worker, log_bytes
         self._name, self._place = f"server {index} of {count}", ""
         self._log: deque[Push] = deque()
-        self._last = Push(0, (), None, (), 0, 0)
+        self._size = 0  # bytes in the log
+        self._last = Push(0, (), None, (), 0)
         #: Numbers of pushes: the last one sent to the current server process; the last one whose outcome is known; the
         #: last one that is lost; the one that tells the server to skip those.
         self._sent, self._heard, self._lost_to, self._skip = 0, 0, 0, 0
@@ -138,12 +137,12 @@ class ServerConnection:
 
         size = run.nbytes
         kept = ray.put(run) if size > INLINE_BYTES else run.copy()
-        last = self._last
-        self._last = Push(last.number + 1, items, kept, wanted, size, last.end + size)
+        self._last = Push(self._last.number + 1, items, kept, wanted, size)
         self._log.append(self._last)
+        self._size += size
         # A push that was never sent stays, however long the log.
         while self._size > self._log_bytes and len(self._log) > 1 and self._log[0].number <= self._sent:
-            self._log.popleft()
+            self._size -= self._log.popleft().size
         return self._last.number
 
     def flush(self) -> None:
@@ -153,8 +152,11 @@ class ServerConnection:
             StoreError: the server does not come back, or its answer is malformed.
             Exception: exception of an updater in an earlier push.
         """
+        import ray
+
         self._send_all()
-        self._settle(MOST_IN_FLIGHT)
+        while self._in_flight and ray.wait([self._in_flight[0].answer], timeout=0)[0]:
+            self._settle_oldest()
         self._send_all()
         self._raise()
 
@@ -163,27 +165,18 @@ class ServerConnection:
 
         If the push was applied but its answer got lost or was without the run, the keys are pulled again.
         """
-        self._send_all()
-        while self._in_flight and self._in_flight[0].number <= number:
-            self._settle_oldest()
-            self._send_all()
-        self._raise()
+        self.drain(number)
         brought, run = self._brought
         self._brought = 0, None
         return run if brought == number else self.answered(self.pull("pull", keys))
 
-    def drain(self) -> None:
-        """Wait until no push is in flight."""
+    def drain(self, number: int | None = None) -> None:
+        """Wait until no push is in flight, or none up to ``number``."""
         self._send_all()
-        while self._in_flight:
+        while self._in_flight and (number is None or self._in_flight[0].number <= number):
             self._settle_oldest()
             self._send_all()
         self._raise()
-
-    @property
-    def _size(self) -> int:
-        """Bytes in the log."""
-        return self._last.end - self._log[0].end + self._log[0].size if self._log else 0
 
     def _send_all(self) -> None:
         while self._sent < self._last.number:
@@ -207,15 +200,6 @@ class ServerConnection:
             )
             self._in_flight.append(Flight(unsent.number, answer, wanted))
             self._sent = unsent.number
-
-    def _settle(self, flying: int) -> None:
-        """Wait until at most ``flying`` pushes are in flight, and process the answers that have arrived."""
-        import ray
-
-        while self._in_flight:
-            if len(self._in_flight) <= flying and not ray.wait([self._in_flight[0].answer], timeout=0)[0]:
-                return
-            self._settle_oldest()
 
     def _settle_oldest(self) -> None:
         """Wait for the oldest push in flight, and record its outcome."""
@@ -247,7 +231,7 @@ class ServerConnection:
 
     def _note(self, answer: Answer | Greeting) -> None:
         while self._log and self._log[0].number <= answer.durable:
-            self._log.popleft()
+            self._size -= self._log.popleft().size
         if isinstance(answer, Answer) and answer.trouble != self._trouble:
             self._trouble = answer.trouble
             if self._trouble:
@@ -320,7 +304,8 @@ class ServerConnection:
     def _get(self, reference: Any) -> Any:
         import ray
 
-        silence, beat = self._silence(), None
+        # Of a server that was heard just now, or has to start first.
+        silence, beat = Silence(self.timeout_s if self._started else max(self.timeout_s, START_S)), None
         while True:
             try:
                 answer = ray.get(reference, timeout=SLICE_S)
@@ -359,10 +344,6 @@ class ServerConnection:
         except ray.exceptions.RayError:  # what else is wrong, the awaited answer will say
             return False
         return True
-
-    def _silence(self) -> Silence:
-        """Return the silence of a server that was heard just now, or has to start first."""
-        return Silence(self.timeout_s if self._started else max(self.timeout_s, START_S))
 
     def _recover(self, cause: Exception | None) -> None:
         """Wait for the server to come back, so that `flush` continues with the first push that it lacks."""

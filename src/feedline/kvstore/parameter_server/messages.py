@@ -33,13 +33,8 @@ class ShardedKey(NamedTuple):
 Group = tuple[ShardedKey, Sequence[Any]]
 
 
-class PushMessage(NamedTuple):
-    """A push to one server: layout of its arrays, encoding of its keys, tensors to sum into each array, and buffer."""
-
-    layout: Layout
-    items: list[Item]
-    sources: list[Sequence[Any]]
-    run: Any
+#: A push to one server: its keys, and how their values are encoded; and bytes of the values, valid until the next one.
+PushMessage = tuple[list[Item], Any]
 
 
 class PushEncoder:
@@ -81,7 +76,9 @@ class PushEncoder:
         found = {}
         for server, several in sources.items():
             layout = layouts.get(server) or Layout([(one[0].shape, one[0].dtype) for one in several])
-            found[server] = PushMessage(layout, items[server], several, self._run(server, layout.size))
+            run = self._run(server, layout.size)
+            layout.write(run, several)
+            found[server] = items[server], run
         return found
 
     def _packed(
@@ -113,10 +110,10 @@ class PushEncoder:
             self._laid_out = keys, {server: Layout(several) for server, several in fields.items()}
         return self._laid_out[1]
 
-    def sent(self, server: int, message: PushMessage) -> None:
+    def sent(self, server: int, items: Sequence[Item]) -> None:
         """Commit the residuals of a message that was sent."""
         if self.compression is not None:
-            for key, _ in message.items:
+            for key, _ in items:
                 self._channels[key, server].commit()
 
     def _run(self, server: int, size: int) -> Any:

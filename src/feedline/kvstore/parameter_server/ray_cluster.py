@@ -9,13 +9,13 @@ Costs: about 8 s to start; eight processes of 30 to 100 MB, and one for each ser
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from feedline.collective.refusal import RefusedError
 from feedline.errors import StoreError
@@ -28,6 +28,7 @@ from feedline.interop.private_ray import (
     check_installed,
     reads_too_early,
 )
+from feedline.interop.ray_session import environment
 
 ADDRESS, WORKERS, SERVERS, SNAPSHOTS = (f"FEEDLINE_STORE_{n}" for n in ("ADDRESS", "WORKERS", "SERVERS", "SNAPSHOTS"))
 
@@ -77,9 +78,7 @@ class AsyncCluster:
     def __enter__(self) -> AsyncCluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -102,7 +101,7 @@ class RayConnection:
 
     def __init__(self, address: str, settings: dict[str, str] | None = None) -> None:
         check_installed("async")
-        self._before: dict[str, str | None] = {}
+        self._settings = contextlib.ExitStack()
         self.loopback = is_loopback(address)
         with RayConnection._lock:
             early = "ray" in sys.modules
@@ -125,11 +124,7 @@ class RayConnection:
             if RayConnection._users == 0 and RayConnection._made:
                 RayConnection._made = False
                 ray.shutdown()
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        self._settings.close()
 
     def _use(self, address: str) -> None:
         import ray
@@ -154,8 +149,7 @@ class RayConnection:
                 f"expected Ray not to be imported yet, as it reads {shown} when it is; "
                 "create the store first, or set these before the import"
             )
-        self._before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
+        self._settings.enter_context(environment(wanted))
         if not self.loopback:
             check_token(address)
         host, _, port = address.rpartition(":")

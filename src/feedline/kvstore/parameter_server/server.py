@@ -162,11 +162,13 @@ class Server:
         """Return rows of the keys; otherwise as `pull`."""
         return self._answer(worker, after, lambda: self._shard.give_rows(keys, ids))
 
-    def _answer(self, worker: str, after: int, give: Callable[[], Any]) -> Answer:
+    def _answer(self, worker: str, after: int, give: Callable[[], Any], flush: bool = False) -> Answer:
         """Answer a call that must follow the worker's push ``after``, which a restarted server may lack."""
         if self._shard.applied.get(worker, 0) < after:
             return Answer(behind=True)
         found = give()
+        if flush:
+            self._flush()
         return Answer(False, self._durable.get(worker, 0), None, self._trouble, found)
 
     # ---- rare calls -----------------------------------------------------------------------------------------
@@ -196,12 +198,7 @@ class Server:
 
     def set_rule(self, worker: str, after: int, rule: Rule, generation: int) -> Answer:
         """See `Shard`, and `pull`."""
-
-        def change() -> None:
-            self._shard.set_rule(rule, generation)
-            self._flush()
-
-        return self._answer(worker, after, change)
+        return self._answer(worker, after, lambda: self._shard.set_rule(rule, generation), flush=True)
 
     def states(self, worker: str, after: int) -> Answer:
         """Return name, parameters and states of the optimizer; see `Shard`, and `pull`."""
@@ -215,12 +212,7 @@ class Server:
         found: Mapping[Key, tuple[dict[str, Any], int]],
     ) -> Answer:
         """See `Shard`, and `pull`."""
-
-        def change() -> None:
-            self._shard.set_states(parameters, found)
-            self._flush()
-
-        return self._answer(worker, after, change)
+        return self._answer(worker, after, lambda: self._shard.set_states(parameters, found), flush=True)
 
     def flush(self, worker: str, after: int) -> Answer:
         """Write a snapshot and wait for it; see `pull`.

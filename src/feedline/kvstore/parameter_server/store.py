@@ -39,10 +39,10 @@ from feedline.kvstore.compression import compression
 from feedline.kvstore.layout import Layout
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, in_every_process, optimizer_for
-from feedline.kvstore.parameter_server.connection import ServerConnection
+from feedline.kvstore.parameter_server.connection import Pull, ServerConnection
 from feedline.kvstore.parameter_server.membership import PAUSE_S, Membership
 from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
-from feedline.kvstore.parameter_server.placement import RowRange, parts
+from feedline.kvstore.parameter_server.placement import parts
 from feedline.kvstore.parameter_server.ray_cluster import (
     ADDRESS,
     SERVERS,
@@ -54,7 +54,7 @@ from feedline.kvstore.parameter_server.ray_cluster import (
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
 from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received, sliced
-from feedline.kvstore.table import check_new_key, check_out, check_values, grouped_ids, visited
+from feedline.kvstore.table import check_new_key, check_outs, check_values, grouped_ids, visited
 
 
 class AsyncStore(KVStore):
@@ -214,8 +214,7 @@ class AsyncStore(KVStore):
         given, outs = grouped(key, value, "value"), grouped(key, out, "out")
         with self._working():
             for name, tensors in outs.items():
-                for tensor in tensors:
-                    check_out(name, tensor, given[name][0].shape)
+                check_outs(name, tensors, given[name][0].shape)
             self._init(given)
             self._pull(self._outs(outs))
 
@@ -264,9 +263,7 @@ class AsyncStore(KVStore):
             made = self._generations()
             if self.rank == 0:
                 generation = max(made) + 1
-                pulls = [(link, link.set_rule(rule, generation)) for link in self._links]
-                for link, pull in pulls:
-                    link.answered(pull)
+                self._answered({i: link.set_rule(rule, generation) for i, link in enumerate(self._links)})
             self._rules += 1
             silence = Silence(self._timeout_s)
             while self.rank and min(made) < self._rules:
@@ -317,12 +314,8 @@ class AsyncStore(KVStore):
             pieces = cut_states(rule, len(self._links))
             rule.forget()
             self._drain()
-            pulls = [
-                (link, link.pull("set_states", rule.parameters(), piece))
-                for link, piece in zip(self._links, pieces, strict=True)
-            ]
-            for link, pull in pulls:
-                link.answered(pull)
+            given = rule.parameters()
+            self._answered({i: self._links[i].pull("set_states", given, piece) for i, piece in enumerate(pieces)})
 
     def _known_optimizer(self) -> Optimizer:
         if self._optimizer is None:
@@ -353,29 +346,24 @@ class AsyncStore(KVStore):
     def _outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
         groups = visited(self._entries, given)
         for entry, outs in groups:
-            for out in outs:
-                check_out(entry.key, out, entry.meta.shape)
+            check_outs(entry.key, outs, entry.meta.shape)
         return groups
 
     # ---- work -----------------------------------------------------------------------------------------------
 
     def _init(self, given: Mapping[Key, Sequence[Any]]) -> None:
-        made, values = [], []
+        made: list[tuple[ShardedKey, Any]] = []
         # Created in the order of visits, keys are contiguous on a server and pulled without a copy.
         ordered = sorted(given.items()) if all(isinstance(key, int) for key in given) else given.items()
         for place, (key, value) in enumerate(ordered, len(self._entries)):
             check_new_key(self._entries, key, value)
             meta = torch.empty(value[0].shape, dtype=value[0].dtype, device="meta")
-            made.append(ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))))
-            values.append(value[0])
-        wanted: dict[int, list[tuple[ShardedKey, RowRange, Any]]] = {}
-        for entry, value in zip(made, values, strict=True):
-            for part in entry.parts:
-                wanted.setdefault(part.server, []).append((entry, part, value))
+            made.append((ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))), value[0]))
+        wanted = by_server(made)
         silence = Silence(self._timeout_s)
         while True:
-            pulls = [(s, self._links[s].ask("known", [e.key for e, _, _ in w])) for s, w in wanted.items()]
-            known = {server: self._links[server].answered(pull) for server, pull in pulls}
+            keys = {server: [entry.key for entry, _, _ in asked] for server, asked in wanted.items()}
+            known = self._answered({server: self._links[server].ask("known", k) for server, k in keys.items()})
             absent = [entry.key for server, w in wanted.items() for entry, _, _ in w if entry.key not in known[server]]
             if not absent or self.rank == 0:
                 break
@@ -390,14 +378,13 @@ class AsyncStore(KVStore):
                         f"{there[0]} and {there[1]}, got {here[0]} and {here[1]}"
                     )
         if absent:
-            pulls = []
+            pulls = {}
             for server, asked in wanted.items():
                 items = [(e.key, tuple(sliced(e.meta, part).shape), dtype_name(e.meta.dtype)) for e, part, _ in asked]
                 run = as_run([sliced(_dense(value), part) for _, part, value in asked])
-                pulls.append((server, self._links[server].ask("make", items, run.numpy())))
-            for server, pull in pulls:
-                self._links[server].answered(pull)
-        self._entries.update({entry.key: entry for entry in made})
+                pulls[server] = self._links[server].ask("make", items, run.numpy())
+            self._answered(pulls)
+        self._entries.update({entry.key: entry for entry, _ in made})
         for server, asked in wanted.items():
             self._links[server].keys += len(asked)
 
@@ -405,11 +392,9 @@ class AsyncStore(KVStore):
         """Send a push to the servers that hold its keys; returns its number at each."""
         wanted = {server: [o[0].key for o in asked] for server, asked in by_server(outs).items()}
         numbers = {}
-        for server, message in self._encoder.messages(groups).items():
-            message.layout.write(message.run, message.sources)
-            asked = wanted.get(server, [])
-            numbers[server] = self._links[server].keep(message.items, message.run.numpy(), asked)
-            self._encoder.sent(server, message)
+        for server, (items, run) in self._encoder.messages(groups).items():
+            numbers[server] = self._links[server].keep(items, run.numpy(), wanted.get(server, []))
+            self._encoder.sent(server, items)
         # The push is in every replay log: whatever an earlier one raises from here on, it will be sent.
         for server in numbers:
             self._links[server].flush()
@@ -447,13 +432,16 @@ class AsyncStore(KVStore):
 
     def _everywhere(self, method: str) -> list[Any]:
         """Call a method of all servers after all pushes so far; returns their answers."""
-        pulls = [(link, link.pull(method)) for link in self._links]
-        return [link.answered(pull) for link, pull in pulls]
+        return list(self._answered({i: link.pull(method) for i, link in enumerate(self._links)}).values())
 
     def _generations(self) -> list[int]:
         """Return how often each server's rule was set."""
-        pulls = [(link, link.ask("greet", self._membership.name)) for link in self._links]
-        return [link.answered(pull).generation for link, pull in pulls]
+        asked = {i: link.ask("greet", self._membership.name) for i, link in enumerate(self._links)}
+        return [greeting.generation for greeting in self._answered(asked).values()]
+
+    def _answered(self, pulls: Mapping[int, Pull]) -> dict[int, Any]:
+        """Wait for the answers of servers that were asked together."""
+        return {server: self._links[server].answered(pull) for server, pull in pulls.items()}
 
     def _drain(self) -> None:
         for link in self._links:

@@ -11,10 +11,10 @@ Costs: one exchange of a few numbers each step, and those of the strategy.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -50,7 +50,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         self._group, self._after, self._timeout_s = group, int(distributed_after), float(timeout_s)
         self._ranks: Communicator | None = None
         self._equal = False
-        self._model: torch.nn.Module | None = None
+        self._model: Any = None
         self._learners: list[Learner] = []
         self.parameters: list[torch.Tensor] = []
 
@@ -102,11 +102,9 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
                 self._make_equal()
         return True
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> AbstractContextManager[None]:
         """See `Strategy`."""
-        with self.ranks.step():
-            yield
+        return self.ranks.step()
 
     def reduce(self, own: Contribution) -> Total:
         """See `Strategy`."""
@@ -134,14 +132,12 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
     def settle(self, saving: bool = False) -> None:
         """See `Strategy`."""
         if self._learners and self._equal:
-            assert self._model is not None
             # Running statistics of layers differ by rank: rank 0's count.
             with self.ranks.step():
                 self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
 
     def _make_equal(self) -> None:
         """Overwrite parameters, buffers and learners' states with rank 0's."""
-        assert self._model is not None
         tensors = {name: t for name, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
         shapes = "; ".join(f"{name} {tuple(t.shape)} {_dtype(t)}" for name, t in tensors.items())
         self.ranks.agree(f"learn by {self.settings()} {shapes}")

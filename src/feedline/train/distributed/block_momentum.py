@@ -38,25 +38,17 @@ class BlockMomentum(DistributedStrategy):
     way: ClassVar[str] = "block_momentum"
 
     def __init__(
-        self,
-        group: Any,
-        block_size: int,
-        time_constant: float | None,
-        nesterov: bool,
-        reset: bool,
-        learning_rate: float,
-        distributed_after: int,
-        timeout_s: float,
+        self, block_size: int, time_constant: float | None, nesterov: bool, reset: bool, rate: float, **common: Any
     ) -> None:
-        super().__init__(group, distributed_after, timeout_s)
+        super().__init__(**common)
         if block_size < 1:
             raise ValueError(f"expected a block of at least 1 sample, got {block_size}")
         if time_constant is not None and not 0 <= time_constant < math.inf:
             raise ValueError(f"expected a time constant of at least 0 samples, got {time_constant}")
-        if not 0 < learning_rate < math.inf:
-            raise ValueError(f"expected a block learning rate above 0, got {learning_rate}")
+        if not 0 < rate < math.inf:
+            raise ValueError(f"expected a block learning rate above 0, got {rate}")
         self._block, self._constant = int(block_size), time_constant
-        self._nesterov, self._reset, self._rate = nesterov, reset, float(learning_rate)
+        self._nesterov, self._reset, self._rate = nesterov, reset, float(rate)
         self._since = 0
         self._agreed: list[torch.Tensor] = []
         self._velocity: list[torch.Tensor] = []
@@ -202,7 +194,6 @@ def block_momentum(
     Raises:
         ValueError: an argument out of its range; at the first step, a block of fewer samples than ranks.
     """
-    learner.strategy = BlockMomentum(
-        group, block_size, time_constant, nesterov, reset, learning_rate, distributed_after, timeout
-    )
+    common = {"group": group, "distributed_after": distributed_after, "timeout_s": timeout}
+    learner.strategy = BlockMomentum(block_size, time_constant, nesterov, reset, learning_rate, **common)
     return learner

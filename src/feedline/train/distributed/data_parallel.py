@@ -1,28 +1,110 @@
 """Data-parallel training: the ranks of torch.distributed sum their gradients and counts before each update.
 
 Every rank makes the same update from the same sums, so parameters stay equal, bit for bit. Gradients are exchanged
-while backward still runs, see `feedline.train.distributed.overlapping`, which says the costs, too.
+while backward still runs. A step begins with its last backward pass, so that from there on Ctrl-C waits for its end;
+and an error in that pass, once something has been sent, ends the connections. See
+`feedline.train.distributed.gradients`.
+
+Costs: a copy of each gradient into its bucket, one all-reduce a bucket, and two exchanges of a few numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import torch
 
 from feedline.collective.buckets import Bucket
 from feedline.collective.communicator import TIMEOUT_S
 from feedline.collective.sums import BucketSums, PlainSums
-from feedline.train.distributed.overlapping import OverlappingStrategy
+from feedline.errors import StateError, shown
+from feedline.train.distributed.base import DistributedStrategy, check_dense
+from feedline.train.distributed.gradients import Gradients
 from feedline.train.learner import Learner
+from feedline.train.strategy import Contribution, Overlapping, Total
 
 
-class DataParallel(OverlappingStrategy):
-    """Strategy of `data_parallel`."""
+class DataParallel(DistributedStrategy, Overlapping):
+    """Strategy of `data_parallel`; see the module."""
 
     way: ClassVar[str] = "data_parallel"
 
+    _gradients: Gradients | None = None
+    #: The order of gradients in a checkpoint that was loaded.
+    _advised: list[int] | None = None
+
+    def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
+        """See `Strategy`."""
+        super().join(model, learners)
+        self._gradients = Gradients(self.parameters)
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """See `Strategy`."""
+        with super().step():
+            gradients = self._gradients
+            if gradients is None or gradients.armed or not self.apart(self._learners[0].samples):
+                yield
+                return
+            gradients.arm(self._announce if self._equal else None)
+            try:
+                yield
+            finally:
+                gradients.armed = False
+
+    def _announce(self) -> Any:
+        return self.ranks.exchanges.announce(f"learn by {self.way}")
+
     def _sums(self, buckets: Sequence[Bucket]) -> BucketSums:
+        """Return what sums buckets over ranks."""
         return PlainSums(self.ranks.exchanges, buckets)
+
+    def _reduce(self, own: Contribution) -> Total:
+        check_dense(self.parameters)
+        gradients, ranks = self._gradients, self.ranks
+        assert gradients is not None
+        if gradients.sums is None:
+            gradients.lay_out(*self._agreed_layout(gradients), self._sums)
+        ranks.run(ranks.exchanges.met(gradients.announced or self._announce()))
+        works = gradients.send_rest()
+        mine = torch.tensor([*own.numbers(), *map(float, gradients.put)], dtype=torch.float64)
+        told, work = ranks.exchanges.begin_gathering(mine)
+        ranks.wait([*works, work])
+        rows = [row.tolist() for row in told]
+        gradients.finish([any(row[i] for row in rows) for i in range(len(own), len(rows[0]))])
+        return Total.of(own, [row[: len(own)] for row in rows])
+
+    def _agreed_layout(self, gradients: Gradients) -> tuple[list[int], list[int]]:
+        """Return the order in which gradients lie, and how often backward adds to each.
+
+        The order is that of a checkpoint, or of an earlier layout; or that of the first rank which has most gradients.
+        """
+        mine = self._advised or gradients.order or gradients.ready
+        told = self.ranks.gather_bytes(
+            json.dumps([mine, gradients.added]).encode(),
+            f"lay out gradients of {', '.join(f'{tuple(p.shape)} {p.dtype}' for p in self.parameters)}",
+        )
+        orders, added = zip(*map(json.loads, told), strict=True)
+        # A rank without data has seen no backward pass.
+        return max(orders, key=len), [max(counts) for counts in zip(*added, strict=True)]
+
+    def advice(self) -> dict[str, Any]:
+        """See `Overlapping`: the order of gradients in buckets."""
+        order = self._advised if self._gradients is None else self._gradients.order or self._advised
+        return {} if order is None else {"order": order}
+
+    def take_advice(self, advice: Mapping[str, Any]) -> None:
+        """See `Overlapping`."""
+        order = advice.get("order")
+        if order is None:
+            return
+        if not isinstance(order, list) or any(type(i) is not int for i in order):
+            raise StateError(f"expected the order of gradients as a list of ints, got {shown(order, 80)}")
+        if sorted(order) == list(range(len(self.parameters))):  # else it is of other learners
+            self._advised = order
 
 
 def data_parallel(

@@ -44,7 +44,10 @@ class Gradients:
     Attributes:
         order: indices of the parameters in the order of their gradients in buckets; None: not known yet.
         sums: sums of the buckets; None: not laid out yet.
-        armed: whether a step is in progress.
+        armed: whether a step is in progress; set it to False at its end.
+        ready: parameters whose gradients became ready in this step, in that order.
+        added: how often backward has added to each parameter's gradient in this step.
+        put: whether this rank has put a gradient of each parameter into its bucket in this step.
         announced: announcement to the other ranks in this step; None: not sent yet.
         sent: number of buckets sent in this step.
     """
@@ -67,7 +70,7 @@ class Gradients:
             for i, parameter in enumerate(self._parameters)
             if parameter.requires_grad and parameter.is_leaf
         ]
-        weakref.finalize(self, _remove, handles)
+        weakref.finalize(self, remove_hooks, handles)
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
@@ -83,14 +86,10 @@ class Gradients:
         self._begin(self.sums.buckets if self.sums is not None else [])
         self.armed = True
 
-    def disarm(self) -> None:
-        """End a step, or break it off."""
-        self.armed = False
-
     def _begin(self, buckets: Sequence[Bucket]) -> None:
-        self._added = [0] * len(self._parameters)
-        self._ready: list[int] = []
-        self._put = [False] * len(self._parameters)
+        self.added = [0] * len(self._parameters)
+        self.ready: list[int] = []
+        self.put = [False] * len(self._parameters)
         self._lacking = [len(bucket.places) for bucket in buckets]
         self._works: list[Any] = []
         self.sent = 0
@@ -101,17 +100,17 @@ class Gradients:
         if not self.armed:
             return
         with self._lock:
-            self._added[i] += 1
+            self.added[i] += 1
             if self._announce is None or self.sums is None:
-                if self._added[i] > 1:
-                    self._ready.remove(i)
-                self._ready.append(i)
+                if self.added[i] > 1:
+                    self.ready.remove(i)
+                self.ready.append(i)
                 return
             gradient = self._parameters[i].grad
-            if self._added[i] < self._usual[i] or gradient is None or gradient.layout is not torch.strided:
+            if self.added[i] < self._usual[i] or gradient is None or gradient.layout is not torch.strided:
                 return  # `complete` looks at it again
             bucket = self._places[i][0]
-            if self._put[i]:
+            if self.put[i]:
                 self._check_unsent(i, bucket)
                 return
             self._place(i, gradient)
@@ -126,7 +125,7 @@ class Gradients:
         assert self.sums is not None
         bucket, slot = self._places[i]
         self.sums.put(bucket, slot, gradient)
-        self._put[i] = True
+        self.put[i] = True
         if self.sums.in_place:
             self._show(i)
 
@@ -167,14 +166,6 @@ class Gradients:
 
     # ---- the end of a step --------------------------------------------------------------------------------------
 
-    def readiness(self) -> list[int]:
-        """Return the parameters whose gradients became ready in this step, in that order."""
-        return self._ready
-
-    def added(self) -> list[int]:
-        """Return how often backward has added to each parameter's gradient in this step."""
-        return self._added
-
     def lay_out(self, order: Sequence[int], usual: Sequence[int], make: Callable[[list[Bucket]], BucketSums]) -> None:
         """Lay out buckets.
 
@@ -200,7 +191,7 @@ class Gradients:
         assert self.sums is not None
         with self._lock, torch.no_grad():
             for i, parameter in enumerate(self._parameters):
-                if self._put[i]:
+                if self.put[i]:
                     continue
                 bucket, slot = self._places[i]
                 if parameter.grad is None:
@@ -210,10 +201,6 @@ class Gradients:
                 self._lacking[bucket] -= 1
             self._send()
         return self._works
-
-    def present(self) -> list[float]:
-        """Return for each parameter whether this rank has a gradient of it."""
-        return [float(put) for put in self._put]
 
     def finish(self, kept: Sequence[bool]) -> None:
         """Set gradients to the sums, or to None if no rank has one, so that unused parameters do not decay."""
@@ -237,6 +224,7 @@ def _watch(ours: weakref.ref[Gradients], i: int) -> Callable[[torch.Tensor], Non
     return on_gradient
 
 
-def _remove(handles: Sequence[Any]) -> None:
+def remove_hooks(handles: Sequence[Any]) -> None:
+    """Remove hooks of parameters."""
     for handle in handles:
         handle.remove()

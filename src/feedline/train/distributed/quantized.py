@@ -75,10 +75,7 @@ class QuantizedGradients(DistributedStrategy):
         size = sum(part.numel() for part in sent[me])
         received = self.ranks.distribute([_joined(parts) for parts in sent], [size] * len(ranks))
         summed = []
-        for k, i in enumerate(used):
-            stripe = sent[me][k]
-            begin = sum(part.numel() for part in sent[me][:k])
-            pieces = [got[begin : begin + stripe.numel()].view(stripe.shape) for got in received]
+        for i, *pieces in zip(used, *[_parted(got, sent[me]) for got in received], strict=True):
             width = self._left[i].shape[1]
             value = self._left_of_sums[i].clone()
             for piece in pieces:
@@ -89,15 +86,10 @@ class QuantizedGradients(DistributedStrategy):
         everywhere = self.ranks.distribute(
             [_joined(summed)] * len(ranks), [sum(part.numel() for part in parts) for parts in sent]
         )
-        places = [0] * len(ranks)
-        for k, i in enumerate(used):
-            codes = []
-            for r in ranks:
-                part = sent[r][k]
-                codes.append(everywhere[r][places[r] : places[r] + part.numel()].view(part.shape))
-                places[r] += part.numel()
+        stripes = [_parted(got, parts) for got, parts in zip(everywhere, sent, strict=True)]
+        for i, *pieces in zip(used, *stripes, strict=True):
             parameter = self.parameters[i]
-            value = code.decode(torch.cat(codes), self._left[i].shape[1])
+            value = code.decode(torch.cat(pieces), self._left[i].shape[1])
             parameter.grad = value.view(parameter.shape).to(parameter)
 
     def _stripe(self, rows: int, rank: int | None = None) -> slice:
@@ -186,6 +178,12 @@ def _matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _parted(joined: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return parts of the shapes of others from what `_joined` made of them."""
+    pieces = joined.split([part.numel() for part in like])
+    return [piece.view(part.shape) for piece, part in zip(pieces, like, strict=True)]
 
 
 def quantized(

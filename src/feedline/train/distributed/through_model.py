@@ -5,6 +5,11 @@ train, and count the samples of all.
 
 Where DDP looks for unused parameters, one that no rank with data has used gets no gradient, as in a single process.
 
+A model that FSDP2 has sharded (`torch.distributed.fsdp.fully_shard`) exchanges in its forward pass, too, so all ranks
+make equally many of them. A minibatch of which some rank's part is empty is skipped on all ranks. Ranks may evaluate
+different numbers of minibatches, so parameters are gathered for evaluations, and each rank holds the whole model
+meanwhile.
+
 Costs: an exchange of a few numbers before each update, and another one in it.
 """
 
@@ -21,9 +26,11 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
-from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, Strategy, Total
+from feedline.train.distributed.gradients import remove_hooks
+from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, HoldsParts, Strategy, Total
 from feedline.train.summary import NOTHING, Summary
 from feedline.train.wrapped import uncompiled
+from feedline.updates.arrays import is_sharded
 
 _log = logging.getLogger("feedline")
 
@@ -31,6 +38,24 @@ _log = logging.getLogger("feedline")
 def in_parallel(model: torch.nn.Module) -> bool:
     """Return whether a model, compiled or not, is wrapped in `DistributedDataParallel`."""
     return isinstance(uncompiled(model), torch.nn.parallel.DistributedDataParallel)
+
+
+def sharded(model: torch.nn.Module) -> bool:
+    """Whether ranks hold parts of a model's parameters."""
+    return any(is_sharded(parameter) for parameter in model.parameters())
+
+
+def through(model: torch.nn.Module, ranks: Ranks) -> ThroughModel:
+    """Return the strategy of learners that use only their own gradients while ``ranks`` run one session."""
+    return (Sharded if sharded(model) else ThroughModel)(model, ranks)
+
+
+def of_model(model: torch.nn.Module) -> ThroughModel | None:
+    """Return the strategy of learners without one, if their model is known to exchange gradients itself."""
+    ranks = Ranks()
+    if sharded(model):  # on one rank, too: its tensors are written and read as shards
+        return through(model, ranks)
+    return through(model, ranks) if in_parallel(model) and not ranks.alone else None
 
 
 class ThroughModel(Strategy, ExchangesInBackward):
@@ -49,7 +74,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
         inner: Any = uncompiled(model)
         if self._joins and inner.find_unused_parameters:
             self._optional = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            weakref.finalize(self, _remove, _watched(self._optional, self._used))
+            weakref.finalize(self, remove_hooks, _watched(self._optional, self._used))
 
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
@@ -167,17 +192,64 @@ class ThroughModel(Strategy, ExchangesInBackward):
                 module.require_forward_param_sync = synced
 
 
+class Sharded(ThroughModel, HoldsParts):
+    """The strategy of several ranks whose model is sharded and exchanges gradients itself."""
+
+    @property
+    def _why_skip(self) -> str:
+        return "every forward pass of a sharded model involves all ranks; choose a larger minibatch"
+
+    def pieces(self, count: int) -> None:
+        """See `HoldsParts`."""
+        rows = [int(row[0]) for row in self._ranks.gather([float(count)])]
+        if len(set(rows)) > 1:
+            found = ", ".join(f"rank {r}: {number}" for r, number in enumerate(rows))
+            raise ValueError(
+                "expected all ranks to process a minibatch in equally many pieces, as every forward pass of a sharded "
+                f"model involves all ranks, got {found}; choose a microbatch that gives no rank more than the others"
+            )
+
+    @contextlib.contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """See `ExchangesInBackward`: gradients are exchanged in the last pass."""
+        parts = self._sharded_modules()
+        for module in parts:
+            module.set_requires_gradient_sync(False, recurse=False)
+        try:
+            yield
+        finally:
+            for module in parts:
+                module.set_requires_gradient_sync(True, recurse=False)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """See `ExchangesInBackward`: parameters are gathered before, and stay so."""
+        parts = self._sharded_modules()
+        groups = [group for module in parts for group in module._get_fsdp_state()._fsdp_param_groups]
+        before = [group.post_forward_mesh_info for group in groups]
+        try:
+            with torch.no_grad():
+                for module in parts:
+                    module.unshard()
+            for group in groups:
+                group.post_forward_mesh_info = None  # where to reshard to behind a forward pass: nowhere
+            yield
+        finally:
+            for group, info in zip(groups, before, strict=True):
+                group.post_forward_mesh_info = info
+            for module in parts:
+                module.reshard()
+
+    def _sharded_modules(self) -> list[Any]:
+        return [module for module in self._model.modules() if hasattr(module, "set_requires_gradient_sync")]
+
+
 def _watched(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
     """Let backward add to ``used`` the index of each parameter to whose gradient it adds; returns handles."""
     return [
         parameter.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i))
         for i, parameter in enumerate(parameters)
     ]
-
-
-def _remove(handles: Sequence[Any]) -> None:
-    for handle in handles:
-        handle.remove()
 
 
 class _ZeroLoss(torch.nn.Module):

@@ -6,7 +6,7 @@ Every rank makes the same update from the same sums. Features of the store apply
 Checkpoints of a session contain the residuals of compression, of all ranks, so that a killed run resumes as if it had
 not been interrupted. With another number of ranks each adopts the residuals of its predecessors: nothing is lost.
 
-Costs: through a ``dist_sync`` store, those of `feedline.train.distributed.overlapping`: gradients live in the store's
+Costs: through a ``dist_sync`` store, those of `feedline.train.distributed.data_parallel`: gradients live in the store's
 buckets and are exchanged while backward runs. Through a third party's, a ``pushpull`` of all gradients when it has run.
 """
 
@@ -26,7 +26,7 @@ from feedline.errors import StateError, shown
 from feedline.kvstore import KVStore
 from feedline.kvstore.bucket_sums import PushedSums
 from feedline.kvstore.dist import DistStore
-from feedline.train.distributed.overlapping import OverlappingStrategy
+from feedline.train.distributed.data_parallel import DataParallel
 from feedline.train.learner import Learner
 from feedline.train.strategy import Contribution, Total
 
@@ -36,7 +36,7 @@ Residuals = dict[tuple[int, int], torch.Tensor]
 _trainers: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
 
 
-class ThroughStore(OverlappingStrategy):
+class ThroughStore(DataParallel):
     """Strategy of `through_store`."""
 
     way: ClassVar[str] = "through_store"
@@ -79,7 +79,6 @@ class ThroughStore(OverlappingStrategy):
         return super()._reduce(own)
 
     def _sums(self, buckets: Sequence[Bucket]) -> BucketSums:
-        sums: BucketSums
         if isinstance(self._store, DistStore):
             sums = self._store.bucket_sums(buckets)
         else:

@@ -75,6 +75,9 @@ class ReportFile:
         rank: rank of this process; None: there is only one.
         num_epochs: number of epochs for CNTK's first and last lines.
         table: whether to begin with the header of the table.
+
+    Attributes:
+        to_file: whether lines are written to a file.
     """
 
     END = "CNTKCommandTrainEnd: train"
@@ -83,6 +86,7 @@ class ReportFile:
         self, path: str | os.PathLike[str] | None, rank: int | None, num_epochs: int | None, table: bool
     ) -> None:
         self._path = None
+        self.to_file = path is not None
         self._file: TextIO | None = None
         if path is not None:
             self._path = Path(path) if rank is None else Path(f"{os.fspath(path)}rank{rank}")
@@ -97,11 +101,6 @@ class ReportFile:
         if table:
             for head in TABLE_HEAD:
                 self.line(head)
-
-    @property
-    def to_file(self) -> bool:
-        """Whether lines are written to a file."""
-        return self._path is not None
 
     def line(self, text: str) -> None:
         """Write one line and flush."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import Any
 
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
@@ -25,7 +24,7 @@ from feedline.train.report.format import (
     table_row,
 )
 from feedline.train.session import TrainingSession
-from feedline.train.summary import Summary
+from feedline.train.summary import NOTHING, Summary, plus
 
 
 class ProgressPrinter(Silent):
@@ -61,7 +60,8 @@ class ProgressPrinter(Silent):
         self._log = ReportFile(log_to_file, rank, num_epochs, table=frequency == 0)
         self._ended = False
         self._updates = self._epochs = self._tests = 0
-        self._since_start = self._since_print = _Running()
+        self._summed = 0  # number of minibatches in `_since_print`
+        self._since_start = self._since_print = NOTHING
         self._last_beat = -math.inf
 
     def line(self, text: str) -> None:
@@ -97,18 +97,18 @@ class ProgressPrinter(Silent):
     def update(self, summary: Summary) -> None:
         """Add a minibatch, and print what is due."""
         self._updates += 1
-        self._since_start = self._since_start.plus(summary)
-        self._since_print = self._since_print.plus(summary)
-        updates, since = self._updates, self._since_print
+        self._since_start = start = plus(self._since_start, summary)
+        self._since_print = since = plus(self._since_print, summary)
+        self._summed += 1
+        updates = self._updates
         if self.frequency == 0:
             if is_table_row(updates):
-                start = self._since_start
                 self.line(table_row(start.loss, since.loss, start.metric, since.metric, start.samples))
-                self._since_print = _Running()
+                self._since_print = NOTHING
         elif self.frequency and (updates % self.frequency == 0 or updates <= self.first):
-            first, metric = updates - since.updates + 1, since.metric or 0.0
+            first, metric = updates - self._summed + 1, since.metric or 0.0
             self.line(minibatch_line(first, updates, since.loss, metric, since.samples, self.metric_is_pct))
-            self._since_print = _Running()
+            self._since_print, self._summed = NOTHING, 0
 
     def epoch(self, summary: Summary, seconds: float) -> None:
         """Print the end of an epoch (progress span)."""
@@ -117,8 +117,8 @@ class ProgressPrinter(Silent):
             number, of, metric = self._epochs, self.num_epochs, summary.metric or 0.0
             percent = self.metric_is_pct
             self.line(epoch_line(number, of, self.tag, summary.loss, metric, summary.samples, seconds, percent))
-        self._updates = 0
-        self._since_start = self._since_print = _Running()
+        self._updates = self._summed = 0
+        self._since_start = self._since_print = NOTHING
 
     def test(self, summary: Summary, minibatches: int) -> None:
         """Print the end of a validation or test."""
@@ -138,26 +138,3 @@ class ProgressPrinter(Silent):
         if self.heartbeat and now - self._last_beat >= HEARTBEAT_SECONDS:
             print(HEARTBEAT, flush=True)  # job schedulers read standard output, even with a log file
             self._last_beat = now
-
-
-class _Running:
-    """Running sums in double precision, on their device: reading an average waits for the device, adding does not."""
-
-    __slots__ = ("_loss", "_metric", "samples", "updates")
-
-    def __init__(self, loss: Any = 0.0, metric: Any = None, samples: int = 0, updates: int = 0) -> None:
-        self._loss, self._metric, self.samples, self.updates = loss, metric, samples, updates
-
-    def plus(self, summary: Summary) -> _Running:
-        metric = self._metric
-        if summary.metric_sum is not None:
-            metric = summary.metric_sum if metric is None else metric + summary.metric_sum
-        return _Running(self._loss + summary.loss_sum, metric, self.samples + summary.samples, self.updates + 1)
-
-    @property
-    def loss(self) -> float:
-        return float(self._loss) / self.samples if self.samples else float("nan")
-
-    @property
-    def metric(self) -> float | None:
-        return None if self._metric is None or not self.samples else float(self._metric) / self.samples

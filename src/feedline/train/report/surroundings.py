@@ -5,6 +5,7 @@ None of it is needed to go on, and what cannot be found is left out. Costs some 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -34,10 +35,8 @@ def _versions() -> dict[str, str]:
     found = {}
     for name in _PACKAGES:
         if name in sys.modules:
-            try:
+            with contextlib.suppress(PackageNotFoundError):
                 found[name] = version(name)
-            except PackageNotFoundError:
-                continue
     return found
 
 

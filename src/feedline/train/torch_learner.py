@@ -75,16 +75,13 @@ class TorchLearner(Learner):
         return super()._rate(samples) if self._scheduled else max(self._optimizer_rates()) * self.scale
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        gradients = batch.gradients
-        if step.scale != 1.0:
-            gradients = torch._foreach_mul(gradients, step.scale)
         own = self._optimizer_rates()
         self._set_rates([step.rate * r for r in self._ratios] if self._scheduled else [self.scale * r for r in own])
         before = [parameter.grad for parameter in self._list]
         try:
             for parameter in self._list:
                 parameter.grad = None
-            for parameter, gradient in zip(batch.parameters, gradients, strict=True):
+            for parameter, gradient in zip(batch.parameters, batch.gradients, strict=True):
                 parameter.grad = gradient if gradient.dtype is parameter.dtype else gradient.to(parameter.dtype)
             self.optimizer.step()
         finally:
