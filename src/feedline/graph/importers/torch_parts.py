@@ -186,7 +186,7 @@ class OperationList:
         self._types.update(zip(outputs, op.outputs, strict=True))
         return outputs
 
-    def operation(
+    def call(
         self,
         key: str,
         kind: str,
@@ -198,14 +198,14 @@ class OperationList:
         layer: bool = False,
         allocates: bool = True,
         settings: Callable[[Around], tuple[Setting, ...]] = lambda _: (),
-    ) -> Operation:
-        """Return an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
+    ) -> list[OutputReference]:
+        """Add an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
         names = tuple(dict.fromkeys(g for g in given if isinstance(g, str)))
         weights: list[Shape | None] = [self.held.table[name].type.shape for name in names]
         types = [self.held.table[g].type if isinstance(g, str) else self._types[g] for g in given]
         first = outputs[0].shape if outputs else None
         around = Around([t.shape for t in types], weights, first)
-        return Operation(
+        op = Operation(
             key=key,
             kind=kind,
             scope=scope,
@@ -217,8 +217,9 @@ class OperationList:
             detail=detail,
             settings=settings(around),
         )
+        return self.add(op)
 
-    def graph(self, importer: str, notes: tuple[str, ...]) -> Graph:
+    def graph(self, importer: str) -> Graph:
         """Return the graph, without operations on which no output depends, such as counters of batch normalisation.
 
         Without outputs, all operations are kept.
@@ -229,4 +230,4 @@ class OperationList:
             if op.key in needed or op.role == "input":
                 kept.append(op)
                 needed.update(source.key for source in op.inputs)
-        return Graph(tuple(reversed(kept)), self.held.table, self.scopes.table, importer, notes)
+        return Graph(tuple(reversed(kept)), self.held.table, self.scopes.table, importer)
