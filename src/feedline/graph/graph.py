@@ -150,6 +150,11 @@ class Operation:
     members: tuple[tuple[str, tuple[Setting, ...]], ...] = ()
     inside: tuple[str, ...] = ()
 
+    @property
+    def frames(self) -> Path:
+        """Path of the innermost frame in which it stands in a picture."""
+        return self.scope[:-1] if self.whole else self.scope
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -264,8 +269,7 @@ class Graph:
         Returns:
             The number; None if a shape is unknown.
         """
-        counts = [p.count for p in self.parameters.values() if trains is None or p.trains is trains]
-        return total(counts)
+        return total([p.count for p in self.parameters.values() if trains is None or p.trains is trains])
 
 
 def named_after_parameters(graph: Graph) -> Graph:

@@ -136,13 +136,13 @@ class _Content:
         self._into: dict[str, list[Edge]] = {}  # by operation
         self._across: dict[Path, tuple[dict[Tensor, Edge], dict[Tensor, Edge]]] = {}  # by frame: what goes in, and out
         for operation in drawn.operations:
-            for n in range(1, len(_around(operation)) + 1):
+            for n in range(1, len(operation.frames) + 1):
                 self._members.setdefault(operation.scope[:n], []).append(operation)
         for path in self._members:
             self._across[path] = {}, {}
         for edge in drawn.edges():
             self._into.setdefault(edge.head, []).append(edge)
-            ends = [_around(drawn[key]) for key in (edge.head, edge.tail)]
+            ends = [drawn[key].frames for key in (edge.head, edge.tail)]
             for side, (own, other) in enumerate((ends, ends[::-1])):
                 for n in range(1, len(own) + 1):
                     if own[:n] != other[:n]:
@@ -171,7 +171,7 @@ class _Content:
             return self._look.depth
         deepest = max(map(len, self._members), default=0)
         for depth in range(deepest, 0, -1):
-            around = [(_around(o), o.key) for o in self._graph.operations]
+            around = [(o.frames, o.key) for o in self._graph.operations]
             shown = {path[: depth + 1] if len(path) > depth else key for path, key in around}
             if len(shown) <= MOST_BOXES:
                 return depth
@@ -193,7 +193,7 @@ class _Content:
         facts += _costs([operation])
         facts += self._repeats(operation.scope)
         return {
-            "frame": frames.get(_around(operation), -1),
+            "frame": frames.get(operation.frames, -1),
             "family": family(operation.kind),
             "lines": lines,
             "facts": [fact for fact in facts if fact[1]],
@@ -242,11 +242,6 @@ class _Content:
                     "drawn once",
                     f"{path[n - 1]} to {scope.last}, {scope.repeats} modules; numbers are those of {one}",
                 )
-
-
-def _around(operation: Operation) -> Path:
-    """Return the path of the frame in which an operation's box stands."""
-    return operation.scope[:-1] if operation.whole else operation.scope
 
 
 def _costs(operations: Sequence[Operation]) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Any
 
-from feedline.graph.columns import columns, frames_around
+from feedline.graph.columns import columns
 from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
@@ -144,7 +144,7 @@ class _Column:
         self.inside: dict[Path, list[Operation]] = {}
         self.scopes: dict[Path, dict[Path, None]] = {}
         for operation in operations:
-            around = frames_around(operation)
+            around = operation.frames
             self.inside.setdefault(around, []).append(operation)
             for n in range(len(around)):
                 self.scopes.setdefault(around[:n], {})[around[: n + 1]] = None

@@ -237,7 +237,7 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
             if operation.role == "input":
                 yield SummaryRow(0, operation.name or operation.key, "input", _shapes(operation))
             continue
-        outer = operation.scope[:-1] if operation.whole else operation.scope
+        outer = operation.frames
         for n, path in ((n, outer[: n + 1]) for n in range(len(outer))):
             if path != around[: n + 1]:
                 yield SummaryRow(n, path[-1], shown.scopes[path].kind, heading=True)
