@@ -104,13 +104,12 @@ class Sheet:
 
 def html(sheet: Sheet) -> str:
     """Return the page."""
-    tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in sheet.tiles)
     steps = "".join(f"<li><code>{escape(step)}</code></li>" for step in sheet.steps)
     cards = "\n".join(_card(shown) for shown in sheet.pictures)
     body = f"""<header><h1>{escape(sheet.name)}</h1>
 <p class="soft">{escape(sheet.lead)}</p>
 <ol class="steps" aria-label="Steps">{steps}</ol>
-<ul class="tiles">{tiles}</ul>
+{page.tiles(sheet.tiles)}
 </header>
 <main>
 <ol class="sheet">

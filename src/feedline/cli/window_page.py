@@ -173,19 +173,19 @@ def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
         for choice in found
     ]
     title = f"Which window? {corpus.name}"
+    windows = f"""\
+<p>A window is read, and held, before its first minibatch. Every choice reads each chunk once a sweep; <code>none</code>
+in order, the others a window's chunks in one go. Distance is that of consecutive sequences in the corpus, in percent
+of a full shuffle.</p>
+{page.table("Windows", heads, rows, whole=True)}"""
+    charts = f'<div class="charts">{"".join(figure(chart) for chart in _charts(found))}</div>'
     body = f"""<header><h1>{escape(title)}</h1>
 <p class="soft">{counted(len(corpus.chunks()), "chunk")}, {show_bytes(stored)}; minibatches of {size}
 samples.</p></header>
 <main>
-<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">In short</h2>
-<ul class="findings"><li>{escape(advice(found))}</li></ul></section>
-<section id="windows" aria-labelledby="windows-title"><h2 id="windows-title">Windows</h2>
-<p>A window is read, and held, before its first minibatch. Every choice reads each chunk once a sweep; <code>none</code>
-in order, the others a window's chunks in one go. Distance is that of consecutive sequences in the corpus, in percent
-of a full shuffle.</p>
-{page.table("Windows", heads, rows, whole=True)}</section>
-<section id="mixing" aria-labelledby="mixing-title"><h2 id="mixing-title">Along the order</h2>
-<div class="charts">{"".join(figure(chart) for chart in _charts(found))}</div></section>
+{page.section("summary", "In short", page.findings([advice(found)]))}
+{page.section("windows", "Windows", windows)}
+{page.section("mixing", "Along the order", charts)}
 </main>
 <footer>Made by feedline {escape(__version__)}: the first {len(found[0].places):,} minibatches of the first
 sweep.</footer>"""

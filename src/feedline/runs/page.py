@@ -63,6 +63,35 @@ def refreshing(refresh_s: float | None) -> str:
     )
 
 
+def section(key: str, title: str, text: str) -> str:
+    """Return a section with a heading around HTML."""
+    return f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>\n{text}</section>'
+
+
+def sections(parts: Iterable[tuple[str, str, str]]) -> str:
+    """Return the main part of a page: sections of key, title and HTML, unless that is empty, and links to them."""
+    shown = [part for part in parts if part[2]]
+    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown)
+    text = "\n".join(section(*part) for part in shown)
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n{text}\n</main>'
+
+
+def paragraph(text: str) -> str:
+    """Return a paragraph; nothing for no text."""
+    return f"<p>{escape(text)}</p>" if text else ""
+
+
+def findings(sentences: Iterable[str]) -> str:
+    """Return a list of what a reader should know first."""
+    return f'<ul class="findings">{"".join(f"<li>{escape(text)}</li>" for text in sentences)}</ul>'
+
+
+def tiles(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a row of figures, each with what it is."""
+    cells = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in rows)
+    return f'<ul class="tiles">{cells}</ul>'
+
+
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """Return a table of names and texts."""
     cells = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in rows)
