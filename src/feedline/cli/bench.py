@@ -25,7 +25,7 @@ from feedline.cli.console import (
     Debug,
     Json,
     print_facts,
-    print_json,
+    print_result,
     print_table,
     progress,
     show_bytes,
@@ -85,7 +85,8 @@ def bench(
             raise UsageError("expected a path with --log, got --loader: only a source's minibatches can be logged")
         if cold:
             raise UsageError("expected a path with --cold, got --loader: the files it reads are unknown")
-        _bench_loader(loader, seconds, json)
+        found = {"loader": loader, **bench_loader.measure(*bench_loader.made(loader), seconds)}
+        print_result(found, json, bench_loader.show)
         return
     assert path is not None
     if cold and is_address(path):
@@ -107,19 +108,7 @@ def bench(
         if began_cold is not None:
             found["cold"] = _beside_the_disk(opened.corpus, began_cold, found)
     found["threads"] = threads
-    if json:
-        print_json(found)
-    else:
-        _print(found)
-
-
-def _bench_loader(spec: str, seconds: float, json: bool) -> None:
-    loader, step = bench_loader.made(spec)
-    found = bench_loader.measure(loader, step, seconds)
-    if json:
-        print_json({"loader": spec, **found})
-    else:
-        bench_loader.show(spec, found)
+    print_result(found, json, _print)
 
 
 def _evict(corpus: Deserializer) -> float:
@@ -185,7 +174,7 @@ def measure(
     if log is None:
         return _measure(opened, source, size, seconds, private_before, None)
     about = {"path": opened.corpus.name, "format": opened.format, "size": size}
-    with BenchLog(log, source, seconds, about) as lines:
+    with contextlib.closing(BenchLog(log, source, seconds, about)) as lines:
         found = _measure(opened, source, size, seconds, private_before, lines)
         figures = {name: value for name, value in found.items() if name not in ("time", *about)}
         lines.end({PARTS[name]: spent for name, spent in found["time"].items() if spent}, figures)
@@ -269,19 +258,17 @@ def _measure(
 def _print_cold(cold: dict[str, Any]) -> None:
     console = stdout()
     console.print("\nfrom the disk", style="bold")
-    console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before", markup=False)
+    console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before")
     if cold["sequential_bytes_per_second"] is None:
-        console.print("  there is no direct I/O on this file system to compare with", markup=False)
+        console.print("  there is no direct I/O on this file system to compare with")
         return
     console.print(
         f"  bare reads give {show_bytes(cold['sequential_bytes_per_second'])}/s in order, of which this feed took "
-        f"{cold['share_of_sequential']:.2f}",
-        markup=False,
+        f"{cold['share_of_sequential']:.2f}"
     )
     console.print(
         f"  and {show_count(cold['random_sequences_per_second'])} sequences/s at random places, of which it took "
-        f"{cold['share_of_random']:.2f}",
-        markup=False,
+        f"{cold['share_of_random']:.2f}"
     )
 
 

@@ -95,8 +95,8 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
     return found
 
 
-def show(spec: str, found: Mapping[str, Any]) -> None:
-    """Print the results."""
+def show(found: Mapping[str, Any]) -> None:
+    """Print the results, and of which ``"loader"``."""
     facts = {
         "first batch": f"after {found['first_batch_seconds']:.3g} s",
         "fed": f"{show_count(found['batches'])} batches in {found['seconds']:.3g} s, "
@@ -109,7 +109,7 @@ def show(spec: str, found: Mapping[str, Any]) -> None:
             f"{1e6 * found['perfect_seconds_per_batch']:.4g}: a perfect loader would make this loop "
             f"{found['gain']:.2f} times as fast"
         )
-    print_facts(spec, facts)
+    print_facts(found["loader"], facts)
     stats = found.get("stats")
     if stats and stats.get("workers"):
         rows = [

@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def stdout() -> Console:
     """Return the console for results. Created on demand, as tests and callers replace the streams."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
 
 
 def stderr() -> Console:
@@ -55,13 +55,21 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def print_result(found: Any, json: bool, show: Callable[[Any], object]) -> None:
+    """Print what was found: one JSON document, or what ``show`` prints of it."""
+    if json:
+        print_json(found)
+    else:
+        show(found)
+
+
 def print_facts(title: str, facts: dict[str, str]) -> None:
     """Print a title and aligned ``name  value`` lines."""
     console = stdout()
-    console.print(title, style="bold", markup=False)
+    console.print(title, style="bold")
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        console.print(f"  {name:<{width}}  {value}", markup=False)
+        console.print(f"  {name:<{width}}  {value}")
 
 
 def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> None:
@@ -71,7 +79,7 @@ def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> Non
         table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    stdout().print(table, markup=False)
+    stdout().print(table)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def print_cost(found: dict[str, Any]) -> None:
     """Print the figures as a table."""
     console = stdout()
     console.print("\nreading on this machine", style="bold")
-    console.print(f"  {_disk(found)}", markup=False)
+    console.print(f"  {_disk(found)}")
     rows = []
     for name, order in found["orders"].items():
         speed = order["samples_per_second"]

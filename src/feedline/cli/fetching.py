@@ -126,7 +126,7 @@ def print_plan(plan: FetchPlan) -> None:
     console = stdout()
     if plan.other is None:
         if plan.no_other is not None and cluster.nodes > 1:
-            console.print(f"no other partition to compare with: {plan.no_other}", markup=False)
+            console.print(f"no other partition to compare with: {plan.no_other}")
         return
     rows = []
     for one in (asked, plan.other):
@@ -137,9 +137,9 @@ def print_plan(plan: FetchPlan) -> None:
     less, more = sorted((asked, plan.other), key=lambda one: one.fetched_bytes)
     times = f"{more.fetched_bytes / max(1, less.fetched_bytes):.3g}"
     if less.fetched_bytes == more.fetched_bytes or times == "1":
-        console.print("Both fetch the same.", markup=False)
+        console.print("Both fetch the same.")
     else:
-        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times} times as much.", markup=False)
+        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times} times as much.")
 
 
 def _traffic(one: PlannedTraffic) -> str:

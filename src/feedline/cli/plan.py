@@ -23,7 +23,7 @@ from feedline.cli.arguments import (
     parse_partition,
     parse_window,
 )
-from feedline.cli.console import Debug, Json, print_json, print_table, stdout
+from feedline.cli.console import Debug, Json, print_json, print_result, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
 from feedline.cli.fetching import AskedCluster, opened_cold, planned, print_plan
@@ -143,20 +143,18 @@ def plan(
         return
     console = stdout()
     for minibatch, of, held in zip(found, sources, packed, strict=True):
-        console.print(_line(minibatch, counted=unit != "samples"), markup=False)
+        console.print(_line(minibatch, counted=unit != "samples"))
         if of is not None:
             counts = np.bincount(of, minlength=len(names)).tolist()
-            console.print(
-                "  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)), markup=False
-            )
-        console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
+            console.print("  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)))
+        console.print("  sequences " + _ids(minibatch.ids.tolist()))
         if held is not None:
-            console.print("  documents " + _ids(held.ordinals.tolist()), markup=False)
+            console.print("  documents " + _ids(held.ordinals.tolist()))
     if shares and found[-1].position.ordinal:
         rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
         print_table([f"before step {found[-1].step}", "sequences", "delivered", "declared"], rows)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
-        console.print(say_cost(costs), markup=False)
+        console.print(say_cost(costs))
     if fetching is not None:
         print_plan(fetching)
 
@@ -169,10 +167,8 @@ def _compare_windows(
     with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
         found = window_page.choices(corpus, size, seed, label)
         page.write_text(window_page.html(corpus, found, size), encoding="utf-8", errors="backslashreplace")
-    if json:
-        print_json({"page": str(page), "windows": [asdict(choice) for choice in found]})
-    else:
-        print(page)
+    document = {"page": str(page), "windows": [asdict(choice) for choice in found]}
+    print_result(document, json, lambda _: print(page))
 
 
 def _line(m: PlannedMinibatch, counted: bool) -> str:

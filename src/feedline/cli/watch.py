@@ -74,7 +74,7 @@ def _document(seen: WatchedRun) -> dict[str, Any]:
 def _on_terminal(log: RunWatch) -> None:
     # Of a shell that exports them, these would be the size that the terminal had when the shell looked.
     environ = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
-    console = Console(file=sys.stdout, highlight=False, _environ=environ)
+    console = Console(file=sys.stdout, highlight=False, markup=False, _environ=environ)
     seen = None
     with _ended_by_signal(), Live(console=console, screen=True, auto_refresh=False) as live:
         while seen is None or seen.history.ended is None:
