@@ -16,6 +16,7 @@ or ``TypeError``, as usual in Python; these classes are for data, states and pee
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,14 +116,8 @@ class DataError(FeedlineError):
         return located
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from `args` when they cross a process boundary, which loses keyword fields.
-        return (_rebuild_data_error, (type(self), self.args), self.__dict__)
-
-
-def _rebuild_data_error(kind: type[DataError], args: tuple[Any, ...]) -> DataError:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
+        # As it is, without a call of a constructor, which subclasses have of their own.
+        return (copyreg.__newobj__, (type(self), *self.args), self.__dict__)  # type: ignore[attr-defined]
 
 
 class StateError(FeedlineError):
@@ -147,15 +142,6 @@ class StateError(FeedlineError):
         if hint:
             lines.append(f"  {hint}")
         super().__init__("\n".join(lines))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_state_error, (self.what, self.saved, self.current, self.hint))
-
-
-def _rebuild_state_error(
-    what: str, saved: Mapping[str, Any], current: Mapping[str, Any], hint: str | None
-) -> StateError:
-    return StateError(what, saved=saved, current=current, hint=hint)
 
 
 class WorkerError(FeedlineError, RuntimeError):
