@@ -68,7 +68,9 @@ def _columns(graph: Graph, height: float, own: Mapping[str, float], cuts: Sequen
     least = max(1, math.ceil(sum(heights) / height))
     found, highest = [list(operations)], math.inf
     for count in range(least, least + _MORE + 1):
-        other = _into(count, parts, heights)
+        limit = max([sum(heights) / count, *heights])
+        while len(other := _filled(parts, heights, limit)) > count:
+            limit *= 1.05
         high = max(_height(part, own) for part in other)
         if high < _WORTH_IT * highest:
             found, highest = other, high
@@ -77,15 +79,8 @@ def _columns(graph: Graph, height: float, own: Mapping[str, float], cuts: Sequen
     return found
 
 
-def _into(count: int, parts: Sequence[Sequence[Operation]], heights: Sequence[float]) -> list[list[Operation]]:
-    """Return so many columns at most, about equally high."""
-    limit = max([sum(heights) / count, *heights])
-    while len(found := _filled(parts, heights, limit)) > count:
-        limit *= 1.05
-    return found
-
-
 def _filled(parts: Sequence[Sequence[Operation]], heights: Sequence[float], limit: float) -> list[list[Operation]]:
+    """Return the parts in columns of at most this height."""
     found: list[list[Operation]] = []
     used = math.inf
     for part, height in zip(parts, heights, strict=True):

@@ -120,8 +120,8 @@ def _rebuilt(
     for old in graph.operations:
         operation = changes.get(old.key, old)
         if operation is not None:
-            sources = [(moved.get((s.key, s.index), (s.key, s.index)), s.feedback) for s in operation.inputs]
-            inputs = tuple(OutputReference(*output, feedback) for output, feedback in sources)
+            sources = [(s, moved.get((s.key, s.index))) for s in operation.inputs]
+            inputs = tuple(s if to is None else OutputReference(*to, s.feedback) for s, to in sources)
             operations.append(replace(operation, inputs=inputs))
     ordered = _sorted(operations)
     scopes = {path: scope for path, scope in graph.scopes.items() if path not in gone}

@@ -185,12 +185,11 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Connection of an output of one operation to an input of another, with its type."""
+    """Connection of an output of one operation to another, with its type."""
 
     tail: str
     index: int
     head: str
-    position: int
     type: TensorType
     feedback: bool = False
 
@@ -256,9 +255,9 @@ class Graph:
     def edges(self) -> Iterator[Edge]:
         """Iterate over all edges, in order of their target operations."""
         for head in self.operations:
-            for position, source in enumerate(head.inputs):
+            for source in head.inputs:
                 type_ = self[source.key].outputs[source.index]
-                yield Edge(source.key, source.index, head.key, position, type_, source.feedback)
+                yield Edge(source.key, source.index, head.key, type_, source.feedback)
 
     def num_parameters(self, trains: bool | None = None) -> int | None:
         """Return the number of elements of all parameters, each counted once.

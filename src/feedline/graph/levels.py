@@ -48,8 +48,7 @@ def levels(graph: Graph) -> Levels | None:
     up = frozenset(keys[turn + 1 :])
     across = frozenset((e.tail, e.head) for e in edges if place[e.tail] < turn and e.head in up)
     lengths = dict[tuple[str, str], int]()
-    stops = [*pairs, (turn, turn)]
-    for (a, b), (c, d) in pairwise(stops):
+    for (a, b), (c, d) in pairwise([*pairs, (turn, turn)]):
         down, above = _path(keys[a], keys[c], given, place, across), _path(keys[d], keys[b], given, place, across)
         if not down or not above:
             return None  # a way that leaves its own side has no level

@@ -23,7 +23,6 @@ from feedline.graph.graph import (
     Parameter,
     Path,
     Scope,
-    Shape,
     TensorType,
     output_operation,
     unique,
@@ -245,12 +244,9 @@ def _type_of(type_: Any) -> TensorType:
     tensor = type_.tensor_type
     if not type_.HasField("tensor_type"):
         return TensorType()
-    shape: Shape | None = tuple(_axis(i, dim) for i, dim in enumerate(tensor.shape.dim))
-    return TensorType(shape if tensor.HasField("shape") else None, _dtype(tensor.elem_type))
-
-
-def _axis(i: int, dim: Any) -> int | str:
-    return int(dim.dim_value) if dim.HasField("dim_value") else str(dim.dim_param or f"axis{i}")
+    dims = enumerate(tensor.shape.dim)
+    axes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"axis{i}" for i, dim in dims]
+    return TensorType(tuple(axes) if tensor.HasField("shape") else None, _dtype(tensor.elem_type))
 
 
 def _dtype(number: int) -> str:

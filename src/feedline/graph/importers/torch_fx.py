@@ -55,7 +55,6 @@ class _FxWalk(OperationList):
 
     def __init__(self, model: torch.nn.Module, shaped: bool) -> None:
         super().__init__(model)
-        self.modules = dict(model.named_modules(remove_duplicate=False))
         self.shaped = shaped
         self._numbers: set[Any] = set()
         self.held_by: dict[str, str] = {}  # names of parameters by node
@@ -100,17 +99,13 @@ class _FxWalk(OperationList):
         if self._gives_numbers(node):
             self._numbers.add(node)
             return
-        given: list[OutputReference | str] = []
-        for child in _children(node):
-            if child.name in self.held_by:
-                given.append(self.held_by[child.name])
-            elif child in self._sources:
-                given.append(self._sources[child])
+        sources = [self.held_by.get(child.name) or self._sources.get(child) for child in _children(node)]
+        given = [source for source in sources if source is not None]
         kind, detail = _kind(node), ""
         settings = partial(call_settings, _function(node), kind, node.args, node.kwargs)
         is_layer = node.op == "call_module"
         if is_layer:
-            module = self.modules[node.target]
+            module = self.scopes.modules[node.target]
             settings = partial(layer_settings, module)
             kind, detail = type(module).__name__, module.extra_repr()
             given += [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]

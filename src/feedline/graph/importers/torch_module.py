@@ -152,14 +152,10 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
             container.extend(content) if isinstance(container, list) else container.update(content)
         with torch.no_grad():
             for tensor, value in tensors.items():
-                if _changed(tensor, value):
+                dense = tensor.layout is torch.strided and not tensor.is_quantized
+                # Only where it has to be: this invalidates what autograd has saved of the tensor.
+                if not dense or not torch.equal(tensor, value):
                     tensor.copy_(value)
-
-
-def _changed(tensor: Any, before: Any) -> bool:
-    """Return whether a tensor has to be restored, which invalidates what autograd has saved of it."""
-    dense = tensor.layout is torch.strided and not tensor.is_quantized
-    return not dense or not torch.equal(tensor, before)
 
 
 @contextlib.contextmanager

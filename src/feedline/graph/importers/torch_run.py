@@ -107,7 +107,7 @@ class _Record(TorchFunctionMode):
         self._inputs(args, kwargs)
         hooks = []
         for name, module in self.model.named_modules():
-            hooks.append(module.register_forward_pre_hook(self._entered(name)))
+            hooks.append(module.register_forward_pre_hook(partial(self._entered, name)))
             hooks.append(module.register_forward_hook(self._left, always_call=True))
         try:
             with self:
@@ -118,13 +118,10 @@ class _Record(TorchFunctionMode):
         self._outputs(result)
         return self.made
 
-    def _entered(self, name: str) -> Callable[..., None]:
-        def enter(*_: Any) -> None:
-            n = self._called[name]
-            self._called[name] += 1
-            self._calls.append(f"{name}@{n}" if n else name)
-
-        return enter
+    def _entered(self, name: str, *_: Any) -> None:
+        n = self._called[name]
+        self._called[name] += 1
+        self._calls.append(f"{name}@{n}" if n else name)
 
     def _left(self, *_: Any) -> None:
         self._calls.pop()

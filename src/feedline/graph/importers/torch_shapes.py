@@ -61,7 +61,7 @@ def _kind(tensor: Any) -> tuple[Any, Any]:
 
 
 def _is_like(tensor: Any, input: Any, shape: Any) -> bool:
-    return tensor is None or (tuple(tensor.shape) == tuple(shape) and _kind(tensor) == _kind(input))
+    return tensor is None or (tensor.shape == shape and tensor.dtype == input.dtype and tensor.device == input.device)
 
 
 def _elementwise(input: Any, *_: Any, inplace: bool = False, **__: Any) -> torch.Tensor:
@@ -92,7 +92,7 @@ def _softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = Non
 def _binary(input: Any, other: Any) -> torch.Tensor:
     if isinstance(other, (int, float)):
         return _elementwise(input)
-    _expect(isinstance(other, torch.Tensor) and _kind(other) == _kind(input))
+    _expect(isinstance(other, torch.Tensor) and other.dtype == input.dtype and other.device == input.device)
     if input.shape == other.shape and _is_dense(input) and _is_dense(other):
         return _elementwise(input)
     _expect(_is_plain(input) and _is_plain(other))
