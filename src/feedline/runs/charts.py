@@ -16,6 +16,8 @@ from feedline.runs.history import History, ProgressLine, added
 from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
+# What time is spent on besides training, and the field of a span that has its share.
+_PARTS = {"waiting for data": "waiting", "evaluating": "evaluating", "saving": "saving"}
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
 _MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
 LEAST_BUSY = 0.01  # threads that read and decode; fewer are not worth telling: mapping a store takes next to nothing
@@ -74,8 +76,7 @@ class Chart:
         unit: unit of the numbers; ``"%"`` for shares given in percent.
         table: numbers to show.
         logarithmic: whether the numbers span so much that only a logarithmic scale shows all.
-        bars: whether rows are classes named by `labels`, not places along the run.
-        labels: names of the rows, with `bars`.
+        labels: names of the rows, if they are classes, drawn as bars; empty: rows are places along the run.
         faint: columns drawn thin, behind their moving means.
         colours: the colour of each column, from 1; empty: in order.
         until: where the axis ends, if later than the last number, as after it the numbers are not finite.
@@ -88,7 +89,6 @@ class Chart:
     unit: str
     table: ChartTable
     logarithmic: bool = False
-    bars: bool = False
     labels: tuple[str, ...] = ()
     faint: tuple[str, ...] = ()
     colours: tuple[int, ...] = ()
@@ -102,8 +102,7 @@ class Chart:
 
 def constant_rates(history: History) -> str:
     """Return what the learning rates are if they never change, in a sentence; otherwise nothing."""
-    rates = _rates(history)
-    values = {name: {rate for _, rate in pairs} for name, pairs in rates.items()}
+    values = {name: {rate for _, rate in pairs} for name, pairs in _rates(history).items()}
     if not values or any(len(seen) != 1 for seen in values.values()):
         return ""
     told = [f"{next(iter(seen)):.6g}" + (f" of {name}" if len(values) > 1 else "") for name, seen in values.items()]
@@ -124,9 +123,7 @@ def time_charts(history: History) -> list[Chart]:
     spans, timed = history.spans, [span for span in history.spans if span.seconds > 0]
     speed = [(span.samples, span.counted / span.seconds) for span in timed]
     shares: dict[str, Pairs] = {
-        "waiting for data": [(span.samples, _percent(span.waiting)) for span in spans],
-        "evaluating": [(span.samples, _percent(span.evaluating)) for span in spans],
-        "saving": [(span.samples, _percent(span.saving)) for span in spans],
+        name: [(span.samples, _percent(getattr(span, part))) for span in spans] for name, part in _PARTS.items()
     }
     spent = {name: pairs for name, pairs in shares.items() if name.startswith("waiting") or any(p[1] for p in pairs)}
     busy = [(span.samples, span.transforming / span.seconds) for span in timed if span.transforming is not None]
@@ -236,17 +233,8 @@ def _lengths(total: Fed | None) -> list[Chart]:
     rows = tuple(row for row in table.rows if row.at >= first)
     labels = tuple(_length_class(int(row.at)) for row in rows)
     says = "Sequences by their number of samples, over the whole run; classes double in width."
-    return [
-        Chart(
-            "lengths",
-            "Lengths of sequences",
-            says,
-            "sequences",
-            ChartTable("samples", table.columns, rows, len(rows)),
-            bars=True,
-            labels=labels,
-        )
-    ]
+    table = ChartTable("samples", table.columns, rows, len(rows))
+    return [Chart("lengths", "Lengths of sequences", says, "sequences", table, labels=labels)]
 
 
 def _line(history: History, key: str, columns: Mapping[str, Pairs]) -> list[Chart]:
@@ -325,10 +313,9 @@ def whole_by_part(history: History) -> dict[str, float]:
 
 def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:
     """Wall time by what it was spent on, in seconds; parts that took none are omitted, except training."""
-    parts = {"training": 0.0, "waiting for data": 0.0, "evaluating": 0.0, "saving": 0.0}
+    parts = dict.fromkeys(("training", *_PARTS), 0.0)
     for span in spans:
-        others = {"waiting for data": span.waiting, "evaluating": span.evaluating, "saving": span.saving}
-        for name, share in others.items():
-            parts[name] += span.seconds * (share or 0.0)
-        parts["training"] += span.seconds * max(0.0, 1 - sum(share or 0.0 for share in others.values()))
+        others = {name: getattr(span, part) or 0.0 for name, part in _PARTS.items()}
+        for name, share in {"training": max(0.0, 1 - sum(others.values())), **others}.items():
+            parts[name] += span.seconds * share
     return {name: seconds for name, seconds in parts.items() if seconds or name == "training"}

@@ -32,9 +32,11 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
         chart: chart to show, with at least one number.
         restarts: places on the axis where the run resumed after an interruption.
     """
-    across, up = (_bands(chart) if chart.bars else _along(chart)), _upward(chart)
-    marks = [] if chart.bars else [at for at in restarts if 0 <= across(at) <= _SIDE]
-    drawn = _bars(chart.table, across, up) if chart.bars else _lines(chart, across, up)
+    across, up = (_bands(chart) if chart.labels else _along(chart)), _upward(chart)
+    marks = [] if chart.labels else [at for at in restarts if 0 <= across(at) <= _SIDE]
+    drawn = _bars(chart.table, across, up) if chart.labels else _lines(chart, across, up)
+    rows, total = len(chart.table.rows), chart.table.total
+    thinned = f", {rows:,} of {total:,} rows" if rows < total else ""
     key, unit = escape(chart.key), f"↑ {chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
     return f"""<section class="chart" id="{key}" aria-labelledby="{key}-title">
 <h3 id="{key}-title">{escape(chart.title)}</h3>
@@ -51,7 +53,7 @@ aria-label="{escape(_told(chart))}">
 <div class="xs" aria-hidden="true">{_x_ticks(chart, across)}</div>
 </div><figcaption><span>{escape(unit)}</span> <span>{escape(chart.table.axis)} →</span></figcaption></figure>
 <p class="readout" aria-hidden="true">&nbsp;</p>
-<details><summary>Numbers of “{escape(chart.title)}”{_thinned(chart.table)}</summary>
+<details><summary>Numbers of “{escape(chart.title)}”{thinned}</summary>
 <div class="scroll" tabindex="0" role="region"
 aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></details>
 </section>
@@ -71,9 +73,9 @@ class Scale:
         return _SIDE * (self._place(number) - self._low) / (self._high - self._low)
 
     @property
-    def ends(self) -> tuple[float, float, str]:
-        """The numbers at both ends, of a logarithmic scale as powers of ten; and which kind it is."""
-        return self._low, self._high, "log" if self._log else "linear"
+    def ends(self) -> str:
+        """The numbers at both ends, of a logarithmic scale as powers of ten, and which kind it is."""
+        return f"{self._low!r} {self._high!r} {'log' if self._log else 'linear'}"
 
     def _place(self, number: Number) -> float:
         return math.log10(tame(number)) if self._log else tame(number)
@@ -126,7 +128,7 @@ def _along(chart: Chart) -> Scale:
 def _upward(chart: Chart) -> Scale:
     numbers = chart.table.numbers()
     low, high = tame(min(numbers)), tame(max(numbers))
-    if chart.bars or chart.unit == "%":
+    if chart.labels or chart.unit == "%":
         low = min(0.0, low)
     elif chart.logarithmic:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -137,12 +139,7 @@ def _upward(chart: Chart) -> Scale:
 
 def _scales(across: Callable[[Number], float], up: Scale) -> str:
     """Return attributes by which the script of the page chooses ticks again; of classes, nothing is zoomed."""
-    if not isinstance(across, Scale):
-        return ""
-    return "".join(
-        f' data-{name}="{low!r} {high!r} {kind}"'
-        for name, (low, high, kind) in (("across", across.ends), ("up", up.ends))
-    )
+    return f' data-across="{across.ends}" data-up="{up.ends}"' if isinstance(across, Scale) else ""
 
 
 def _bands(chart: Chart) -> Callable[[Number], float]:
@@ -182,7 +179,7 @@ def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> st
 
 
 def _legend(chart: Chart, marked: bool) -> str:
-    shape = '<rect width="24" height="10" y="1"/>' if chart.bars else '<path class="line" d="M1 6H23"/>'
+    shape = '<rect width="24" height="10" y="1"/>' if chart.labels else '<path class="line" d="M1 6H23"/>'
     thin = shape.replace('"line"', '"line faint"')
     items = [
         (f"s{chart.colour(k)}", thin if name in chart.faint else shape, name)
@@ -190,12 +187,11 @@ def _legend(chart: Chart, marked: bool) -> str:
     ]
     if marked:
         items.append(("", '<path class="mark" d="M12 0V12"/>', "resumed after an interruption"))
-    return f"""<ul class="legend">{
-        "".join(
-            f'<li><svg class="{kind}" width="24" height="12" aria-hidden="true">{shape}</svg> {escape(name)}</li>'
-            for kind, shape, name in items
-        )
-    }</ul>"""
+    cells = "".join(
+        f'<li><svg class="{kind}" width="24" height="12" aria-hidden="true">{shape}</svg> {escape(name)}</li>'
+        for kind, shape, name in items
+    )
+    return f'<ul class="legend">{cells}</ul>'
 
 
 def _tick(side: str, percent: float, text: str) -> str:
@@ -203,21 +199,11 @@ def _tick(side: str, percent: float, text: str) -> str:
 
 
 def _x_ticks(chart: Chart, across: Callable[[Number], float]) -> str:
-    if not isinstance(across, Scale):
-        # Names of many classes would overlap.
-        every = math.ceil(len(chart.labels) / 8)
-        places: Iterable[tuple[Number, str]] = (
-            (row.at, label) for row, label in list(zip(chart.table.rows, chart.labels, strict=True))[::every]
-        )
-    else:
-        places = across.ticks
+    places: Sequence[tuple[Number, str]] = across.ticks if isinstance(across, Scale) else []
+    if chart.labels:  # of many classes, whose names would overlap, some
+        rows = zip(chart.table.rows, chart.labels, strict=True)
+        places = [(row.at, label) for row, label in rows][:: math.ceil(len(chart.labels) / 8)]
     return "".join(_tick("left", across(at) / 10, text) for at, text in places)
-
-
-def _thinned(table: ChartTable) -> str:
-    if table.total == len(table.rows):
-        return ""
-    return f", {len(table.rows):,} of {table.total:,} rows"
 
 
 def _told(chart: Chart) -> str:
@@ -227,14 +213,14 @@ def _told(chart: Chart) -> str:
         rows = zip(_names(chart), chart.table.rows, strict=True)
         cells = [(n, f"{exact(n)} at {name}") for name, row in rows if (n := row.values[k]) is not None]
         low, high = (choose(cells, key=itemgetter(0))[1] for choose in (min, max))
-        ends = "" if chart.bars else f"from {cells[0][1]} to {cells[-1][1]}, "
+        ends = "" if chart.labels else f"from {cells[0][1]} to {cells[-1][1]}, "
         said.append(f"{column}: {ends}lowest {low}, highest {high}")
     return f"{chart.title} ({chart.unit}) by {chart.table.axis}. {'; '.join(said)}."
 
 
 def _names(chart: Chart) -> Sequence[str]:
     """Return the names of the rows: of classes, or their places."""
-    return chart.labels if chart.bars else [exact(row.at) for row in chart.table.rows]
+    return chart.labels or [exact(row.at) for row in chart.table.rows]
 
 
 def _table(chart: Chart, across: Callable[[Number], float]) -> str:

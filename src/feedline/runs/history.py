@@ -159,9 +159,8 @@ class History:
     @property
     def samples(self) -> int:
         """Label samples trained."""
-        return max(
-            (event.samples for events in (self.spans, self.averages, self.saved) for event in events[-1:]), default=0
-        )
+        last = [event.samples for events in (self.spans, self.averages, self.saved) for event in events[-1:]]
+        return max(last, default=0)
 
     @property
     def seconds(self) -> float:

@@ -27,6 +27,8 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
     shared, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; " if charts else ""
+    refresh = f'<meta http-equiv="refresh" content="{math.ceil(refresh_s)}">' if refresh_s is not None else ""
+    live = f"<noscript>{refresh}</noscript>\n" if refresh else ""
     policy = f"default-src 'none'; style-src 'unsafe-inline'; {allowed}img-src data:"
     return f"""<!doctype html>
 <html lang="en">
@@ -35,7 +37,7 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-{_without_script(refresh_s)}<title>{escape(title)}</title>
+{live}<title>{escape(title)}</title>
 <style>
 {shared}{style}</style>
 </head>
@@ -45,12 +47,6 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
 </body>
 </html>
 """
-
-
-def _without_script(refresh_s: float | None) -> str:
-    if refresh_s is None:
-        return ""
-    return f'<noscript><meta http-equiv="refresh" content="{math.ceil(refresh_s)}"></noscript>\n'
 
 
 def refreshing(refresh_s: float | None) -> str:

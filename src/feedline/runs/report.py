@@ -229,20 +229,14 @@ def _spent(run: Run) -> str:
         f'<li class="{kind}"><i></i> <span>{escape(name)}: {seconds:,.4g} s, {share:.1%}</span></li>'
         for kind, name, seconds, share in shares
     )
+    busy = run.history.transforming  # in threads that work beside all other parts
+    transformed = (
+        f'<p class="says">At the same time transforms (decoding) took {busy:,.4g} s of threads, '
+        f"{busy / whole:.0%} of the wall time: {busy / whole:,.2g} threads were busy with them.</p>"
+    )
     return (
         f'<div class="card"><h3>Wall time: {whole:,.4g} s</h3><div class="stack" aria-hidden="true">{bars}</div>'
-        f'<ul class="parts">{legend}</ul>{_transformed(run, whole)}</div>\n'
-    )
-
-
-def _transformed(run: Run, whole: float) -> str:
-    """Return a sentence on transforms, whose threads work beside all other parts."""
-    seconds = run.history.transforming
-    if not seconds:
-        return ""
-    return (
-        f'<p class="says">At the same time transforms (decoding) took {seconds:,.4g} s of threads, '
-        f"{seconds / whole:.0%} of the wall time: {seconds / whole:,.2g} threads were busy with them.</p>"
+        f'<ul class="parts">{legend}</ul>{transformed if busy else ""}</div>\n'
     )
 
 
