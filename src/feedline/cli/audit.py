@@ -13,9 +13,8 @@ import numpy as np
 import typer
 
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams
-from feedline.cli.console import Debug, Json, print_json, print_table, stdout
+from feedline.cli.console import Debug, Json, UsageError, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
-from feedline.cli.usage import UsageError
 from feedline.errors import DataError
 from feedline.feed.audit import AuditedStep, LoggedFeed, audited
 from feedline.feed.composed.packed import Packed
@@ -49,8 +48,7 @@ def audit(
     """Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was read."""
     low, high = _bounds(steps)
     records = read_records(log)
-    corpus = open_path(path, stream, chunk_size).corpus
-    with contextlib.closing(corpus):
+    with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
         names = getattr(corpus, "names", None)
         counts = np.zeros(len(names) if names else 1, np.int64)
         listed: list[AuditedStep] = []
@@ -114,9 +112,8 @@ def read_records(log: Path) -> list[LoggedFeed]:
     lines: list[_FeedLine] = []
 
     def keep(line: dict[str, Any]) -> None:
-        feed = _with_feed(line)
-        if feed is not None:
-            lines.append(_FeedLine(line["event"], line["samples"], feed))
+        if line.get("feed") is not None:
+            lines.append(_FeedLine(line["event"], line["samples"], _logged(line["feed"])))
 
     read_log(log, keep)
     found: list[_FeedLine] = []
@@ -167,10 +164,7 @@ def _check_order(log: Path, before: _FeedLine, line: _FeedLine) -> None:
             )
 
 
-def _with_feed(line: dict[str, Any]) -> LoggedFeed | None:
-    feed = line.get("feed")
-    if feed is None:
-        return None
+def _logged(feed: Any) -> LoggedFeed:
     state = feed["state"]
     if not isinstance(state, dict):
         raise ValueError(f"expected a state, got {state!r:.40}")

@@ -13,17 +13,12 @@ import numpy as np
 import typer
 
 from feedline.cli import bench_loader
-from feedline.cli.arguments import (
-    DEFAULT_CHUNK_SIZE,
-    ChunkSize,
-    Streams,
-    WindowOption,
-    parse_window,
-)
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, WindowOption, parse_window
 from feedline.cli.bench_log import BenchLog
 from feedline.cli.console import (
     Debug,
     Json,
+    UsageError,
     print_facts,
     print_result,
     print_table,
@@ -34,8 +29,6 @@ from feedline.cli.console import (
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.memory import memory
-from feedline.cli.usage import UsageError
-from feedline.data import Minibatch
 from feedline.feed.files.disk import evict, resident, survey
 from feedline.feed.protocol import Deserializer, RandomAccess, can
 from feedline.feed.remote.stores import is_address
@@ -152,17 +145,17 @@ class Stopwatch:
     """Adds up the seconds spent in some methods of an object, by replacing them."""
 
     def __init__(self, part: Any, *methods: str) -> None:
-        self.seconds = dict.fromkeys(methods, 0.0)
+        self.seconds = 0.0
         for method in methods:
-            setattr(part, method, self._timed(method, getattr(part, method)))
+            setattr(part, method, self._timed(getattr(part, method)))
 
-    def _timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
             began = time.perf_counter()
             try:
                 return call(*args)
             finally:
-                self.seconds[method] += time.perf_counter() - began
+                self.seconds += time.perf_counter() - began
 
         return timed
 
@@ -188,24 +181,22 @@ def _measure(
     planned = Stopwatch(source._ahead, "take", "refill")
     copied = Stopwatch(source._chunks, "gather", "gather_parts", "finish", "unstage")
     began, cpu = time.perf_counter(), time.process_time()
-    first = source.next_minibatch(size)
+    minibatch = source.next_minibatch(size)
     first_seconds = time.perf_counter() - began
-    delivered = _nbytes(first)
-    if log is not None:
-        log.count(first)
-    peak, looked = memory(), 0.0
+    peak, looked, delivered = memory(), 0.0, 0
     with progress("feeding", "s") as show:
-        while (now := time.perf_counter() - began) < seconds:
+        while minibatch:
+            delivered += sum(value.nbytes for value in minibatch.values())
+            if log is not None:
+                log.count(minibatch)
+            now = time.perf_counter() - began
+            if now >= seconds:
+                break
             if now - looked > _LOOK_EVERY_S:
                 looked, held = now, memory()
                 peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
                 show(round(now), round(seconds))
             minibatch = source.next_minibatch(size)
-            if not minibatch:
-                break
-            delivered += _nbytes(minibatch)
-            if log is not None:
-                log.count(minibatch)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     if log is not None:
         log.rest()
@@ -215,8 +206,8 @@ def _measure(
     parts = {
         "waiting": stats.wait_seconds,
         "mapping": reading,
-        "planning": sum(planned.seconds.values()),
-        "gathering": sum(copied.seconds.values()),
+        "planning": planned.seconds,
+        "gathering": copied.seconds,
     }
     parts["python"] = max(0.0, wall - sum(parts.values()))
     stored = sum(info.bytes for info in opened.corpus.chunks()) * stats.samples / max(1, source.num_samples)
@@ -270,10 +261,6 @@ def _print_cold(cold: dict[str, Any]) -> None:
         f"  and {show_count(cold['random_sequences_per_second'])} sequences/s at random places, of which it took "
         f"{cold['share_of_random']:.2f}"
     )
-
-
-def _nbytes(minibatch: Minibatch) -> int:
-    return sum(value.nbytes for value in minibatch.values())
 
 
 def _shuffling(shuffle: Any) -> str:

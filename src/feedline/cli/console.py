@@ -20,8 +20,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from feedline.cli.usage import UsageError
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -38,6 +36,10 @@ _TYPED = {
 }
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class UsageError(ValueError):
+    """An argument on the command line is wrong; the process exits with 2."""
 
 
 def stdout() -> Console:
@@ -155,13 +157,11 @@ def typed(message: str, options: Collection[str] = ()) -> str:
             message,
         )
     if re.search("--(memory|cache)", message):
-        message = re.sub(r"(--(?:memory|cache)(?: to| of)?) (\d{7,})\b", lambda m: f"{m[1]} {_up(m[2])}M", message)
+        message = re.sub(
+            r"(--(?:memory|cache)(?: to| of)?) (\d{7,})\b", lambda m: f"{m[1]} {-(-int(m[2]) >> 20)}M", message
+        )
         message = re.sub(r"\b(\d{7,}) bytes\b", lambda m: f"{int(m[1]) / (1 << 20):,.1f} MiB", message)
     return message
-
-
-def _up(size: str) -> int:
-    return (int(size) + (1 << 20) - 1) >> 20
 
 
 def show_bytes(n: float) -> str:

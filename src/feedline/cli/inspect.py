@@ -209,9 +209,8 @@ def _head(value: Value) -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any]) -> None:
-    kind = found["format"] + (" (random access)" if found["random_access"] else "")
     facts = {
-        "format": kind,
+        "format": found["format"] + (" (random access)" if found["random_access"] else ""),
         "sequences": show_count(found["sequences"]),
         "samples": show_count(found["samples"]),
         "chunks": show_count(found["chunks"]),
@@ -221,14 +220,13 @@ def _print(found: dict[str, Any]) -> None:
         del facts["samples"]  # one of each sequence
     pictures = found["pictures"]
     if pictures is not None:
-        decoders = ", ".join(f"{kind} by {decoder}" for kind, decoder in pictures["decoders"].items())
         kinds = ", ".join(f"{count} {kind}" for kind, count in pictures["formats"].items())
         facts["pictures"] = f"in {pictures['stream']}: {kinds} of {pictures['looked_at']} looked at"
         if pictures["sizes"]:
             facts["sizes"] = f"{shown_sizes(np.array(pictures['sizes']))}, width × height"
         if pictures["classes"]:
             facts["classes"] = _classes(pictures["classes"])
-        facts["decoded"] = decoders
+        facts["decoded"] = ", ".join(f"{kind} by {decoder}" for kind, decoder in pictures["decoders"].items())
     print_facts(found["path"], facts)
     console = stdout()
     guessed = ", guessed from the first text: declare them with --stream to be sure" if found["streams_guessed"] else ""
