@@ -19,6 +19,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -99,11 +100,7 @@ def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Calla
         module: ``__name__`` of the module, below `feedline`.
     """
     old = module.removeprefix("feedline.")
-
-    def missing(name: str) -> Any:
-        return look_up(tables, old, name)
-
-    return tables[old].exported, missing
+    return tables[old].exported, partial(look_up, tables, old)
 
 
 class _Absent:

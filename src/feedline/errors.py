@@ -49,10 +49,9 @@ def show_paths(names: Mapping[str, str]) -> None:
 
 def shown_path(path: str) -> str:
     """Return what errors call a path."""
-    if _shown_as:
-        for folder, name in _shown_as.items():
-            if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
-                return name + path[len(folder) :]
+    for folder, name in _shown_as.items():
+        if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
+            return name + path[len(folder) :]
     return path
 
 
