@@ -19,6 +19,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -99,11 +100,7 @@ def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Calla
         module: ``__name__`` of the module, below `feedline`.
     """
     old = module.removeprefix("feedline.")
-
-    def missing(name: str) -> Any:
-        return look_up(tables, old, name)
-
-    return tables[old].exported, missing
+    return tables[old].exported, partial(look_up, tables, old)
 
 
 class _Absent:
@@ -183,7 +180,22 @@ def _repeating(own: Names, others: Sequence[Names]) -> Names:
     )
 
 
-class Alias(MetaPathFinder, Loader):
+class _Finder(MetaPathFinder, Loader):
+    """Finder that gives modules of a façade other names; ``loader_state`` of a spec is the name that they have."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the façade's module."""
+        module = importlib.import_module(spec.loader_state)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the module's spec, which the import system has replaced; its code has run already."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+
+class Alias(_Finder):
     """Finder that resolves ``old.x`` to the module ``feedline.old.x``.
 
     Args:
@@ -214,22 +226,15 @@ class Alias(MetaPathFinder, Loader):
             raise ModuleNotFoundError(
                 f"feedline has no {fullname}{instead}; docs/compat/{self.old}.md lists what is provided", name=fullname
             )
-        return ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the façade's module."""
-        module = importlib.import_module(f"feedline.{spec.name}")
-        spec.loader_state = module.__spec__
-        return module
+        return ModuleSpec(fullname, self, loader_state=f"feedline.{fullname}", is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's spec, which the import system has replaced; its code has run already.
+        """Restore the module's spec.
 
         Loaded submodules are registered under their old names here. If they were imported instead, Python would set
         them as attributes of the package, and `cntk.train.training_session` would no longer be the function.
         """
-        assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state
+        super().exec_module(module)
         below = f"{module.__name__}."
         for name in [name for name in sys.modules if name.startswith(below)]:
             sys.modules.setdefault(name.removeprefix("feedline."), sys.modules[name])
@@ -243,7 +248,7 @@ def _searched(module: ModuleType) -> None:
         module.__path__ = []
 
 
-class Beside(MetaPathFinder, Loader):
+class Beside(_Finder):
     """Finds modules that an original package had beside it, where nothing else has their names.
 
     Args:
@@ -257,18 +262,9 @@ class Beside(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
-        return ModuleSpec(fullname, self) if fullname in self.modules else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the façade's module."""
-        module = importlib.import_module(self.modules[spec.name])
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's spec: its code has run already."""
-        assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state
+        if fullname not in self.modules:
+            return None
+        return ModuleSpec(fullname, self, loader_state=self.modules[fullname])
 
 
 def install(old: str, beside: Mapping[str, str] | None = None) -> None:

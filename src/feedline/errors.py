@@ -16,6 +16,7 @@ or ``TypeError``, as usual in Python; these classes are for data, states and pee
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,9 @@ def show_paths(names: Mapping[str, str]) -> None:
 
 def shown_path(path: str) -> str:
     """Return what errors call a path."""
-    if _shown_as:
-        for folder, name in _shown_as.items():
-            if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
-                return name + path[len(folder) :]
+    for folder, name in _shown_as.items():
+        if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
+            return name + path[len(folder) :]
     return path
 
 
@@ -115,14 +115,8 @@ class DataError(FeedlineError):
         return located
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from `args` when they cross a process boundary, which loses keyword fields.
-        return (_rebuild_data_error, (type(self), self.args), self.__dict__)
-
-
-def _rebuild_data_error(kind: type[DataError], args: tuple[Any, ...]) -> DataError:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
+        # As it is, without a call of a constructor, which subclasses have of their own.
+        return (copyreg.__newobj__, (type(self), *self.args), self.__dict__)  # type: ignore[attr-defined]
 
 
 class StateError(FeedlineError):
@@ -147,15 +141,6 @@ class StateError(FeedlineError):
         if hint:
             lines.append(f"  {hint}")
         super().__init__("\n".join(lines))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_state_error, (self.what, self.saved, self.current, self.hint))
-
-
-def _rebuild_state_error(
-    what: str, saved: Mapping[str, Any], current: Mapping[str, Any], hint: str | None
-) -> StateError:
-    return StateError(what, saved=saved, current=current, hint=hint)
 
 
 class WorkerError(FeedlineError, RuntimeError):

@@ -79,13 +79,7 @@ def assert_resumes(
 
 
 def _take(feed: Any, size: int, count: int) -> list[Minibatch]:
-    out = []
-    for _ in range(count):
-        minibatch = feed.next_minibatch(size)
-        if not minibatch:
-            break
-        out.append(minibatch)
-    return out
+    return list(itertools.takewhile(bool, (feed.next_minibatch(size) for _ in range(count))))
 
 
 def _digest(streams: Iterable[Any]) -> bytes:

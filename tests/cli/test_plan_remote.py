@@ -10,8 +10,7 @@ import typer.testing
 import feedline as fl
 from feedline.cli.app import app_for
 from feedline.cli.arguments import parse_rate, parse_seconds
-from feedline.cli.console import typed
-from feedline.cli.usage import UsageError
+from feedline.cli.console import UsageError, typed
 from tests.servers.object_store import ObjectStore
 
 pytest.importorskip("obstore", reason="obstore is not installed")

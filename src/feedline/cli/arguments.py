@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from feedline.cli.usage import UsageError
+from feedline.cli.console import UsageError
 from feedline.data import Stream
 from feedline.feed.protocol import Deserializer, RandomAccess, can
 from feedline.feed.timeline import ORDERS, Window

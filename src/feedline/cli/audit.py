@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -12,9 +13,8 @@ import numpy as np
 import typer
 
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams
-from feedline.cli.console import Debug, Json, print_json, print_table, stdout
+from feedline.cli.console import Debug, Json, UsageError, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
-from feedline.cli.usage import UsageError
 from feedline.errors import DataError
 from feedline.feed.audit import AuditedStep, LoggedFeed, audited
 from feedline.feed.composed.packed import Packed
@@ -48,36 +48,36 @@ def audit(
     """Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was read."""
     low, high = _bounds(steps)
     records = read_records(log)
-    corpus = open_path(path, stream, chunk_size).corpus
-    with contextlib.closing(corpus):
+    with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
         names = getattr(corpus, "names", None)
         counts = np.zeros(len(names) if names else 1, np.int64)
         listed: list[AuditedStep] = []
-        where: list[int] = []
         documents = PackedDocuments(corpus)
-        sought = None if document is None else _document(document, corpus, names)
-        held: list[int] = []
+        has: dict[str, Callable[[AuditedStep], bool]] = {}
+        if sequence is not None:
+            has["sequence"] = lambda step: sequence in step.ids
+        if document is not None:
+            has["document"] = partial(_holds, documents, _document(document, corpus, names))
+        sought = {"sequence": sequence, "document": document}
+        where: dict[str, list[int]] = {what: [] for what in has}
         total = 0
         for step in audited(corpus, records):
             if not (low <= step.step and (high is None or step.step < high)):
                 continue
             total += 1
-            counts += np.bincount(_numbers(step, names), minlength=len(counts))
+            numbers = step.sources if names and step.sources is not None else np.zeros(len(step.ids), np.int64)
+            counts += np.bincount(numbers, minlength=len(counts))
             if steps is not None:
                 listed.append(step)
-            if sequence is not None and sequence in step.ids:
-                where.append(step.step)
-            if sought is not None and _holds(step, documents, sought):
-                held.append(step.step)
+            for what, is_in in has.items():
+                if is_in(step):
+                    where[what].append(step.step)
         rows_of = [documents.of(step.ids, step.chunks) for step in listed]
         sources = _sources(corpus, names, counts)
     first = max(low, records[0].step)
     found: dict[str, Any] = {"log": str(log), "path": corpus.name, "first_step": first, "steps": total}
     found["sources"] = sources
-    if sequence is not None:
-        found["sequence"] = {"id": sequence, "steps": where}
-    if document is not None:
-        found["document"] = {"id": document, "steps": held}
+    found |= {what: {"id": sought[what], "steps": held} for what, held in where.items()}
     if steps is not None:
         found["listed"] = [
             {"step": s.step, "samples": s.samples, "ids": s.ids.tolist()}
@@ -90,21 +90,17 @@ def audit(
         return
     console = stdout()
     told = f"steps {first} to {first + total - 1}" if total else "no steps"
-    console.print(f"{told}, each span as the log's fingerprints say", markup=False)
+    console.print(f"{told}, each span as the log's fingerprints say")
     rows = [
         [name, f"{one['delivered']:,}", f"{one['sequences']:,}", f"{one['times']:.3f}"] for name, one in sources.items()
     ]
     print_table(["corpus", "delivered", "sequences", "times"], rows)
-    if sequence is not None:
-        shown = ", ".join(map(str, where)) or "none"
-        console.print(f"sequence {sequence} was in steps: {shown}", markup=False)
-    if document is not None:
-        shown = ", ".join(map(str, held)) or "none"
-        console.print(f"document {document} was in steps: {shown}", markup=False)
+    for what, held in where.items():
+        console.print(f"{what} {sought[what]} was in steps: {', '.join(map(str, held)) or 'none'}")
     for step in listed[:_SHOWN_STEPS]:
-        console.print(_line(step, names), markup=False)
+        console.print(_line(step, names))
     if len(listed) > _SHOWN_STEPS:
-        console.print(f"... ({len(listed)} steps; --json lists all)", markup=False)
+        console.print(f"... ({len(listed)} steps; --json lists all)")
 
 
 def read_records(log: Path) -> list[LoggedFeed]:
@@ -116,9 +112,8 @@ def read_records(log: Path) -> list[LoggedFeed]:
     lines: list[_FeedLine] = []
 
     def keep(line: dict[str, Any]) -> None:
-        feed = _with_feed(line)
-        if feed is not None:
-            lines.append(_FeedLine(line["event"], line["samples"], feed))
+        if line.get("feed") is not None:
+            lines.append(_FeedLine(line["event"], line["samples"], _logged(line["feed"])))
 
     read_log(log, keep)
     found: list[_FeedLine] = []
@@ -169,10 +164,7 @@ def _check_order(log: Path, before: _FeedLine, line: _FeedLine) -> None:
             )
 
 
-def _with_feed(line: dict[str, Any]) -> LoggedFeed | None:
-    feed = line.get("feed")
-    if feed is None:
-        return None
+def _logged(feed: Any) -> LoggedFeed:
     state = feed["state"]
     if not isinstance(state, dict):
         raise ValueError(f"expected a state, got {state!r:.40}")
@@ -208,7 +200,7 @@ def _document(given: str, corpus: Deserializer, names: Any) -> tuple[int | None,
     return number, int(ordinal)
 
 
-def _holds(step: AuditedStep, documents: PackedDocuments, sought: tuple[int | None, int]) -> bool:
+def _holds(documents: PackedDocuments, sought: tuple[int | None, int], step: AuditedStep) -> bool:
     rows = documents.of(step.ids, step.chunks)
     assert rows is not None  # the corpus is packed, or one of its parts is
     number, ordinal = sought
@@ -217,10 +209,6 @@ def _holds(step: AuditedStep, documents: PackedDocuments, sought: tuple[int | No
         assert step.sources is not None
         found &= np.repeat(step.sources == number, np.diff(rows.bounds))
     return bool(found.any())
-
-
-def _numbers(step: AuditedStep, names: Any) -> Any:
-    return step.sources if names and step.sources is not None else np.zeros(len(step.ids), np.int64)
 
 
 def _sources(corpus: Deserializer, names: Any, counts: Any) -> dict[str, dict[str, Any]]:
@@ -234,10 +222,8 @@ def _sources(corpus: Deserializer, names: Any, counts: Any) -> dict[str, dict[st
 
 
 def _line(step: AuditedStep, names: Any) -> str:
-    ids: Iterator[str] = map(str, step.ids.tolist())
+    shown = list(map(str, step.ids.tolist()))
     if names and step.sources is not None:
-        label: Callable[[int], str] = names.__getitem__
-        ids = (f"{label(k)}:{i}" for k, i in zip(step.sources.tolist(), step.ids.tolist(), strict=True))
-    shown = list(ids)
+        shown = [f"{names[k]}:{i}" for k, i in zip(step.sources.tolist(), shown, strict=True)]
     more = f" ... ({len(shown)})" if len(shown) > _SHOWN_IDS else ""
     return f"step {step.step}: {' '.join(shown[:_SHOWN_IDS])}{more}"

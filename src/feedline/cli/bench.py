@@ -13,19 +13,14 @@ import numpy as np
 import typer
 
 from feedline.cli import bench_loader
-from feedline.cli.arguments import (
-    DEFAULT_CHUNK_SIZE,
-    ChunkSize,
-    Streams,
-    WindowOption,
-    parse_window,
-)
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, WindowOption, parse_window
 from feedline.cli.bench_log import BenchLog
 from feedline.cli.console import (
     Debug,
     Json,
+    UsageError,
     print_facts,
-    print_json,
+    print_result,
     print_table,
     progress,
     show_bytes,
@@ -34,8 +29,6 @@ from feedline.cli.console import (
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.memory import memory
-from feedline.cli.usage import UsageError
-from feedline.data import Minibatch
 from feedline.feed.files.disk import evict, resident, survey
 from feedline.feed.protocol import Deserializer, RandomAccess, can
 from feedline.feed.remote.stores import is_address
@@ -85,7 +78,8 @@ def bench(
             raise UsageError("expected a path with --log, got --loader: only a source's minibatches can be logged")
         if cold:
             raise UsageError("expected a path with --cold, got --loader: the files it reads are unknown")
-        _bench_loader(loader, seconds, json)
+        found = {"loader": loader, **bench_loader.measure(*bench_loader.made(loader), seconds)}
+        print_result(found, json, bench_loader.show)
         return
     assert path is not None
     if cold and is_address(path):
@@ -107,19 +101,7 @@ def bench(
         if began_cold is not None:
             found["cold"] = _beside_the_disk(opened.corpus, began_cold, found)
     found["threads"] = threads
-    if json:
-        print_json(found)
-    else:
-        _print(found)
-
-
-def _bench_loader(spec: str, seconds: float, json: bool) -> None:
-    loader, step = bench_loader.made(spec)
-    found = bench_loader.measure(loader, step, seconds)
-    if json:
-        print_json({"loader": spec, **found})
-    else:
-        bench_loader.show(spec, found)
+    print_result(found, json, _print)
 
 
 def _evict(corpus: Deserializer) -> float:
@@ -163,17 +145,17 @@ class Stopwatch:
     """Adds up the seconds spent in some methods of an object, by replacing them."""
 
     def __init__(self, part: Any, *methods: str) -> None:
-        self.seconds = dict.fromkeys(methods, 0.0)
+        self.seconds = 0.0
         for method in methods:
-            setattr(part, method, self._timed(method, getattr(part, method)))
+            setattr(part, method, self._timed(getattr(part, method)))
 
-    def _timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
             began = time.perf_counter()
             try:
                 return call(*args)
             finally:
-                self.seconds[method] += time.perf_counter() - began
+                self.seconds += time.perf_counter() - began
 
         return timed
 
@@ -185,7 +167,7 @@ def measure(
     if log is None:
         return _measure(opened, source, size, seconds, private_before, None)
     about = {"path": opened.corpus.name, "format": opened.format, "size": size}
-    with BenchLog(log, source, seconds, about) as lines:
+    with contextlib.closing(BenchLog(log, source, seconds, about)) as lines:
         found = _measure(opened, source, size, seconds, private_before, lines)
         figures = {name: value for name, value in found.items() if name not in ("time", *about)}
         lines.end({PARTS[name]: spent for name, spent in found["time"].items() if spent}, figures)
@@ -199,24 +181,22 @@ def _measure(
     planned = Stopwatch(source._ahead, "take", "refill")
     copied = Stopwatch(source._chunks, "gather", "gather_parts", "finish", "unstage")
     began, cpu = time.perf_counter(), time.process_time()
-    first = source.next_minibatch(size)
+    minibatch = source.next_minibatch(size)
     first_seconds = time.perf_counter() - began
-    delivered = _nbytes(first)
-    if log is not None:
-        log.count(first)
-    peak, looked = memory(), 0.0
+    peak, looked, delivered = memory(), 0.0, 0
     with progress("feeding", "s") as show:
-        while (now := time.perf_counter() - began) < seconds:
+        while minibatch:
+            delivered += sum(value.nbytes for value in minibatch.values())
+            if log is not None:
+                log.count(minibatch)
+            now = time.perf_counter() - began
+            if now >= seconds:
+                break
             if now - looked > _LOOK_EVERY_S:
                 looked, held = now, memory()
                 peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
                 show(round(now), round(seconds))
             minibatch = source.next_minibatch(size)
-            if not minibatch:
-                break
-            delivered += _nbytes(minibatch)
-            if log is not None:
-                log.count(minibatch)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     if log is not None:
         log.rest()
@@ -226,8 +206,8 @@ def _measure(
     parts = {
         "waiting": stats.wait_seconds,
         "mapping": reading,
-        "planning": sum(planned.seconds.values()),
-        "gathering": sum(copied.seconds.values()),
+        "planning": planned.seconds,
+        "gathering": copied.seconds,
     }
     parts["python"] = max(0.0, wall - sum(parts.values()))
     stored = sum(info.bytes for info in opened.corpus.chunks()) * stats.samples / max(1, source.num_samples)
@@ -269,24 +249,18 @@ def _measure(
 def _print_cold(cold: dict[str, Any]) -> None:
     console = stdout()
     console.print("\nfrom the disk", style="bold")
-    console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before", markup=False)
+    console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before")
     if cold["sequential_bytes_per_second"] is None:
-        console.print("  there is no direct I/O on this file system to compare with", markup=False)
+        console.print("  there is no direct I/O on this file system to compare with")
         return
     console.print(
         f"  bare reads give {show_bytes(cold['sequential_bytes_per_second'])}/s in order, of which this feed took "
-        f"{cold['share_of_sequential']:.2f}",
-        markup=False,
+        f"{cold['share_of_sequential']:.2f}"
     )
     console.print(
         f"  and {show_count(cold['random_sequences_per_second'])} sequences/s at random places, of which it took "
-        f"{cold['share_of_random']:.2f}",
-        markup=False,
+        f"{cold['share_of_random']:.2f}"
     )
-
-
-def _nbytes(minibatch: Minibatch) -> int:
-    return sum(value.nbytes for value in minibatch.values())
 
 
 def _shuffling(shuffle: Any) -> str:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from feedline.cli.console import print_facts, print_table, progress, show_bytes, show_count
-from feedline.cli.usage import UsageError
+from feedline.cli.console import UsageError, print_facts, print_table, progress, show_bytes, show_count
 from feedline.errors import DataError
 
 _HELD_BYTES, _HELD_BATCHES = 256 << 20, 64
@@ -41,7 +40,7 @@ def made(spec: str) -> tuple[Iterable[Any], Step]:
             f"expected a factory at {spec}, got {error}", hint="name a module in this folder or an installed one"
         ) from error
     found = factory()
-    loader, step = found if isinstance(found, tuple) else (found, _nothing)
+    loader, step = found if isinstance(found, tuple) else (found, lambda batch: None)
     if not isinstance(loader, Iterable) or not callable(step):
         raise DataError(
             f"expected a loader, or a loader and a function of a batch, from {spec}, got {type(found).__name__}"
@@ -56,10 +55,9 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
         DataError: the loader is empty.
     """
     held: list[Any] = []
-    batches, size, held_bytes, waited = 0, 0, 0, 0.0
+    batches, size, held_bytes, waited, first = 0, 0, 0, 0.0, 0.0
     began = time.perf_counter()
     stream = _forever(loader)
-    first = 0.0
     with progress("feeding", "s") as show:
         while (now := time.perf_counter()) - began < seconds or not batches:
             batch = next(stream, None)
@@ -95,8 +93,8 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
     return found
 
 
-def show(spec: str, found: Mapping[str, Any]) -> None:
-    """Print the results."""
+def show(found: Mapping[str, Any]) -> None:
+    """Print the results, and of which ``"loader"``."""
     facts = {
         "first batch": f"after {found['first_batch_seconds']:.3g} s",
         "fed": f"{show_count(found['batches'])} batches in {found['seconds']:.3g} s, "
@@ -109,7 +107,7 @@ def show(spec: str, found: Mapping[str, Any]) -> None:
             f"{1e6 * found['perfect_seconds_per_batch']:.4g}: a perfect loader would make this loop "
             f"{found['gain']:.2f} times as fast"
         )
-    print_facts(spec, facts)
+    print_facts(found["loader"], facts)
     stats = found.get("stats")
     if stats and stats.get("workers"):
         rows = [
@@ -152,7 +150,3 @@ def _forever(loader: Iterable[Any]) -> Iterator[Any]:
             yield batch
         if empty:
             return
-
-
-def _nothing(batch: Any) -> None:
-    """Do nothing with a batch."""

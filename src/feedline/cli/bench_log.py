@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from feedline._version import __version__
@@ -21,7 +20,7 @@ _LINES = 100
 
 
 class BenchLog:
-    """Writes the log of one bench to a new file; a context manager.
+    """Writes the log of one bench to a new file.
 
     Args:
         path: path of the file.
@@ -66,12 +65,8 @@ class BenchLog:
         """
         self._write("end", seconds_by_part=parts, figures=figures)
 
-    def __enter__(self) -> BenchLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def _progress(self) -> None:

@@ -20,8 +20,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from feedline.cli.usage import UsageError
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -40,9 +38,13 @@ _TYPED = {
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class UsageError(ValueError):
+    """An argument on the command line is wrong; the process exits with 2."""
+
+
 def stdout() -> Console:
     """Return the console for results. Created on demand, as tests and callers replace the streams."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
 
 
 def stderr() -> Console:
@@ -55,13 +57,21 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def print_result(found: Any, json: bool, show: Callable[[Any], object]) -> None:
+    """Print what was found: one JSON document, or what ``show`` prints of it."""
+    if json:
+        print_json(found)
+    else:
+        show(found)
+
+
 def print_facts(title: str, facts: dict[str, str]) -> None:
     """Print a title and aligned ``name  value`` lines."""
     console = stdout()
-    console.print(title, style="bold", markup=False)
+    console.print(title, style="bold")
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        console.print(f"  {name:<{width}}  {value}", markup=False)
+        console.print(f"  {name:<{width}}  {value}")
 
 
 def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> None:
@@ -71,7 +81,7 @@ def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> Non
         table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    stdout().print(table, markup=False)
+    stdout().print(table)
 
 
 @contextlib.contextmanager
@@ -147,13 +157,11 @@ def typed(message: str, options: Collection[str] = ()) -> str:
             message,
         )
     if re.search("--(memory|cache)", message):
-        message = re.sub(r"(--(?:memory|cache)(?: to| of)?) (\d{7,})\b", lambda m: f"{m[1]} {_up(m[2])}M", message)
+        message = re.sub(
+            r"(--(?:memory|cache)(?: to| of)?) (\d{7,})\b", lambda m: f"{m[1]} {-(-int(m[2]) >> 20)}M", message
+        )
         message = re.sub(r"\b(\d{7,}) bytes\b", lambda m: f"{int(m[1]) / (1 << 20):,.1f} MiB", message)
     return message
-
-
-def _up(size: str) -> int:
-    return (int(size) + (1 << 20) - 1) >> 20
 
 
 def show_bytes(n: float) -> str:

@@ -9,9 +9,8 @@ from typing import Annotated, Literal, cast
 import typer
 
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Jobs, Streams, parse_count
-from feedline.cli.console import Debug, Json, print_facts, print_json, progress, show_bytes, show_count
+from feedline.cli.console import Debug, Json, UsageError, print_facts, print_json, progress, show_bytes, show_count
 from feedline.cli.corpus import open_path
-from feedline.cli.usage import UsageError
 from feedline.feed.composed.tokenized import Tokenized
 from feedline.feed.conversion.convert import ConversionSummary
 from feedline.feed.conversion.convert import convert as convert_corpus

@@ -8,8 +8,7 @@ import time
 from typing import NamedTuple
 
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_count, parse_streams
-from feedline.cli.console import progress
-from feedline.cli.usage import UsageError
+from feedline.cli.console import UsageError, progress
 from feedline.feed.arguments import Remote
 from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.cntk.ctf import CTFDeserializer
@@ -62,19 +61,16 @@ def open_path(
     if is_address(path):
         if chunk_size != DEFAULT_CHUNK_SIZE:
             raise UsageError(f"expected a path for --chunk-size {chunk_size}, got an address")
-        columns = re.search(r"\.(csv|tsv)(\.\w+)?$", str(path)) is not None
-        found = open_corpus(
-            path, streams=(parse_columns if columns else parse_streams)(streams), memory=memory, remote=remote
-        )
-        assert isinstance(found, RemoteCorpus)
-        guessed = found.format in _GUESSED and not streams
-        return Opened(found, found.format, guessed, False, time.perf_counter() - began)
-    form, paths = recognise(path)
-    if form.name != "ctf":
-        parse = parse_columns if form.name == "csv" else parse_streams
-        corpus = open_corpus(path, streams=parse(streams), memory=memory)
-        guessed = form.name in _GUESSED and not streams
-        return Opened(corpus, form.name, guessed, False, time.perf_counter() - began)
+        name, is_csv = "", re.search(r"\.(csv|tsv)(\.\w+)?$", str(path)) is not None
+    else:
+        form, paths = recognise(path)
+        name, is_csv = form.name, form.name == "csv"
+    if name != "ctf":
+        parse = parse_columns if is_csv else parse_streams
+        corpus = open_corpus(path, streams=parse(streams), memory=memory, remote=remote)
+        if isinstance(corpus, RemoteCorpus):
+            name = corpus.format
+        return Opened(corpus, name, name in _GUESSED and not streams, False, time.perf_counter() - began)
     declared = parse_streams(streams)
     known, indexed = declared or infer_ctf_streams(paths[0]), False
     began = time.perf_counter()
@@ -87,4 +83,4 @@ def open_path(
 
         what = paths if len(paths) > 1 else paths[0]
         text = CTFDeserializer(what, known, chunk_size=size, memory=memory, progress=count)
-    return Opened(text, form.name, not declared, indexed, time.perf_counter() - began)
+    return Opened(text, name, not declared, indexed, time.perf_counter() - began)

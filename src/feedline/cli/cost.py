@@ -59,18 +59,12 @@ def print_cost(found: dict[str, Any]) -> None:
     """Print the figures as a table."""
     console = stdout()
     console.print("\nreading on this machine", style="bold")
-    console.print(f"  {_disk(found)}", markup=False)
+    console.print(f"  {_disk(found)}")
     rows = []
     for name, order in found["orders"].items():
-        speed = order["samples_per_second"]
-        variance = order["variance"]
-        rows.append(
-            [
-                {"whole": "all", "windows": "bytes=256M"}.get(name, name) + (" (default)" if order["default"] else ""),
-                "-" if speed is None else show_count(_rounded(speed)),
-                "not shuffled" if variance is None else f"{variance:.3g}",
-            ]
-        )
+        window = {"whole": "all", "windows": "bytes=256M"}.get(name, name) + " (default)" * order["default"]
+        speed = "-" if order["samples_per_second"] is None else _about(order["samples_per_second"])
+        rows.append([window, speed, "not shuffled" if order["variance"] is None else f"{order['variance']:.3g}"])
     print_table(["--window", "samples/s from the disk", "variance of means, sorted data"], rows, left=1)
 
 
@@ -80,7 +74,7 @@ def say_cost(found: dict[str, Any]) -> str:
     speed = order["samples_per_second"]
     if speed is None:
         return _disk(found)
-    return f"{_disk(found)}; the default ({name}) gets about {show_count(_rounded(speed))} samples/s from there"
+    return f"{_disk(found)}; the default ({name}) gets about {_about(speed)} samples/s from there"
 
 
 def _disk(found: dict[str, Any]) -> str:
@@ -89,10 +83,10 @@ def _disk(found: dict[str, Any]) -> str:
         return f"{share}; the file system does not support direct I/O"
     return (
         f"{share}; the disk delivers {show_bytes(found['sequential'])}/s in order and "
-        f"{show_count(_rounded(found['random']))} sequences/s at random places"
+        f"{_about(found['random'])} sequences/s at random places"
     )
 
 
-def _rounded(value: float) -> float:
-    """Round to two digits: one second on a shared disk is no more precise."""
-    return float(f"{value:.2g}")
+def _about(number: float) -> str:
+    """Format two digits of a number: one second on a shared disk is no more precise."""
+    return show_count(float(f"{number:.2g}"))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 from feedline.cli.arguments import parse_count, parse_rate, parse_seconds
-from feedline.cli.console import print_facts, print_table, show_bytes, show_count, stdout
-from feedline.cli.corpus import Opened, open_path
-from feedline.cli.usage import UsageError
-from feedline.data import Position
+from feedline.cli.console import UsageError, print_facts, print_table, show_bytes, show_count, stdout
+from feedline.cli.corpus import open_path
 from feedline.feed.arguments import Remote
 from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, PlannedTraffic, fetch_plan
 from feedline.feed.files.cache import own_folder, user_cache
@@ -64,43 +63,26 @@ class AskedCluster(NamedTuple):
         )
 
 
-class Measured(NamedTuple):
-    """A corpus, and what opening it took, with the digest of the data that states have."""
-
-    opened: Opened
-    opening: PlannedTraffic
-    lookups: int
-
-
 @contextlib.contextmanager
-def opened_cold(path: str, streams: list[str] | None, chunk_size: str, cluster: Cluster) -> Iterator[Measured]:
-    """A context in which an address is open as a run opens it on a node whose cache is empty."""
+def opened_cold(
+    path: str, streams: list[str] | None, chunk_size: str, cluster: Cluster
+) -> Iterator[tuple[RemoteCorpus, Callable[..., FetchPlan]]]:
+    """A context in which an address is open as a run opens it on a node whose cache is empty.
+
+    Yields:
+        The corpus, and `fetch_plan` for it, which knows what opening it took, with the digest that states have.
+    """
     own_folder(user_cache())
     with tempfile.TemporaryDirectory(prefix="plan-", dir=user_cache()) as folder:
         before = TRAFFIC.requests, TRAFFIC.fetched_bytes, TRAFFIC.lookups
-        opened = open_path(path, streams, chunk_size, remote=Remote(folder, cluster.cache_bytes))
-        with contextlib.closing(opened.corpus):
-            opened.corpus.digest()
+        corpus = open_path(path, streams, chunk_size, remote=Remote(folder, cluster.cache_bytes)).corpus
+        assert isinstance(corpus, RemoteCorpus)
+        with contextlib.closing(corpus):
+            corpus.digest()
             wait_for(settled())
             requests, fetched, lookups = before
             opening = PlannedTraffic(TRAFFIC.requests - requests, TRAFFIC.fetched_bytes - fetched)
-            yield Measured(opened, opening, TRAFFIC.lookups - lookups)
-
-
-def planned(measured: Measured, cluster: Cluster, size: int, start: Position | None, **options: Any) -> FetchPlan:
-    """Return the plan; see `fetch_plan`."""
-    corpus = measured.opened.corpus
-    assert isinstance(corpus, RemoteCorpus)
-    return fetch_plan(
-        corpus,
-        cluster,
-        size=size,
-        start=start,
-        opening=measured.opening,
-        lookups=measured.lookups,
-        kept=corpus.mirror.cache.tables(),
-        **options,
-    )
+            yield corpus, partial(fetch_plan, corpus, cluster, opening=opening, lookups=TRAFFIC.lookups - lookups)
 
 
 def print_plan(plan: FetchPlan) -> None:
@@ -113,10 +95,12 @@ def print_plan(plan: FetchPlan) -> None:
     }
     last = len(asked.numbers) - 1
     for i in sorted({0, min(1, last), last}):
-        facts[f"sweep {asked.numbers[i]}"] = _traffic(asked.sweeps[i]) + _cluster(plan, i)
+        by_all = "" if cluster.nodes == 1 else f"; {_traffic(asked.cluster[i])} by all nodes"
+        facts[f"sweep {asked.numbers[i]}"] = _traffic(asked.sweeps[i]) + by_all
+    took = "" if plan.first_batch_s is None else f"{_seconds(plan.first_batch_s)}: "
     facts |= {
         "peak disk": f"{show_bytes(asked.peak_bytes)} of {show_bytes(cluster.cache_bytes)}",
-        "first batch": _first_batch(plan),
+        "first batch": f"after {took}opening and a window of {show_bytes(asked.first_window.bytes)}",
         "steps": _steps(plan),
         "smallest cache": f"{show_bytes(asked.smallest_cache_bytes)}, what is read at the same time",
     }
@@ -126,42 +110,33 @@ def print_plan(plan: FetchPlan) -> None:
     console = stdout()
     if plan.other is None:
         if plan.no_other is not None and cluster.nodes > 1:
-            console.print(f"no other partition to compare with: {plan.no_other}", markup=False)
+            console.print(f"no other partition to compare with: {plan.no_other}")
         return
     rows = []
     for one in (asked, plan.other):
         shown = (one.cluster[0].bytes, one.cluster[-1].bytes, one.fetched_bytes)
-        rows.append([_name(one), *map(show_bytes, shown), _waiting(one)])
+        waiting = "-" if one.waits is None else f"{one.waits[0]:.0%}, {one.waits[-1]:.0%}"
+        rows.append([_name(one), *map(show_bytes, shown), waiting])
     first, last_one = asked.numbers[0], asked.numbers[-1]
     print_table(["all nodes fetch", f"sweep {first}", f"sweep {last_one}", "in all", "waiting"], rows)
     less, more = sorted((asked, plan.other), key=lambda one: one.fetched_bytes)
     times = f"{more.fetched_bytes / max(1, less.fetched_bytes):.3g}"
     if less.fetched_bytes == more.fetched_bytes or times == "1":
-        console.print("Both fetch the same.", markup=False)
+        console.print("Both fetch the same.")
     else:
-        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times} times as much.", markup=False)
+        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times} times as much.")
 
 
 def _traffic(one: PlannedTraffic) -> str:
     return f"{show_bytes(one.bytes)} in {show_count(one.requests)} requests"
 
 
-def _cluster(plan: FetchPlan, sweep: int) -> str:
-    return "" if plan.cluster.nodes == 1 else f"; {_traffic(plan.asked.cluster[sweep])} by all nodes"
-
-
 def _name(one: PartitionPlan) -> str:
     return "by position" if one.arcs is None else f"arcs={one.arcs}"
 
 
-def _first_batch(plan: FetchPlan) -> str:
-    seconds = plan.first_batch_s
-    window = f"opening and a window of {show_bytes(plan.asked.first_window.bytes)}"
-    return f"after {window}" if seconds is None else f"after {_seconds(seconds)}: {window}"
-
-
 def _steps(plan: FetchPlan) -> str:
-    cluster, asked = plan.cluster, plan.asked
+    cluster, asked, other = plan.cluster, plan.asked, plan.other
     if asked.hiding_step_s is None:
         return "pass --bandwidth and --step to see whether they hide the fetching"
     shortest = f"steps of {_seconds(asked.hiding_step_s)} or more hide the fetching of the last of these sweeps"
@@ -172,29 +147,14 @@ def _steps(plan: FetchPlan) -> str:
     said = f"of {_seconds(cluster.step_s)} wait {asked.waits[0]:.0%} of the first of these sweeps"
     if len(asked.waits) > 1:
         said += f" and {asked.waits[-1]:.0%} of the last"
-    return f"{said}; {', or '.join(_helps(plan))}"
-
-
-def _helps(plan: FetchPlan) -> list[str]:
-    """Return what would let steps wait less, each with a figure."""
-    cluster, asked, other = plan.cluster, plan.asked, plan.other
-    assert asked.waits is not None
-    assert asked.hiding_step_s is not None
-    assert cluster.step_s is not None
-    assert cluster.bandwidth is not None
-    found = []
+    helps = ["the last is hidden"]  # or what would let steps wait less, each with a figure
     if asked.waits[-1] > _HIDDEN:
-        found.append(f"{show_bytes(cluster.bandwidth * asked.hiding_step_s / cluster.step_s)}/s would hide the last")
-        found.append(f"a cache of all {show_bytes(plan.data_bytes)} leaves later ones nothing to fetch")
-    else:
-        found.append("the last is hidden")
+        speed = show_bytes(cluster.bandwidth * asked.hiding_step_s / cluster.step_s)
+        cache = f"a cache of all {show_bytes(plan.data_bytes)} leaves later ones nothing to fetch"
+        helps = [f"{speed}/s would hide the last", cache]
     if other is not None and other.waits is not None and other.waits[-1] < asked.waits[-1] - _HIDDEN:
-        found.append(f"{_name(other)} waits {other.waits[0]:.0%} and {other.waits[-1]:.0%}")
-    return found
-
-
-def _waiting(one: PartitionPlan) -> str:
-    return "-" if one.waits is None else f"{one.waits[0]:.0%}, {one.waits[-1]:.0%}"
+        helps.append(f"{_name(other)} waits {other.waits[0]:.0%} and {other.waits[-1]:.0%}")
+    return f"{said}; {', or '.join(helps)}"
 
 
 def _seconds(seconds: float) -> str:

@@ -17,7 +17,7 @@ from feedline.cli.console import (
     Debug,
     Json,
     print_facts,
-    print_json,
+    print_result,
     print_table,
     progress,
     show_bytes,
@@ -68,24 +68,19 @@ def inspect(
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):
         if pictures is not None:
-            _show_page(write_page(opened, Asked(pictures, views, step or (), seed), out), json)
+            page = write_page(opened, Asked(pictures, views, step or (), seed), out)
+            print_result(page, json, _show_page)
             return
         found = describe(opened, preview)
-    if json:
-        print_json(found)
-    else:
-        _print(found)
+    print_result(found, json, _print)
 
 
-def _show_page(found: dict[str, Any], json: bool) -> None:
-    if json:
-        print_json(found)
-        return
+def _show_page(found: dict[str, Any]) -> None:
     unreadable = f", {found['unreadable']} of them unreadable" if found["unreadable"] else ""
     console = stdout()
-    console.print(f"{found['page']}: {found['pictures']} pictures{unreadable}", markup=False)
+    console.print(f"{found['page']}: {found['pictures']} pictures{unreadable}")
     for kind, decoder in found["decoders"].items():
-        console.print(f"  {kind} decoded by {decoder}", markup=False)
+        console.print(f"  {kind} decoded by {decoder}")
 
 
 def describe(opened: Opened, preview: int) -> dict[str, Any]:
@@ -214,9 +209,8 @@ def _head(value: Value) -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any]) -> None:
-    kind = found["format"] + (" (random access)" if found["random_access"] else "")
     facts = {
-        "format": kind,
+        "format": found["format"] + (" (random access)" if found["random_access"] else ""),
         "sequences": show_count(found["sequences"]),
         "samples": show_count(found["samples"]),
         "chunks": show_count(found["chunks"]),
@@ -226,18 +220,17 @@ def _print(found: dict[str, Any]) -> None:
         del facts["samples"]  # one of each sequence
     pictures = found["pictures"]
     if pictures is not None:
-        decoders = ", ".join(f"{kind} by {decoder}" for kind, decoder in pictures["decoders"].items())
         kinds = ", ".join(f"{count} {kind}" for kind, count in pictures["formats"].items())
         facts["pictures"] = f"in {pictures['stream']}: {kinds} of {pictures['looked_at']} looked at"
         if pictures["sizes"]:
             facts["sizes"] = f"{shown_sizes(np.array(pictures['sizes']))}, width × height"
         if pictures["classes"]:
             facts["classes"] = _classes(pictures["classes"])
-        facts["decoded"] = decoders
+        facts["decoded"] = ", ".join(f"{kind} by {decoder}" for kind, decoder in pictures["decoders"].items())
     print_facts(found["path"], facts)
     console = stdout()
     guessed = ", guessed from the first text: declare them with --stream to be sure" if found["streams_guessed"] else ""
-    console.print(f"\nstreams{guessed}", style="bold", markup=False)
+    console.print(f"\nstreams{guessed}", style="bold")
     rows = []
     for stream in found["streams"]:
         string = stream["dtype"] in ("bytes", "str")
@@ -255,10 +248,10 @@ def _print(found: dict[str, Any]) -> None:
         if pictures is not None and "streams" in sequence:
             sequence["streams"].pop(pictures["stream"], None)  # whose bytes say nothing to people
         if "error" in sequence:
-            console.print(f"  {sequence['sequence']}  unreadable: {sequence['error']}", markup=False)
+            console.print(f"  {sequence['sequence']}  unreadable: {sequence['error']}")
             continue
         for name, head in sequence["streams"].items():
-            console.print(f"  {sequence['sequence']}  {name}: {_show_head(head)}", markup=False)
+            console.print(f"  {sequence['sequence']}  {name}: {_show_head(head)}")
 
 
 def _classes(counts: dict[str, int]) -> str:
@@ -272,9 +265,7 @@ def _classes(counts: dict[str, int]) -> str:
 def _print_lengths(lengths: dict[str, Any]) -> None:
     console = stdout()
     console.print(
-        f"\nlengths in samples: {lengths['min']} to {lengths['max']}, mean {lengths['mean']:.4g}",
-        style="bold",
-        markup=False,
+        f"\nlengths in samples: {lengths['min']} to {lengths['max']}, mean {lengths['mean']:.4g}", style="bold"
     )
     most = max(row["sequences"] for row in lengths["histogram"])
     block = "█" if console.encoding.lower().startswith("utf") else "#"
@@ -286,7 +277,7 @@ def _print_lengths(lengths: dict[str, Any]) -> None:
         rows.append((name, show_count(row["sequences"]), bar))
     width, digits = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     for name, count, bar in rows:
-        console.print(f"  {name:>{width}}  {count:>{digits}}  {bar}", markup=False)
+        console.print(f"  {name:>{width}}  {count:>{digits}}  {bar}")
 
 
 def _shown_string(value: BytesValue, row: int) -> dict[str, Any]:

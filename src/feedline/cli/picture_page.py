@@ -7,8 +7,8 @@ escaped.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
@@ -81,11 +81,17 @@ class Shown:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """All that a page shows.
+def html(
+    name: str,
+    lead: str,
+    tiles: Iterable[tuple[str, str]],
+    steps: Iterable[str],
+    pictures: Iterable[Shown],
+    about: Iterable[tuple[str, str]],
+) -> str:
+    """Return the page.
 
-    Attributes:
+    Args:
         name: of the corpus.
         lead: a sentence about what is shown.
         tiles: (figure, what it is).
@@ -93,35 +99,23 @@ class Sheet:
         pictures: in order.
         about: (name, text), at the end.
     """
-
-    name: str
-    lead: str
-    tiles: Sequence[tuple[str, str]]
-    steps: Sequence[str]
-    pictures: Sequence[Shown]
-    about: Sequence[tuple[str, str]] = field(default=())
-
-
-def html(sheet: Sheet) -> str:
-    """Return the page."""
-    tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in sheet.tiles)
-    steps = "".join(f"<li><code>{escape(step)}</code></li>" for step in sheet.steps)
-    cards = "\n".join(_card(shown) for shown in sheet.pictures)
-    body = f"""<header><h1>{escape(sheet.name)}</h1>
-<p class="soft">{escape(sheet.lead)}</p>
-<ol class="steps" aria-label="Steps">{steps}</ol>
-<ul class="tiles">{tiles}</ul>
+    items = "".join(f"<li><code>{escape(step)}</code></li>" for step in steps)
+    cards = "\n".join(map(_card, pictures))
+    body = f"""<header><h1>{escape(name)}</h1>
+<p class="soft">{escape(lead)}</p>
+<ol class="steps" aria-label="Steps">{items}</ol>
+{page.tiles(tiles)}
 </header>
 <main>
 <ol class="sheet">
 {cards}
 </ol>
 </main>
-<section class="facts-of-page" aria-label="About this page"><div class="card">{page.facts(sheet.about)}</div></section>
+<section class="facts-of-page" aria-label="About this page"><div class="card">{page.facts(about)}</div></section>
 <footer>Made by feedline {escape(__version__)}. Boxes show what each sample was cut from, in pixels of the upright
 picture. Samples have exactly the pixels that training gets; originals are shown smaller.</footer>"""
     style = files(__package__).joinpath("picture_page.css").read_text("utf-8")
-    return page.document(f"Pictures of {sheet.name}", body, style, charts=False)
+    return page.document(f"Pictures of {name}", body, style, charts=False)
 
 
 def _card(shown: Shown) -> str:

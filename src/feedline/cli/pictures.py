@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native, images
-from feedline.cli.console import progress, show_bytes, show_count, typed
+from feedline.cli.console import UsageError, progress, show_bytes, show_count, typed
 from feedline.cli.corpus import Opened
-from feedline.cli.picture_page import Box, Sheet, Shown, View, html
-from feedline.cli.usage import UsageError
+from feedline.cli.picture_page import Box, Shown, View, html
 from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
@@ -81,9 +81,9 @@ def write_page(opened: Opened, asked: Asked, out: Path) -> dict[str, Any]:
             part = ordinals[low : low + _AT_ONCE]
             shown += _some(corpus, name, decode, part, asked, seen)
             show(low + len(part), len(ordinals))
-    sheet = _sheet(opened, asked, sequences, shown, seen)
+    page = _page(opened, asked, sequences, shown, seen)
     # Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
-    out.write_text(html(sheet), encoding="utf-8", errors="backslashreplace")
+    out.write_text(page, encoding="utf-8", errors="backslashreplace")
     return {
         "page": str(out),
         "bytes": out.stat().st_size,
@@ -114,11 +114,11 @@ def _step(text: str) -> images.PictureStep:
     expected = f"expected --step NAME(ARGUMENTS) of {', '.join(sorted(kinds))}, got {text!r}"
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        call = _called(ast.Call(tree, [], []) if isinstance(tree, ast.Name) else tree, kinds)
-        if call is None:
-            raise UsageError(expected)
-    except (SyntaxError, ValueError) as error:
-        raise error if isinstance(error, UsageError) else UsageError(expected) from None
+        call = _read(ast.Call(tree, [], []) if isinstance(tree, ast.Name) else tree, kinds)
+    except (SyntaxError, TypeError, ValueError):
+        call = None
+    if not isinstance(call, partial):
+        raise UsageError(expected)
     try:
         step: images.PictureStep = _made(call)
         return step
@@ -126,37 +126,25 @@ def _step(text: str) -> images.PictureStep:
         raise UsageError(f"{error}, in --step {text!r}") from None
 
 
-class _Call(NamedTuple):
-    """A step as typed: its class and what it is given, in which steps are such calls, too."""
-
-    kind: Callable[..., images.PictureStep]
-    given: list[Any]
-    named: dict[str, Any]
-
-
-def _called(node: ast.expr, kinds: dict[str, Callable[..., images.PictureStep]]) -> _Call | None:
-    """Read a call of one of the kinds; None if it is none.
+def _read(node: ast.expr, kinds: dict[str, Callable[..., images.PictureStep]]) -> Any:
+    """Read a literal, a list, or a call of one of the kinds, which `_made` makes later.
 
     Raises:
-        ValueError: an argument is neither a literal nor such a call.
+        TypeError, ValueError: it is none of these.
     """
+    if isinstance(node, ast.List):
+        return [_read(one, kinds) for one in node.elts]
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in kinds:
-        return None
-
-    def read(node: ast.expr) -> Any:
-        if isinstance(node, ast.List):
-            return [read(one) for one in node.elts]
-        return _called(node, kinds) or ast.literal_eval(node)
-
-    named = {str(word.arg): read(word.value) for word in node.keywords}
-    return _Call(kinds[node.func.id], [read(argument) for argument in node.args], named)
+        return ast.literal_eval(node)
+    named = {str(word.arg): _read(word.value, kinds) for word in node.keywords}
+    return partial(kinds[node.func.id], *(_read(one, kinds) for one in node.args), **named)
 
 
 def _made(given: Any) -> Any:
     """Make the steps that were typed somewhere in arguments."""
-    if isinstance(given, _Call):
-        named = {name: _made(one) for name, one in given.named.items()}
-        return given.kind(*map(_made, given.given), **named)
+    if isinstance(given, partial):
+        named = {name: _made(one) for name, one in given.keywords.items()}
+        return given.func(*map(_made, given.args), **named)
     return [_made(one) for one in given] if isinstance(given, list) else given
 
 
@@ -265,17 +253,12 @@ def _some(
         facts = [] if i in chunk.errors else [_told(contents[i], heads[i], original, seen)]
         title, others = _labels(corpus, chunk, name, i)
         where = f"sequence {show_count(ordinal)}"
-        shown.append(
-            Shown(
-                title or where,
-                [*facts, *others, *([where] if title else [])],
-                None if original is None else original.jpeg,
-                int(sizes[i, 0]),
-                int(sizes[i, 1]),
-                views[i] if error is None else (),
-                None if error is None else typed(str(error)),
-            )
-        )
+        facts += [*others, *([where] if title else [])]
+        jpeg = None if original is None else original.jpeg
+        width, height = sizes[i].tolist()
+        samples_of_it = views[i] if error is None else ()
+        told = None if error is None else typed(str(error))
+        shown.append(Shown(title or where, facts, jpeg, width, height, samples_of_it, told))
     return shown
 
 
@@ -416,7 +399,7 @@ def _original(content: bytes) -> _Original | None:
 # ---- the page ------------------------------------------------------------------------------------------------
 
 
-def _sheet(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown], seen: _Tally) -> Sheet:
+def _page(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown], seen: _Tally) -> str:
     corpus = opened.corpus
     sweeps = "sweep 0" if asked.views == 1 else f"sweeps 0 to {asked.views - 1}"
     which = f"All {len(shown)} pictures" if len(shown) == sequences else f"{len(shown)} of {sequences:,} sequences"
@@ -427,14 +410,7 @@ def _sheet(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown],
         "pictures shown": ", ".join(f"{count} {kind}" for kind, count in seen.formats.most_common()),
         **{f"{kind} decoded by": decoder for kind, decoder in decoding().items()},
     }
-    return Sheet(
-        corpus.name,
-        lead,
-        _tiles(shown, seen),
-        list(asked.steps or DEFAULT_STEPS),
-        shown,
-        list(about.items()),
-    )
+    return html(corpus.name, lead, _tiles(shown, seen), asked.steps or DEFAULT_STEPS, shown, about.items())
 
 
 def _tiles(shown: Sequence[Shown], seen: _Tally) -> list[tuple[str, str]]:

@@ -23,16 +23,15 @@ from feedline.cli.arguments import (
     parse_partition,
     parse_window,
 )
-from feedline.cli.console import Debug, Json, print_json, print_table, stdout
+from feedline.cli.console import Debug, Json, UsageError, print_json, print_result, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
-from feedline.cli.fetching import AskedCluster, opened_cold, planned, print_plan
-from feedline.cli.usage import UsageError
+from feedline.cli.fetching import AskedCluster, opened_cold, print_plan
 from feedline.feed.arguments import Arcs
 from feedline.feed.documents import PackedDocuments
 from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.plan import PlannedMinibatch
-from feedline.feed.protocol import sources_of
+from feedline.feed.protocol import Deserializer, sources_of
 from feedline.feed.remote.stores import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
@@ -98,11 +97,10 @@ def plan(
     ordered = parse_order(order) if arcs is None else Arcs(arcs)
     asked, fetching = AskedCluster(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
     with contextlib.ExitStack() as opened:
-        measured = None
+        corpus: Deserializer
         if is_address(path):
-            cluster = asked.cluster()
-            measured = opened.enter_context(opened_cold(path, stream, chunk_size, cluster))
-            corpus = measured.opened.corpus
+            remote, fetch_plan = opened.enter_context(opened_cold(path, stream, chunk_size, asked.cluster()))
+            corpus = remote
         else:
             asked.refuse(path)
             corpus = opened.enter_context(contextlib.closing(open_path(path, stream, chunk_size).corpus))
@@ -113,8 +111,9 @@ def plan(
             source.seek(samples=first)
             first = 0
         found = list(itertools.islice(source.plan(size), first, first + steps))
-        if measured is not None and found:
-            fetching = planned(measured, cluster, size, found[0].position, sweeps=sweeps or SWEEPS, **options)
+        if is_address(path) and found:
+            options |= {"sweeps": sweeps or SWEEPS, "kept": remote.mirror.cache.tables()}
+            fetching = fetch_plan(size=size, start=found[0].position, **options)
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
         documents = PackedDocuments(corpus)
@@ -143,20 +142,18 @@ def plan(
         return
     console = stdout()
     for minibatch, of, held in zip(found, sources, packed, strict=True):
-        console.print(_line(minibatch, counted=unit != "samples"), markup=False)
+        console.print(_line(minibatch, counted=unit != "samples"))
         if of is not None:
             counts = np.bincount(of, minlength=len(names)).tolist()
-            console.print(
-                "  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)), markup=False
-            )
-        console.print("  sequences " + _ids(minibatch.ids.tolist()), markup=False)
+            console.print("  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)))
+        console.print("  sequences " + _ids(minibatch.ids.tolist()))
         if held is not None:
-            console.print("  documents " + _ids(held.ordinals.tolist()), markup=False)
+            console.print("  documents " + _ids(held.ordinals.tolist()))
     if shares and found[-1].position.ordinal:
         rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
         print_table([f"before step {found[-1].step}", "sequences", "delivered", "declared"], rows)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
-        console.print(say_cost(costs), markup=False)
+        console.print(say_cost(costs))
     if fetching is not None:
         print_plan(fetching)
 
@@ -169,10 +166,8 @@ def _compare_windows(
     with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
         found = window_page.choices(corpus, size, seed, label)
         page.write_text(window_page.html(corpus, found, size), encoding="utf-8", errors="backslashreplace")
-    if json:
-        print_json({"page": str(page), "windows": [asdict(choice) for choice in found]})
-    else:
-        print(page)
+    document = {"page": str(page), "windows": [asdict(choice) for choice in found]}
+    print_result(document, json, lambda _: print(page))
 
 
 def _line(m: PlannedMinibatch, counted: bool) -> str:

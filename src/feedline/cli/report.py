@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from feedline.cli.console import Debug, Json, print_json
-from feedline.cli.usage import UsageError
+from feedline.cli.console import Debug, Json, UsageError, print_json
 from feedline.runs import report as make
 from feedline.runs.watching import RunWatch
 

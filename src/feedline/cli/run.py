@@ -18,8 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from feedline.cli.console import explain
-from feedline.cli.usage import UsageError
+from feedline.cli.console import UsageError, explain
 from feedline.errors import CompatError
 
 # Everything after SCRIPT belongs to the script, options too.

@@ -45,9 +45,9 @@ def validate(
             facts["listed in"] = str(listed)
         print_facts(opened.corpus.name, facts)
         for error in found.errors:
-            stdout().print(f"\n{typed(str(error))}", markup=False)
+            stdout().print(f"\n{typed(str(error))}")
         if found.damaged > len(found.errors):
             more = show_count(found.damaged - len(found.errors))
-            stdout().print(f"\n... {more} more" + ("" if listed else "; --list FILE lists them all"), markup=False)
+            stdout().print(f"\n... {more} more" + ("" if listed else "; --list FILE lists them all"))
     if found.damaged:
         raise typer.Exit(1)

@@ -74,7 +74,7 @@ def _document(seen: WatchedRun) -> dict[str, Any]:
 def _on_terminal(log: RunWatch) -> None:
     # Of a shell that exports them, these would be the size that the terminal had when the shell looked.
     environ = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
-    console = Console(file=sys.stdout, highlight=False, _environ=environ)
+    console = Console(file=sys.stdout, highlight=False, markup=False, _environ=environ)
     seen = None
     with _ended_by_signal(), Live(console=console, screen=True, auto_refresh=False) as live:
         while seen is None or seen.history.ended is None:
@@ -188,20 +188,13 @@ def _rows(seen: WatchedRun, room: int) -> Iterator[tuple[str, str, str]]:
             metric = averages[-1].metric
             remark = "" if metric is None else f"{metric_name} {metric:.4g}"
             yield kind, "not finite" if losses[-1] is None else f"{losses[-1]:.5g}", _line(losses, room, remark)
-    speed = seen.speed()
+    speed, shares = seen.speed(), seen.shares()
     if speed is not None:
-        yield (
-            "samples/s",
-            f"{speed:,.0f}",
-            _line([s.counted / s.seconds if s.seconds else None for s in spans], room, bounds=(0.0, None)),
-        )
-    shares = seen.shares()
-    if "waiting for data" in shares or any(span.waiting is not None for span in spans):
-        yield (
-            "waiting",
-            f"{shares.get('waiting for data', 0.0):.1%}",
-            _line([s.waiting for s in spans], room, bounds=(0.0, 1.0)),
-        )
+        speeds = [span.counted / span.seconds if span.seconds else None for span in spans]
+        yield "samples/s", f"{speed:,.0f}", _line(speeds, room, bounds=(0.0, None))
+    waits = [span.waiting for span in spans]
+    if "waiting for data" in shares or any(wait is not None for wait in waits):
+        yield "waiting", f"{shares.get('waiting for data', 0.0):.1%}", _line(waits, room, bounds=(0.0, 1.0))
     others = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if name in ("evaluating", "saving"))
     if others:
         yield "also", "", others

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._version import __version__
-from feedline.cli.console import show_bytes
-from feedline.cli.usage import UsageError
+from feedline.cli.console import UsageError, show_bytes
 from feedline.feed.protocol import Deserializer, chunk_starts
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
@@ -117,16 +116,8 @@ def _choice(
         taken += len(ids)
         if taken >= _MOST_SEQUENCES:
             break
-    full = sequences / 3
-    return WindowChoice(
-        name,
-        held,
-        jumps / pairs / full if pairs else 0.0,
-        neighbours / max(1, pairs),
-        chunks / len(places),
-        places,
-        odd,
-    )
+    distance = jumps / pairs / (sequences / 3) if pairs else 0.0
+    return WindowChoice(name, held, distance, neighbours / max(1, pairs), chunks / len(places), places, odd)
 
 
 def labels_of(corpus: Deserializer, name: str) -> SampleClasses:
@@ -173,19 +164,19 @@ def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
         for choice in found
     ]
     title = f"Which window? {corpus.name}"
+    windows = f"""\
+<p>A window is read, and held, before its first minibatch. Every choice reads each chunk once a sweep; <code>none</code>
+in order, the others a window's chunks in one go. Distance is that of consecutive sequences in the corpus, in percent
+of a full shuffle.</p>
+{page.table("Windows", heads, rows, whole=True)}"""
+    charts = f'<div class="charts">{"".join(figure(chart) for chart in _charts(found))}</div>'
     body = f"""<header><h1>{escape(title)}</h1>
 <p class="soft">{counted(len(corpus.chunks()), "chunk")}, {show_bytes(stored)}; minibatches of {size}
 samples.</p></header>
 <main>
-<section id="summary" aria-labelledby="summary-title"><h2 id="summary-title">In short</h2>
-<ul class="findings"><li>{escape(advice(found))}</li></ul></section>
-<section id="windows" aria-labelledby="windows-title"><h2 id="windows-title">Windows</h2>
-<p>A window is read, and held, before its first minibatch. Every choice reads each chunk once a sweep; <code>none</code>
-in order, the others a window's chunks in one go. Distance is that of consecutive sequences in the corpus, in percent
-of a full shuffle.</p>
-{page.table("Windows", heads, rows, whole=True)}</section>
-<section id="mixing" aria-labelledby="mixing-title"><h2 id="mixing-title">Along the order</h2>
-<div class="charts">{"".join(figure(chart) for chart in _charts(found))}</div></section>
+{page.section("summary", "In short", page.findings([advice(found)]))}
+{page.section("windows", "Windows", windows)}
+{page.section("mixing", "Along the order", charts)}
 </main>
 <footer>Made by feedline {escape(__version__)}: the first {len(found[0].places):,} minibatches of the first
 sweep.</footer>"""
@@ -223,14 +214,9 @@ def counted(number: int, what: str) -> str:
 
 def _charts(found: Sequence[WindowChoice]) -> list[Chart]:
     shown = found[:MOST_COLUMNS]
-    parts = [
-        (
-            "places",
-            "Where minibatches come from",
-            "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %.",
-            {choice.name: [(i, 100 * place) for i, place in enumerate(choice.places)] for choice in shown},
-        )
-    ]
+    says = "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %."
+    places = {choice.name: [(i, 100 * place) for i, place in enumerate(choice.places)] for choice in shown}
+    parts = [("places", "Where minibatches come from", says, places)]
     if found[0].odd:
         says = (
             "How far the labels of a minibatch's samples are from those of the corpus: 0 % is the same mixture. "

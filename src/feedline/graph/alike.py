@@ -16,16 +16,7 @@ _MAY_DIFFER = ("units", "kind", "rate")
 
 def are_alike(graph: Graph, a: Operation, b: Operation) -> bool:
     """Return whether two operations of a graph are alike."""
-    if (a.kind, a.role, a.whole, a.inside) != (b.kind, b.role, b.whole, b.inside) or len(a.outputs) != len(b.outputs):
-        return False
-    if _fixed(a.settings) != _fixed(b.settings) or len(a.parameters) != len(b.parameters):
-        return False
-    if [(kind, _fixed(own)) for kind, own in a.members] != [(kind, _fixed(own)) for kind, own in b.members]:
-        return False
-    weights = [[graph.parameters[name] for name in o.parameters] for o in (a, b)]
-    return all(map(_types_alike, a.outputs, b.outputs)) and all(
-        p.trains == q.trains and _rank(p.type) == _rank(q.type) for p, q in zip(*weights, strict=True)
-    )
+    return _shared(graph, a) == _shared(graph, b) and all(map(_shapes_alike, a.outputs, b.outputs))
 
 
 def of_all(operations: Sequence[Operation]) -> Operation:
@@ -38,6 +29,14 @@ def of_all(operations: Sequence[Operation]) -> Operation:
     return replace(first, outputs=outputs, settings=settings)
 
 
+def _shared(graph: Graph, o: Operation) -> tuple[object, ...]:
+    """Return what alike operations have in common."""
+    members = [(kind, _fixed(settings)) for kind, settings in o.members]
+    weights = [(p.trains, _rank(p.type)) for p in (graph.parameters[name] for name in o.parameters)]
+    outputs = [(t.dtype, _rank(t)) for t in o.outputs]
+    return (o.kind, o.role, o.whole, o.inside, _fixed(o.settings), members, weights, outputs)
+
+
 def _fixed(settings: Sequence[Setting]) -> list[Setting | str]:
     return [setting.name if setting.name in _MAY_DIFFER else setting for setting in settings]
 
@@ -46,9 +45,7 @@ def _rank(type_: TensorType) -> int | None:
     return None if type_.shape is None else len(type_.shape)
 
 
-def _types_alike(a: TensorType, b: TensorType) -> bool:
-    if a.dtype != b.dtype or _rank(a) != _rank(b):
-        return False
+def _shapes_alike(a: TensorType, b: TensorType) -> bool:
     return sum(n != m for n, m in zip(a.shape or (), b.shape or (), strict=True)) <= 1
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 
 from feedline.graph.graph import Graph, Operation, Path
@@ -61,13 +62,15 @@ def _columns(graph: Graph, height: float, own: Mapping[str, float], cuts: Sequen
     operations = graph.operations
     cuts = [0, *cuts, len(operations)]
     parts = [operations[a:b] for a, b in pairwise(cuts)]
-    continued = [0, *(len(_common_frames(operations[n - 1], operations[n])) for n in cuts[1:-1]), 0]
+    continued = [0, *(len(_common(operations[n - 1].frames, operations[n].frames)) for n in cuts[1:-1]), 0]
     # What a part adds to a column that has the frames around its ends already.
     heights = [_height(part, own) - _FRAME * sum(ends) for part, ends in zip(parts, pairwise(continued), strict=True)]
     least = max(1, math.ceil(sum(heights) / height))
     found, highest = [list(operations)], math.inf
     for count in range(least, least + _MORE + 1):
-        other = _into(count, parts, heights)
+        limit = max([sum(heights) / count, *heights])
+        while len(other := _filled(parts, heights, limit)) > count:
+            limit *= 1.05
         high = max(_height(part, own) for part in other)
         if high < _WORTH_IT * highest:
             found, highest = other, high
@@ -76,15 +79,8 @@ def _columns(graph: Graph, height: float, own: Mapping[str, float], cuts: Sequen
     return found
 
 
-def _into(count: int, parts: Sequence[Sequence[Operation]], heights: Sequence[float]) -> list[list[Operation]]:
-    """Return so many columns at most, about equally high."""
-    limit = max([sum(heights) / count, *heights])
-    while len(found := _filled(parts, heights, limit)) > count:
-        limit *= 1.05
-    return found
-
-
 def _filled(parts: Sequence[Sequence[Operation]], heights: Sequence[float], limit: float) -> list[list[Operation]]:
+    """Return the parts in columns of at most this height."""
     found: list[list[Operation]] = []
     used = math.inf
     for part, height in zip(parts, heights, strict=True):
@@ -105,7 +101,8 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
         depth: most frames that continue, without those around everything.
     """
     operations = graph.operations
-    around = _common([o.scope for o in operations if o.role == "operation"])
+    scopes = [o.scope for o in operations if o.role == "operation"]
+    around = reduce(_common, scopes, min(scopes, key=len, default=())[:-1])  # which leaves something of each
     place = {o.key: i for i, o in enumerate(operations)}
     reach = [0] * len(operations)  # how far an operation's outputs go
     for i, operation in enumerate(operations):
@@ -116,7 +113,7 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
     for i, operation in enumerate(operations):
         going = {j: end for j, end in going.items() if end >= i}
         before = operations[i - 1]
-        continued = _common_frames(before, operation)
+        continued = _common(before.frames, operation.frames)
         outside = len(continued) <= len(around) + depth and not any(
             graph.scopes[continued[:n]].repeats > 1 for n in range(1, len(continued) + 1)
         )
@@ -127,25 +124,8 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
     return [i for i in found if operations[i].role != "output"]
 
 
-def _common(paths: Sequence[Path]) -> Path:
-    """Return the longest beginning of all paths that leaves something of one of them."""
-    if not paths:
-        return ()
-    shortest = min(paths, key=len)
-    n = 0
-    while n < len(shortest) - 1 and all(path[: n + 1] == shortest[: n + 1] for path in paths):
-        n += 1
-    return shortest[:n]
-
-
-def frames_around(operation: Operation) -> Path:
-    """Return the path of the innermost frame in which an operation stands."""
-    return operation.scope[:-1] if operation.whole else operation.scope
-
-
-def _common_frames(a: Operation, b: Operation) -> Path:
-    """Return the path of the innermost frame in which two operations stand."""
-    one, other = frames_around(a), frames_around(b)
+def _common(one: Path, other: Path) -> Path:
+    """Return the longest beginning of both paths."""
     n = 0
     while n < min(len(one), len(other)) and one[n] == other[n]:
         n += 1
@@ -157,13 +137,8 @@ def _height(part: Sequence[Operation], own: Mapping[str, float]) -> float:
     lengths: dict[str, float] = {}
     inside = {operation.key: operation for operation in part}
     for operation in part:
-        frames = len(frames_around(operation))
-        lengths[operation.key] = own[operation.key] + max(
-            (
-                lengths[s.key] + _FRAME * (frames + len(frames_around(tail)) - 2 * len(_common_frames(tail, operation)))
-                for s in operation.inputs
-                if s.key in lengths and (tail := inside[s.key])
-            ),
-            default=_FRAME * frames,
-        )
-    return max((length + _FRAME * len(frames_around(inside[key])) for key, length in lengths.items()), default=0.0)
+        frames = operation.frames
+        above = [(lengths[s.key], inside[s.key].frames) for s in operation.inputs if s.key in lengths]
+        ways = [n + _FRAME * (len(frames) + len(tail) - 2 * len(_common(tail, frames))) for n, tail in above]
+        lengths[operation.key] = own[operation.key] + max(ways, default=_FRAME * len(frames))
+    return max((length + _FRAME * len(inside[key].frames) for key, length in lengths.items()), default=0.0)

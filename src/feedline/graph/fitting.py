@@ -33,7 +33,7 @@ def fitted(graph: Graph, expand: bool = False, height: float | None = None) -> t
     if _fits(drawn, height):
         return drawn, ""
     drawn = folded(everything, alike=True)
-    deepest = max(len(operation.scope) - operation.whole for operation in everything.operations)
+    deepest = max(len(operation.frames) for operation in everything.operations)
     depth = deepest
     while depth > 0 and not _fits(drawn, height):
         depth -= 1

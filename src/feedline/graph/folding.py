@@ -15,7 +15,10 @@ from itertools import pairwise
 
 from feedline.graph.alike import are_alike, of_all
 from feedline.graph.branches import branches
-from feedline.graph.graph import Graph, Operation, OutputReference, Path, Scope, Setting, total
+from feedline.graph.graph import Graph, Operation, OutputReference, Path, Setting, total
+
+Block = tuple[Path, tuple[Operation, ...]]
+Output = tuple[str, int]  # an operation's key and the index of its output
 
 
 def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
@@ -62,42 +65,36 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
     """Merge each group into one operation; None if that makes a cycle."""
     group_of = {o.key: path for path, members in groups.items() for o in members}
     keys = _free_keys(graph, groups, group_of)
-    taken: dict[Path, dict[OutputReference, None]] = {path: {} for path in groups}
+    taken: dict[Path, dict[Output, None]] = {path: {} for path in groups}
     for operation in graph.operations:
         for source in operation.inputs:
             path = group_of.get(source.key)
             if path is not None and group_of.get(operation.key) != path:
-                taken[path].setdefault(replace(source, feedback=False))
-    moved: dict[OutputReference, OutputReference] = {}
+                taken[path].setdefault((source.key, source.index))
+    moved: dict[Output, Output] = {}
     changes: dict[str, Operation | None] = dict.fromkeys(group_of)
     for path, members in groups.items():
         own = [s for o in members for s in o.inputs if group_of.get(s.key) != path]
+        settings = [o.settings for o in members if o.settings]
         changes[members[-1].key] = Operation(
             key=keys[path],
             kind=graph.scopes[path].kind,
             name=path[-1],
             scope=path,
             inputs=tuple(dict.fromkeys(own)),
-            outputs=tuple(graph[s.key].outputs[s.index] for s in taken[path]),
+            outputs=tuple(graph[key].outputs[index] for key, index in taken[path]),
             parameters=tuple(dict.fromkeys(name for o in members for name in o.parameters)),
             multiply_adds=total([o.multiply_adds for o in members]),
             activations=total([o.activations for o in members]),
             detail=graph.scopes[path].detail,
-            settings=graph.scopes[path].settings or _only([o.settings for o in members if o.settings]),
+            settings=graph.scopes[path].settings or (settings[0] if len(settings) == 1 else ()),
             whole=True,
             members=tuple(one for o in members for one in (o.members or ((o.kind, o.settings),))),
             inside=branches(members),
         )
-        for i, s in enumerate(taken[path]):
-            for feedback in (False, True):
-                moved[replace(s, feedback=feedback)] = OutputReference(keys[path], i, feedback)
+        moved |= {output: (keys[path], i) for i, output in enumerate(taken[path])}
     gone = {p for p in graph.scopes for n in range(1, len(p)) if p[:n] in groups}
     return _rebuilt(graph, changes, moved, gone)
-
-
-def _only(found: Sequence[tuple[Setting, ...]]) -> tuple[Setting, ...]:
-    """Return the settings of the only operation that has any."""
-    return found[0] if len(found) == 1 else ()
 
 
 def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path]) -> dict[Path, str]:
@@ -115,7 +112,7 @@ def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path
 def _rebuilt(
     graph: Graph,
     changes: Mapping[str, Operation | None],
-    moved: Mapping[OutputReference, OutputReference],
+    moved: Mapping[Output, Output],
     gone: Collection[Path],
 ) -> Graph | None:
     """Replace or remove operations, redirect sources, and remove scopes; None if that makes a cycle."""
@@ -123,7 +120,8 @@ def _rebuilt(
     for old in graph.operations:
         operation = changes.get(old.key, old)
         if operation is not None:
-            inputs = tuple(moved.get(source, source) for source in operation.inputs)
+            sources = [(s, moved.get((s.key, s.index))) for s in operation.inputs]
+            inputs = tuple(s if to is None else OutputReference(*to, s.feedback) for s, to in sources)
             operations.append(replace(operation, inputs=inputs))
     ordered = _sorted(operations)
     scopes = {path: scope for path, scope in graph.scopes.items() if path not in gone}
@@ -198,15 +196,14 @@ def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[st
     names = {_inner(o, own) for o in after}
     extra = {_inner(o, path) for o in before} - names - {""}
     kept = [o for o in before if _inner(o, path) not in extra]
-    twin = {a.key: b.key for a, b in zip(kept, after, strict=False)}
-    if len(kept) != len(after) or not all(
-        _like_but_for_shape(graph, a, path, b, own) for a, b in zip(kept, after, strict=True)
-    ):
+    pairs = list(zip(kept, after, strict=False))
+    twin = {a.key: b.key for a, b in pairs}
+    if len(kept) != len(after) or not all(_like_but_for_shape(graph, a, path, b, own) for a, b in pairs):
         return None
     here, there = {o.key for o in before}, set(twin.values())
-    outer = {a.key: (a, b) for a, b in zip(kept, after, strict=True) if users.get(b.key, set()) - there}
+    outer = {a.key: (a, b) for a, b in pairs if users.get(b.key, set()) - there}
     fed = False
-    for a, b in zip(kept, after, strict=True):
+    for a, b in pairs:
         for s, t in zip(a.inputs, b.inputs, strict=True):
             if t.key in there:
                 if twin.get(s.key) != t.key or s.index != t.index:
@@ -223,11 +220,12 @@ def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[st
         return None
     if any(users.get(key, set()) - here - there for key in here):
         return None
-    changed = _changes(kept, after)
+    # The settings of the first block that the others do not have.
+    changed = [s for a, b in pairs for one, other in _settings(a, b) for s, t in zip(one, other, strict=True) if s != t]
     if not extra and all(setting.name != "stride" for setting in changed):
         return None  # shapes alone make no stage: a pyramid's levels are worth seeing
     only = dict.fromkeys([*sorted(extra), *(_told(setting) for setting in changed)])
-    smaller = _without(graph, own, after, {b: a for a, b in twin.items()})
+    smaller = _without(graph, [second], {b: a for a, b in twin.items()}, {})
     last = tail.last if tail.repeats > 1 else own[-1]
     scope = replace(head, repeats=1 + tail.repeats, last=last, first_only=tuple(only))
     return replace(smaller, scopes={**smaller.scopes, path: scope})
@@ -245,33 +243,18 @@ def _inner(operation: Operation, path: Path) -> str:
 
 def _like_but_for_shape(graph: Graph, a: Operation, path: Path, b: Operation, own: Path) -> bool:
     """Return whether operations differ in shapes only, and in settings of which the first block can be told."""
-    if (a.kind, a.role, a.whole, len(a.inputs), len(a.outputs)) != (
-        b.kind,
-        b.role,
-        b.whole,
-        len(b.inputs),
-        len(b.outputs),
-    ):
-        return False
-    weights = [
-        [(p.trains, len(p.type.shape or ())) for p in (graph.parameters[n] for n in o.parameters)] for o in (a, b)
-    ]
-    if weights[0] != weights[1] or _inside_of(a, path) != _inside_of(b, own):
-        return False
-    if [_run_of(graph.scopes[p]) for p in _deeper(a, path)] != [_run_of(graph.scopes[p]) for p in _deeper(b, own)]:
-        return False
-    if [kind for kind, _ in a.members] != [kind for kind, _ in b.members]:
+    if _without_shapes(graph, a, path) != _without_shapes(graph, b, own):
         return False
     return all(_settings_like(one, other) for one, other in _settings(a, b))
 
 
-def _deeper(operation: Operation, path: Path) -> list[Path]:
-    """Return the paths of the scopes around an operation that are inside of a scope."""
-    return [operation.scope[:n] for n in range(len(path) + 1, len(operation.scope) + 1)]
-
-
-def _run_of(scope: Scope) -> tuple[object, ...]:
-    return (scope.kind, scope.builtin, scope.repeats, scope.last, scope.first_only)
+def _without_shapes(graph: Graph, o: Operation, path: Path) -> tuple[object, ...]:
+    """Return what an operation in a scope is but for shapes and settings."""
+    weights = [(p.trains, len(p.type.shape or ())) for p in (graph.parameters[name] for name in o.parameters)]
+    inside = [graph.scopes[o.scope[:n]] for n in range(len(path) + 1, len(o.scope) + 1)]
+    runs = [(scope.kind, scope.builtin, scope.repeats, scope.last, scope.first_only) for scope in inside]
+    kinds = [kind for kind, _ in o.members]
+    return (o.kind, o.role, o.whole, len(o.inputs), len(o.outputs), weights, _inside_of(o, path), runs, kinds)
 
 
 def _settings(a: Operation, b: Operation) -> list[tuple[tuple[Setting, ...], tuple[Setting, ...]]]:
@@ -294,12 +277,6 @@ def _is_depthwise(settings: tuple[Setting, ...]) -> bool:
 _TOLD = ("stride", "padding", "dilation", "rate", "units")
 
 
-def _changes(kept: Sequence[Operation], after: Sequence[Operation]) -> list[Setting]:
-    """Return the settings of the first block that the others do not have."""
-    pairs = [pair for a, b in zip(kept, after, strict=True) for pair in _settings(a, b)]
-    return [s for one, other in pairs for s, t in zip(one, other, strict=True) if s != t]
-
-
 def _told(setting: Setting) -> str:
     """Return a setting of the first block in words; widths without their numbers, of which there are many."""
     if setting.name in ("units", "groups"):
@@ -307,21 +284,14 @@ def _told(setting: Setting) -> str:
     return setting.words or f"{setting.name} {setting.value}"
 
 
-def _without(graph: Graph, path: Path, block: Sequence[Operation], twin: Mapping[str, str]) -> Graph:
-    """Remove a block whose outputs are those of its twin."""
-    moved = {
-        OutputReference(o.key, i, feedback): OutputReference(twin[o.key], i, feedback)
-        for o in block
-        for i in range(len(o.outputs))
-        for feedback in (False, True)
-    }
-    gone = {p for p in graph.scopes if p[: len(path)] == path}
-    smaller = _rebuilt(graph, {o.key: None for o in block}, moved, gone)
+def _without(graph: Graph, blocks: Sequence[Block], twin: Mapping[str, str], changes: Mapping[str, Operation]) -> Graph:
+    """Remove blocks, with the outputs of twins in place of those of their operations; change others."""
+    removed = [o for _, block in blocks for o in block]
+    moved = {(o.key, i): (twin[o.key], i) for o in removed if o.key in twin for i in range(len(o.outputs))}
+    gone = {p for p in graph.scopes for path, _ in blocks if p[: len(path)] == path}
+    smaller = _rebuilt(graph, {**changes, **{o.key: None for o in removed}}, moved, gone)
     assert smaller is not None, "a chain without its end"
     return smaller
-
-
-Block = tuple[Path, tuple[Operation, ...]]
 
 
 def _families(graph: Graph) -> dict[Path, list[Block]]:
@@ -419,21 +389,12 @@ def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
     """Replace a run by its first block."""
     run = [(path, tuple(graph[o.key] for o in block)) for path, block in run]  # others may have been folded since
     (path, first), (last_path, last) = run[0], run[-1]
-    moved = {
-        OutputReference(o.key, i, feedback): OutputReference(f.key, i, feedback)
-        for f, o in zip(first, last, strict=True)
-        for i in range(len(o.outputs))
-        for feedback in (False, True)
-    }
-    changes: dict[str, Operation | None] = {o.key: None for _, block in run[1:] for o in block}
     merged = {all_[0].key: of_all(all_) for all_ in zip(*(block for _, block in run), strict=True)}
     own, users = {o.key for o in last}, _users(graph)
     for f, o in zip(first, last, strict=True):
         if not users.get(o.key, set()) <= own:  # what goes on is what the last block gives
             merged[f.key] = replace(merged[f.key], outputs=o.outputs)
-    others = {p for p in graph.scopes for q, _ in run[1:] if p[: len(q)] == q}
-    smaller = _rebuilt(graph, merged | changes, moved, others)
-    assert smaller is not None, "a chain without its middle"
+    smaller = _without(graph, run[1:], {o.key: f.key for f, o in zip(first, last, strict=True)}, merged)
     tied = [o.parameters for o in first] == [o.parameters for o in last]
     counts = [[graph.parameters[n].count for o in block for n in o.parameters] for _, block in run]
     alike = any(merged[o.key] != o for o in first) or any(count != counts[0] for count in counts)

@@ -81,8 +81,9 @@ class FrameNames:
             added.append(self._relabelled(number, ""))
             name, lines = (text.replace('"', '\\"') for text in (frame["name"], "\\l".join(self._wish(frame).lines)))
             x, y = self._free[number] or self._corner(frame)
+            width = self._wish(frame).width / 72
             added.append(
-                f'"name of {name}" [label="{lines}\\l", pos="{x:.2f},{y:.2f}", width={self._width(frame) / 72:.3f}, '
+                f'"name of {name}" [label="{lines}\\l", pos="{x:.2f},{y:.2f}", width={width:.3f}, '
                 f'height={frame["lheight"]}, shape=box, style=filled, color="#ffffff", fillcolor="#ffffff", '
                 f'fontcolor="{frame["fontcolor"]}", fontsize={frame["fontsize"]}, margin=0, penwidth=0, '
                 # With fixedsize=true, Graphviz warns of names that are wider than estimated.
@@ -114,9 +115,6 @@ class FrameNames:
         lines = tuple(str(frame["label"]).split("\n"))
         return self._wishes.get(frame["name"]) or Wish(lines, float(frame["lwidth"]) * 72 / max(map(_letters, lines)))
 
-    def _width(self, frame: Mapping[str, Any]) -> float:
-        return self._wish(frame).width
-
     def _relabelled(self, number: int, label: str) -> str:
         """Return the statement that changes a frame's label: the frame again, in those around it."""
         text = f'graph [label="{label}"]'
@@ -129,11 +127,11 @@ class FrameNames:
     def _corner(self, frame: Mapping[str, Any]) -> Place:
         """Return where a name's middle is in the left corner of its frame."""
         (x, y), half = _numbers(frame["lp"]), float(frame["lwidth"]) * 36
-        return x - half + self._width(frame) / 2, y
+        return x - half + self._wish(frame).width / 2, y
 
     def _free_place(self, frame: Mapping[str, Any]) -> Place | None:
         """Return the middle of a name: the leftmost one without an arrow or a label of one."""
-        half = self._width(frame) / 2
+        half = self._wish(frame).width / 2
         x, y = self._corner(frame)
         for start, end in self._gaps(frame):
             at = max(x, start + _AROUND + half)

@@ -150,6 +150,11 @@ class Operation:
     members: tuple[tuple[str, tuple[Setting, ...]], ...] = ()
     inside: tuple[str, ...] = ()
 
+    @property
+    def frames(self) -> Path:
+        """Path of the innermost frame in which it stands in a picture."""
+        return self.scope[:-1] if self.whole else self.scope
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -180,12 +185,11 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Connection of an output of one operation to an input of another, with its type."""
+    """Connection of an output of one operation to another, with its type."""
 
     tail: str
     index: int
     head: str
-    position: int
     type: TensorType
     feedback: bool = False
 
@@ -251,9 +255,9 @@ class Graph:
     def edges(self) -> Iterator[Edge]:
         """Iterate over all edges, in order of their target operations."""
         for head in self.operations:
-            for position, source in enumerate(head.inputs):
+            for source in head.inputs:
                 type_ = self[source.key].outputs[source.index]
-                yield Edge(source.key, source.index, head.key, position, type_, source.feedback)
+                yield Edge(source.key, source.index, head.key, type_, source.feedback)
 
     def num_parameters(self, trains: bool | None = None) -> int | None:
         """Return the number of elements of all parameters, each counted once.
@@ -264,8 +268,7 @@ class Graph:
         Returns:
             The number; None if a shape is unknown.
         """
-        counts = [p.count for p in self.parameters.values() if trains is None or p.trains is trains]
-        return total(counts)
+        return total([p.count for p in self.parameters.values() if trains is None or p.trains is trains])
 
 
 def named_after_parameters(graph: Graph) -> Graph:

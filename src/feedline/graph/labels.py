@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from feedline.graph.graph import Graph, Operation, Parameter, Path, Scope, called, number, total
+from feedline.graph.graph import Graph, Operation, Path, Scope, called, number, total
 from feedline.graph.settings import brief
 
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
@@ -21,15 +21,15 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
     """Return the lines in an operation's box: kind, name, settings, number of parameters."""
     count = total([graph.parameters[name].count for name in operation.parameters])
     lines = [operation.kind]
-    if operation.whole:
+    if operation.role == "input":
+        lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
+    elif operation.whole:
         scope = graph.scopes[operation.scope]
         name = scope_name(operation.scope, scope)
         lines = [f"{scope.kind}{times(scope)}", *([name] if name != scope.kind else [])]
         lines += _only_first(operation.scope, scope)
     elif operation.name not in ("", operation.kind):
         lines.append(operation.name)
-    if operation.role == "input":
-        lines = [operation.name or operation.kind, *[str(t) for t in operation.outputs[:1] if t.shape is not None]]
     told = brief(operation.settings)
     if told:
         lines += _wrapped(told)
@@ -51,11 +51,6 @@ def _wrapped(settings: str) -> list[str]:
         longer = lines[-1] + part
         lines[-1:] = [longer] if len(longer) <= SETTINGS else [lines[-1], part.strip()]
     return [short for line in lines for short in textwrap.wrap(line, SETTINGS)]
-
-
-def training_note(parameter: Parameter) -> str:
-    """Return a line that says whether a parameter does not train; empty if it does."""
-    return "\nbuffer" if parameter.buffer else "" if parameter.trains else "\nfrozen"
 
 
 def times(scope: Scope) -> str:

@@ -42,12 +42,13 @@ def levels(graph: Graph) -> Levels | None:
     pairs = _nested(sorted((min(tails), place[key]) for key, tails in joins.items()))
     if len(pairs) < LEAST or pairs[0][1] - pairs[0][0] < SHARE * len(keys):
         return None
-    turn = _turn(pairs[-1], keys, given, place)
+    first, last = pairs[-1]
+    lowest = _path(keys[first], keys[last], given, place, frozenset())
+    turn = place[lowest[len(lowest) // 2][0]] if lowest else first
     up = frozenset(keys[turn + 1 :])
     across = frozenset((e.tail, e.head) for e in edges if place[e.tail] < turn and e.head in up)
     lengths = dict[tuple[str, str], int]()
-    stops = [*pairs, (turn, turn)]
-    for (a, b), (c, d) in pairwise(stops):
+    for (a, b), (c, d) in pairwise([*pairs, (turn, turn)]):
         down, above = _path(keys[a], keys[c], given, place, across), _path(keys[d], keys[b], given, place, across)
         if not down or not above:
             return None  # a way that leaves its own side has no level
@@ -63,14 +64,6 @@ def _nested(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         outer = [chain for chain in best if chain[-1][0] < first and last < chain[-1][1]]
         best.append([*max(outer, key=len, default=[]), (first, last)])
     return max(best, key=len, default=[])
-
-
-def _turn(
-    innermost: tuple[int, int], keys: Sequence[str], given: Mapping[str, Sequence[Edge]], place: Mapping[str, int]
-) -> int:
-    """Return the place of the operation in the middle of the lowest level."""
-    path = _path(keys[innermost[0]], keys[innermost[1]], given, place, frozenset())
-    return place[path[len(path) // 2][0]] if path else innermost[0]
 
 
 def _path(

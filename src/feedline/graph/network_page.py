@@ -115,10 +115,9 @@ aria-label="Layers, with shapes and costs">{table._repr_html_()}</div></section>
 
 def _colours(families: Sequence[str]) -> str:
     """Return the colours of families, as CSS: fill and border in the light, in the dark, and on paper."""
-    light = "".join(f".f-{kin} {{ --fill: {STYLES[kin].fill}; --edge: var(--soft) }}\n" for kin in families)
-    night = "".join(
-        f"  .f-{kin} {{ --fill: {dark(STYLES[kin].fill)}; --edge: {STYLES[kin].fill} }}\n" for kin in families
-    )
+    fills = {kin: STYLES[kin].fill for kin in families}
+    light = "".join(f".f-{kin} {{ --fill: {fill}; --edge: var(--soft) }}\n" for kin, fill in fills.items())
+    night = "".join(f"  .f-{kin} {{ --fill: {dark(fill)}; --edge: {fill} }}\n" for kin, fill in fills.items())
     return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{night}}}\n"
 
 
@@ -134,15 +133,14 @@ class _Content:
         self._graph, self._look = drawn, look
         self._members: dict[Path, list[Operation]] = {}
         self._into: dict[str, list[Edge]] = {}  # by operation
-        self._across: dict[Path, tuple[dict[Tensor, Edge], dict[Tensor, Edge]]] = {}  # by frame: what goes in, and out
         for operation in drawn.operations:
-            for n in range(1, len(_around(operation)) + 1):
+            for n in range(1, len(operation.frames) + 1):
                 self._members.setdefault(operation.scope[:n], []).append(operation)
-        for path in self._members:
-            self._across[path] = {}, {}
+        # By frame: what goes in, and out.
+        self._across: dict[Path, tuple[dict[Tensor, Edge], dict[Tensor, Edge]]] = {p: ({}, {}) for p in self._members}
         for edge in drawn.edges():
             self._into.setdefault(edge.head, []).append(edge)
-            ends = [_around(drawn[key]) for key in (edge.head, edge.tail)]
+            ends = [drawn[key].frames for key in (edge.head, edge.tail)]
             for side, (own, other) in enumerate((ends, ends[::-1])):
                 for n in range(1, len(own) + 1):
                     if own[:n] != other[:n]:
@@ -170,8 +168,8 @@ class _Content:
         if self._look.depth is not None:
             return self._look.depth
         deepest = max(map(len, self._members), default=0)
+        around = [(o.frames, o.key) for o in self._graph.operations]
         for depth in range(deepest, 0, -1):
-            around = [(_around(o), o.key) for o in self._graph.operations]
             shown = {path[: depth + 1] if len(path) > depth else key for path, key in around}
             if len(shown) <= MOST_BOXES:
                 return depth
@@ -193,7 +191,7 @@ class _Content:
         facts += _costs([operation])
         facts += self._repeats(operation.scope)
         return {
-            "frame": frames.get(_around(operation), -1),
+            "frame": frames.get(operation.frames, -1),
             "family": family(operation.kind),
             "lines": lines,
             "facts": [fact for fact in facts if fact[1]],
@@ -215,13 +213,12 @@ class _Content:
         facts += [("parameters", number(count))] if count != 0 else []
         facts += _costs(inside)
         facts += self._repeats(path)
-        lines = frame_label(path, scope).split("\n")
         each = "" if scope.repeats == 1 else " in the first" if scope.first_only or scope.alike else " in each"
         boxes = f"{len(inside)} boxes" if len(inside) > 1 else "1 box"
         return {
             "frame": frames.get(path[:-1], -1),
             "open": is_open,
-            "lines": lines,
+            "lines": frame_label(path, scope).split("\n"),
             "closed": [boxes, *([f"{number(count)} parameters{each}"] if count != 0 else [])],
             "facts": [fact for fact in facts if fact[1]],
             "names": " ".join(path),
@@ -238,15 +235,8 @@ class _Content:
             scope = self._graph.scopes[path[:n]]
             if scope.repeats > 1:
                 one = "the first" if scope.first_only or scope.alike else "one"
-                yield (
-                    "drawn once",
-                    f"{path[n - 1]} to {scope.last}, {scope.repeats} modules; numbers are those of {one}",
-                )
-
-
-def _around(operation: Operation) -> Path:
-    """Return the path of the frame in which an operation's box stands."""
-    return operation.scope[:-1] if operation.whole else operation.scope
+                modules = f"{path[n - 1]} to {scope.last}, {scope.repeats} modules"
+                yield "drawn once", f"{modules}; numbers are those of {one}"
 
 
 def _costs(operations: Sequence[Operation]) -> Iterator[tuple[str, str]]:

@@ -17,12 +17,12 @@ from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Any
 
-from feedline.graph.columns import columns, frames_around
+from feedline.graph.columns import columns
 from feedline.graph.fitting import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
 from feedline.graph.importers import graph_of
-from feedline.graph.labels import box_lines, frame_label, printable, training_note
+from feedline.graph.labels import box_lines, frame_label, printable
 from feedline.graph.levels import Levels, levels
 from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
@@ -131,10 +131,9 @@ def plot_network(
 
 
 def _caption(title: str, graph: Graph, remark: str) -> str:
-    counted = f"{number(graph.num_parameters())} parameters"
-    lines = [title, ", ".join([counted, graph.origin] if graph.origin else [counted])]
-    lines += [remark] if remark else []
-    return "\n".join([*lines, *(line for note in graph.notes for line in textwrap.wrap(note, WORDS))])
+    counted = f"{number(graph.num_parameters())} parameters" + (f", {graph.origin}" if graph.origin else "")
+    notes = [line for note in graph.notes for line in textwrap.wrap(note, WORDS)]
+    return "\n".join([title, counted, *([remark] if remark else []), *notes])
 
 
 class _Column:
@@ -144,7 +143,7 @@ class _Column:
         self.inside: dict[Path, list[Operation]] = {}
         self.scopes: dict[Path, dict[Path, None]] = {}
         for operation in operations:
-            around = frames_around(operation)
+            around = operation.frames
             self.inside.setdefault(around, []).append(operation)
             for n in range(len(around)):
                 self.scopes.setdefault(around[:n], {})[around[: n + 1]] = None
@@ -233,22 +232,17 @@ class _Drawing:
 
     def operation(self, operation: Operation, into: Any) -> None:
         """Draw a box, and cylinders for its parameters if weights are shown."""
-        into.node(
-            operation.key,
-            **{
-                "label": self.quoted("\n".join(box_lines(self.graph, operation))),
-                "tooltip": self.quoted(self._tooltip(operation)),
-                **_style(family(operation.kind)),
-                **self.node_attrs,
-            },
-        )
+        label = self.quoted("\n".join(box_lines(self.graph, operation)))
+        style = {"label": label, "tooltip": self.quoted(self._tooltip(operation)), **_style(family(operation.kind))}
+        into.node(operation.key, **{**style, **self.node_attrs})
         if self.hide_weights:
             return
         for name in operation.parameters:
             # A shared parameter is one node, outside all frames.
             shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
-            label = self.quoted(f"{name}\n{parameter.type}{training_note(parameter)}")
+            note = "\nbuffer" if parameter.buffer else "" if parameter.trains else "\nfrozen"
+            label = self.quoted(f"{name}\n{parameter.type}{note}")
             key = f"parameter {self._number[name]}"
             (self.picture if shared else into).node(key, label=label, **_style("parameter"))
             self.picture.edge(key, operation.key, style="dashed", arrowhead="none")

@@ -44,7 +44,6 @@ _OF_FAMILY: dict[str, tuple[str, ...]] = {
 }
 HAVE_SETTINGS = frozenset(_OF_FAMILY)
 NAMES = tuple(dict.fromkeys(name for names in _OF_FAMILY.values() for name in names))
-_ONE_SIZE = ("kernel", "size", "stride", "padding", "dilation")
 _POOLING_KINDS = (("max", "max"), ("average", "average"), ("avg", "average"), ("lp", "power"))
 
 
@@ -193,10 +192,6 @@ def _padding(value: tuple[Any, ...], rank: int) -> tuple[Any, ...] | str:
     return value[:half] if len(value) == 2 * rank and value[:half] == value[half:] else value
 
 
-def _counted(number: str, noun: str) -> str:
-    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
-
-
 def _words_of(kind: str) -> set[str]:
     """Return the words in a kind: ``max_pool2d`` and ``MaxPool2d`` say max, ``LeakyReLU`` does not say elu."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", kind)
@@ -217,14 +212,7 @@ def _words(kin: str, kind: str, name: str, text: str) -> str:
         # What the kind of the operation says already.
         word = text.replace("average", "avg")
         return "" if word in _words_of(kind) else text
-    if name == "units":
-        return _counted(text, "filter" if kin == "convolution" else "unit")
-    return {
-        "kernel": text,
-        "size": f"to {text}",
-        "groups": _counted(text, "group"),
-        "heads": _counted(text, "head"),
-        "layers": _counted(text, "layer"),
-        "directions": "both directions",
-        "rate": f"rate {text}",
-    }.get(name, f"{name} {text}")
+    if name in ("units", "groups", "heads", "layers"):
+        noun = "filters" if name == "units" and kin == "convolution" else name
+        return f"{text} {noun.removesuffix('s') if text == '1' else noun}"
+    return {"kernel": text, "size": f"to {text}", "directions": "both directions"}.get(name, f"{name} {text}")

@@ -13,17 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from feedline.graph.folding import collapsed
-from feedline.graph.graph import (
-    Graph,
-    Operation,
-    Parameter,
-    Path,
-    Setting,
-    called,
-    named_after_parameters,
-    number,
-    total,
-)
+from feedline.graph.graph import Graph, Operation, Parameter, Setting, called, named_after_parameters, number, total
 from feedline.graph.importers import graph_of
 from feedline.graph.settings import NAMES, brief
 
@@ -123,28 +113,26 @@ class Summary:
 
     def _totals(self) -> list[str]:
         frozen = None if self.parameters is None or self.trainable is None else self.parameters - self.trainable
+        importer = self.graph.importer
+        how = self.graph.origin.removesuffix(importer).strip()
         return [
             f"parameters     {number(self.parameters)} (trainable {number(self.trainable)}, frozen {number(frozen)}), "
             f"{as_bytes(self.parameter_bytes)}",
             f"multiply-adds  {number(self.multiply_adds)}",
             f"activations    {as_bytes(self.activations)}, with their gradients {as_bytes(self.both_directions)}",
-            *([_origin(self.graph)] if self.graph.importer else []),
+            *([f"{how:<13}  {importer}"] if importer else []),
             *self.graph.notes,
         ]
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        style, flags = ' style="text-align: right"', self._right()
-        head = "".join(
-            f'<th scope="col"{style if right else ""}>{name}</th>' for name, right in zip(self.head, flags, strict=True)
-        )
+        styles = [' style="text-align: right"' if right else "" for right in self._right()]
+        head = "".join(f'<th scope="col"{style}>{name}</th>' for name, style in zip(self.head, styles, strict=True))
         body = []
         for row in self.rows:
             first, *others = [html.escape(cell.strip()) for cell in self._cells(row)]
             cells = f'<th scope="row" style="text-align: left; padding-left: {1 + row.depth}em">{first}</th>'
-            cells += "".join(
-                f"<td{style if right else ''}>{cell}</td>" for cell, right in zip(others, flags[1:], strict=True)
-            )
+            cells += "".join(f"<td{style}>{cell}</td>" for cell, style in zip(others, styles[1:], strict=True))
             body.append(f"<tr>{cells}</tr>")
         foot = "<br>".join(html.escape(line) for line in self._totals())
         return (
@@ -219,14 +207,9 @@ def summary(
     return Summary(graph, rows, tuple(columns))
 
 
-def _origin(graph: Graph) -> str:
-    how = graph.origin.removesuffix(graph.importer).strip()
-    return f"{how:<13}  {graph.importer}"
-
-
 def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
     used: set[str] = set()
-    around: Path = ()
+    around: tuple[str, ...] = ()
     for operation in shown.operations:
         if operation.role == "output":
             continue
@@ -237,7 +220,7 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
             if operation.role == "input":
                 yield SummaryRow(0, operation.name or operation.key, "input", _shapes(operation))
             continue
-        outer = operation.scope[:-1] if operation.whole else operation.scope
+        outer = operation.frames
         for n, path in ((n, outer[: n + 1]) for n in range(len(outer))):
             if path != around[: n + 1]:
                 yield SummaryRow(n, path[-1], shown.scopes[path].kind, heading=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
@@ -17,12 +16,53 @@ from feedline.runs.history import History, ProgressLine, added
 from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
+# What time is spent on besides training, and the field of a span that has its share.
+_PARTS = {"waiting for data": "waiting", "evaluating": "evaluating", "saving": "saving"}
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
 _MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
 LEAST_BUSY = 0.01  # threads that read and decode; fewer are not worth telling: mapping a store takes next to nothing
 _NOISY_FROM = 30  # numbers
 NOT_FINITE = "NaN or ∞"  # logs do not say which
 MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
+# Title, description and unit of each chart along the run.
+_WORDS = {
+    "loss": ("Loss{of_loss}", "Average loss per label sample; lower is better.", "loss"),
+    "metric": ("Metric{of_metric}", "Average metric per label sample.", "{metric}"),
+    "rate": ("Learning rate", "The rate of each learner, at the end of each span.", "rate"),
+    "speed": ("Throughput", "{counts} per second of wall time, over each span.", "samples/s"),
+    "waiting": ("{columns}", "Shares of each span's wall time.", "%"),
+    "transforming": (
+        "Decoding and other transforms",
+        "Threads that transforms such as decoding kept busy, on average over each span.",
+        "threads",
+    ),
+    "sizes": ("Minibatch sizes", "Samples in a minibatch, in each span.", "samples"),
+    "padding": ("Padding", "The share of padding in the rows of a minibatch padded to its longest sequence.", "%"),
+    "disk": ("Read from the disk", "What the page cache did not hold, per second; 0 where it held everything.", "MB/s"),
+    "pages": (
+        "Hits of the page cache",
+        "The share of the bytes asked for that the disk did not have to give: it gives whole pages.",
+        "%",
+    ),
+    "hits": (
+        "Hits of the cache of objects",
+        "The share of object stores' chunks that the cache had, by bytes; the rest was fetched.",
+        "%",
+    ),
+    "reading": (
+        "Reading and decoding",
+        "Threads that reading and decoding chunks kept busy, on average over each span.",
+        "threads",
+    ),
+    "mixing": (
+        "Shuffle quality",
+        "For consecutive sequences: their distance in the corpus, in percent of the average of a full shuffle; and the "
+        "share that are also neighbours in the corpus. A full shuffle shows about 100 % and 0 %, the order of the "
+        "corpus about 0 % and 100 %.",
+        "%",
+    ),
+    "held": ("Memory of the feed", "Decoded chunks held in private memory, at the end of each span.", "MB"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +76,7 @@ class Chart:
         unit: unit of the numbers; ``"%"`` for shares given in percent.
         table: numbers to show.
         logarithmic: whether the numbers span so much that only a logarithmic scale shows all.
-        bars: whether rows are classes named by `labels`, not places along the run.
-        labels: names of the rows, with `bars`.
+        labels: names of the rows, if they are classes, drawn as bars; empty: rows are places along the run.
         faint: columns drawn thin, behind their moving means.
         colours: the colour of each column, from 1; empty: in order.
         until: where the axis ends, if later than the last number, as after it the numbers are not finite.
@@ -50,7 +89,6 @@ class Chart:
     unit: str
     table: ChartTable
     logarithmic: bool = False
-    bars: bool = False
     labels: tuple[str, ...] = ()
     faint: tuple[str, ...] = ()
     colours: tuple[int, ...] = ()
@@ -64,8 +102,7 @@ class Chart:
 
 def constant_rates(history: History) -> str:
     """Return what the learning rates are if they never change, in a sentence; otherwise nothing."""
-    rates = _rates(history)
-    values = {name: {rate for _, rate in pairs} for name, pairs in rates.items()}
+    values = {name: {rate for _, rate in pairs} for name, pairs in _rates(history).items()}
     if not values or any(len(seen) != 1 for seen in values.values()):
         return ""
     told = [f"{next(iter(seen)):.6g}" + (f" of {name}" if len(values) > 1 else "") for name, seen in values.items()]
@@ -74,75 +111,27 @@ def constant_rates(history: History) -> str:
 
 def learning_charts(history: History) -> list[Chart]:
     """Return the charts of loss, metric and learning rates; of the latter only if they change."""
-    metric, loss = (_called(history, name) for name in ("metric", "loss"))
-    unit = history.about.get("metric_name", "metric")
-    rates = {} if constant_rates(history) else _rates(history)
     return [
-        *_line(
-            history,
-            "loss",
-            f"Loss{loss}",
-            "Average loss per label sample; lower is better.",
-            "loss",
-            _averages(history, "loss"),
-        ),
-        *_line(
-            history,
-            "metric",
-            f"Metric{metric}",
-            "Average metric per label sample.",
-            unit,
-            _averages(history, "metric"),
-        ),
-        *_line(
-            history,
-            "rate",
-            "Learning rate",
-            "The rate of each learner, at the end of each span.",
-            "rate",
-            rates,
-        ),
+        *_line(history, "loss", _averages(history, "loss")),
+        *_line(history, "metric", _averages(history, "metric")),
+        *_line(history, "rate", {} if constant_rates(history) else _rates(history)),
     ]
-
-
-def _called(history: History, what: str) -> str:
-    """Return the name of the run's metric or loss, for a title."""
-    name = history.about.get(f"{what}_name")
-    return f": {name}" if name else ""
 
 
 def time_charts(history: History) -> list[Chart]:
     """Return the charts of throughput, and of what the time was spent on."""
-    spans = history.spans
-    speed = [(span.samples, span.counted / span.seconds) for span in spans if span.seconds > 0]
+    spans, timed = history.spans, [span for span in history.spans if span.seconds > 0]
+    speed = [(span.samples, span.counted / span.seconds) for span in timed]
     shares: dict[str, Pairs] = {
-        "waiting for data": [(span.samples, _percent(span.waiting)) for span in spans],
-        "evaluating": [(span.samples, _percent(span.evaluating)) for span in spans],
-        "saving": [(span.samples, _percent(span.saving)) for span in spans],
+        name: [(span.samples, _percent(getattr(span, part))) for span in spans] for name, part in _PARTS.items()
     }
     spent = {name: pairs for name, pairs in shares.items() if name.startswith("waiting") or any(p[1] for p in pairs)}
+    busy = [(span.samples, span.transforming / span.seconds) for span in timed if span.transforming is not None]
     return [
-        *_line(
-            history,
-            "speed",
-            "Throughput",
-            f"{history.counts.capitalize()} per second of wall time, over each span.",
-            "samples/s",
-            {"throughput": speed},
-        ),
-        *_line(history, "waiting", ", ".join(spent).capitalize(), "Shares of each span's wall time.", "%", spent),
-        *(_transforming(history) if history.transforming else []),
+        *_line(history, "speed", {"throughput": speed}),
+        *_line(history, "waiting", spent),
+        *_line(history, "transforming", {"busy": busy if history.transforming else []}),
     ]
-
-
-def _transforming(history: History) -> list[Chart]:
-    busy = [
-        (span.samples, span.transforming / span.seconds)
-        for span in history.spans
-        if span.transforming is not None and span.seconds > 0
-    ]
-    says = "Threads that transforms such as decoding kept busy, on average over each span."
-    return _line(history, "transforming", "Decoding and other transforms", says, "threads", {"busy": busy})
 
 
 def feed_charts(history: History) -> list[Chart]:
@@ -155,41 +144,21 @@ def feed_charts(history: History) -> list[Chart]:
         "mean": [(at, one.samples / one.minibatches) for at, one in fed],
         "smallest": [(at, one.smallest) for at, one in fed],
     }
-    says = "The share of padding in the rows of a minibatch padded to its longest sequence."
-    found = [
-        *_line(history, "sizes", "Minibatch sizes", "Samples in a minibatch, in each span.", "samples", sizes),
-        *_line(history, "padding", "Padding", says, "%", _padding(fed, total)),
+    mixing: dict[str, Pairs] = {}
+    if sequences and sequences > 2:
+        mixing = {
+            "distance": [(at, 100 * one.jumps / one.pairs / (sequences / 3)) for at, one in fed if one.pairs],
+            "neighbours": [(at, 100 * one.neighbours / one.pairs) for at, one in fed if one.pairs],
+        }
+    held = [(span.samples, span.held / 1e6) for span in history.spans if span.held is not None]
+    return [
+        *_line(history, "sizes", sizes),
+        *_line(history, "padding", _padding(fed, total)),
         *_lengths(total),
         *_sources(history),
+        *_line(history, "mixing", mixing),
+        *_line(history, "held", {"held": _unless_zero(held)}),
     ]
-    if sequences and sequences > 2:
-        says = (
-            "For consecutive sequences: their distance in the corpus, in percent of the average of a full shuffle; and "
-            "the share that are also neighbours in the corpus. A full shuffle shows about 100 % and 0 %, the order of "
-            "the corpus about 0 % and 100 %."
-        )
-        found += _line(
-            history,
-            "mixing",
-            "Shuffle quality",
-            says,
-            "%",
-            {
-                "distance": [(at, 100 * one.jumps / one.pairs / (sequences / 3)) for at, one in fed if one.pairs],
-                "neighbours": [(at, 100 * one.neighbours / one.pairs) for at, one in fed if one.pairs],
-            },
-        )
-    held = [(span.samples, span.held / 1e6) for span in history.spans if span.held is not None]
-    if any(number for _, number in held):
-        found += _line(
-            history,
-            "held",
-            "Memory of the feed",
-            "Decoded chunks held in private memory, at the end of each span.",
-            "MB",
-            {"held": held},
-        )
-    return found
 
 
 def _sources(history: History) -> list[Chart]:
@@ -201,35 +170,16 @@ def _sources(history: History) -> list[Chart]:
     from_stores = [(span, (span.fetched or 0.0) + (span.cached or 0.0)) for span in history.spans]
     hits = [(span.samples, 100 * (span.cached or 0.0) / remote) for span, remote in from_stores if remote]
     busy = [(span.samples, span.reading / span.seconds) for span in timed if span.reading is not None]
-    busy = busy if any(number >= LEAST_BUSY for _, number in busy) else []
-    charts = [
-        (
-            *("disk", "Read from the disk"),
-            "What the page cache did not hold, per second; 0 where it held everything.",
-            *("MB/s", {"disk": disk}),
-        ),
-        (
-            *("pages", "Hits of the page cache"),
-            "The share of the bytes asked for that the disk did not have to give: it gives whole pages.",
-            *("%", {"hits": in_memory if any(span.disk for span in read) else []}),
-        ),
-        (
-            *("hits", "Hits of the cache of objects"),
-            "The share of object stores' chunks that the cache had, by bytes; the rest was fetched.",
-            *("%", {"hits": hits}),
-        ),
-        (
-            *("reading", "Reading and decoding"),
-            "Threads that reading and decoding chunks kept busy, on average over each span.",
-            *("threads", {"busy": busy}),
-        ),
-    ]
     return [
-        chart
-        for key, title, says, unit, columns in charts
-        if key in ("pages", "hits") or any(number for pairs in columns.values() for _, number in pairs)
-        for chart in _line(history, key, title, says, unit, columns)
+        *_line(history, "disk", {"disk": _unless_zero(disk)}),
+        *_line(history, "pages", {"hits": in_memory if any(span.disk for span in read) else []}),
+        *_line(history, "hits", {"hits": hits}),
+        *_line(history, "reading", {"busy": busy if any(number >= LEAST_BUSY for _, number in busy) else []}),
     ]
+
+
+def _unless_zero(pairs: Sequence[tuple[Number, Number]]) -> Pairs:
+    return pairs if any(number for _, number in pairs) else []
 
 
 def ragged_streams(fed: Fed | None) -> list[str]:
@@ -240,18 +190,16 @@ def ragged_streams(fed: Fed | None) -> list[str]:
     return sorted(ragged, key=lambda name: fed.streams[name].samples - fed.streams[name].padded)
 
 
-def length_classes(count: int) -> list[str]:
-    """Return names of the first ``count`` classes of lengths: 0, 1, 2-3, 4-7, …"""
-    return [str(k) if k < 2 else f"{1 << (k - 1)}-{(1 << k) - 1}" for k in range(count)]
+def _length_class(k: int) -> str:
+    """Return the name of a class of lengths: 0, 1, 2-3, 4-7, …"""
+    return str(k) if k < 2 else f"{1 << (k - 1)}-{(1 << k) - 1}"
 
 
 def _averages(history: History, what: str) -> dict[str, Pairs]:
     """Return the averages of training, updates and validations; those of a test, a single number, are a tile."""
     found: dict[str, Pairs] = {"training": [(span.samples, getattr(span, what)) for span in history.spans]}
-    kinds = sorted((a for a in history.averages if a.kind != "test"), key=lambda average: average.kind)
-    for kind, averages in groupby(kinds, key=lambda average: average.kind):
-        name = {"update": "each update"}.get(kind, kind)
-        found[name] = [(average.samples, getattr(average, what)) for average in averages]
+    for kind, name in (("update", "each update"), ("validation", "validation")):
+        found[name] = [(one.samples, getattr(one, what)) for one in history.averages if one.kind == kind]
     return found
 
 
@@ -265,12 +213,11 @@ def _rates(history: History) -> dict[str, Pairs]:
     }
 
 
-def _padding(fed: Iterable[tuple[int, Fed]], total: Fed | None) -> dict[str, Pairs]:
-    spans = list(fed)
+def _padding(fed: Sequence[tuple[int, Fed]], total: Fed | None) -> dict[str, Pairs]:
     return {
         name: [
             (at, 100 * (1 - stream.samples / stream.padded))
-            for at, one in spans
+            for at, one in fed
             if (stream := one.streams.get(name)) is not None and stream.padded
         ]
         for name in ragged_streams(total)
@@ -281,27 +228,20 @@ def _lengths(total: Fed | None) -> list[Chart]:
     names = ragged_streams(total)[:MOST_COLUMNS]
     if total is None or not names:
         return []
-    classes = max(len(total.streams[name].lengths) for name in names)
-    columns = {name: list(enumerate(total.streams[name].lengths)) for name in names}
-    table = joined("class", {name: [(k, n) for k, n in column] for name, column in columns.items()})
+    table = joined("class", {name: enumerate(total.streams[name].lengths) for name in names})
     first = min(row.at for row in table.rows if any(row.values))
     rows = tuple(row for row in table.rows if row.at >= first)
-    labels = tuple(length_classes(classes)[int(row.at)] for row in rows)
+    labels = tuple(_length_class(int(row.at)) for row in rows)
     says = "Sequences by their number of samples, over the whole run; classes double in width."
-    return [
-        Chart(
-            "lengths",
-            "Lengths of sequences",
-            says,
-            "sequences",
-            ChartTable("samples", table.columns, rows, len(rows)),
-            bars=True,
-            labels=labels,
-        )
-    ]
+    table = ChartTable("samples", table.columns, rows, len(rows))
+    return [Chart("lengths", "Lengths of sequences", says, "sequences", table, labels=labels)]
 
 
-def _line(history: History, key: str, title: str, says: str, unit: str, columns: Mapping[str, Pairs]) -> list[Chart]:
+def _line(history: History, key: str, columns: Mapping[str, Pairs]) -> list[Chart]:
+    about = history.about
+    known = {f"of_{what}": f": {name}" if (name := about.get(f"{what}_name")) else "" for what in ("loss", "metric")}
+    known |= {"metric": about.get("metric_name", "metric"), "counts": history.counts.capitalize()}
+    title, says, unit = (text.format(columns=", ".join(columns).capitalize(), **known) for text in _WORDS[key])
     shown = dict(list(columns.items())[:MOST_COLUMNS])
     faint: tuple[str, ...] = ()
     if key in _MAY_BE_NOISY and len(shown) < MOST_COLUMNS:
@@ -373,10 +313,9 @@ def whole_by_part(history: History) -> dict[str, float]:
 
 def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:
     """Wall time by what it was spent on, in seconds; parts that took none are omitted, except training."""
-    parts = {"training": 0.0, "waiting for data": 0.0, "evaluating": 0.0, "saving": 0.0}
+    parts = dict.fromkeys(("training", *_PARTS), 0.0)
     for span in spans:
-        others = {"waiting for data": span.waiting, "evaluating": span.evaluating, "saving": span.saving}
-        for name, share in others.items():
-            parts[name] += span.seconds * (share or 0.0)
-        parts["training"] += span.seconds * max(0.0, 1 - sum(share or 0.0 for share in others.values()))
+        others = {name: getattr(span, part) or 0.0 for name, part in _PARTS.items()}
+        for name, share in {"training": max(0.0, 1 - sum(others.values())), **others}.items():
+            parts[name] += span.seconds * share
     return {name: seconds for name, seconds in parts.items() if seconds or name == "training"}

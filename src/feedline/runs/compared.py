@@ -127,14 +127,13 @@ def _read(place: Path, name: str) -> ComparedRun:
     history = read_run(place).history
     curves, lost = _finite(_curves(history))
     facts, results = _facts(history), _results(history, curves, lost)
-    ended, counts, about = history.ended, history.counts, history.about
-    early = ""
+    ended, counts, early = history.ended, history.counts, ""
     if ended is None:
         early = f"has no end in its log after {history.samples:,} {counts}: it is still running, or was killed"
     elif ended.get("interrupted"):
         early = f"was interrupted at {ended['samples']:,} {counts}"
-    made = ComparedRun(name, history.path, counts, curves, facts, results, lost)
-    return replace(made, speed=history.speed, early=early, metric=about.get("metric_name") or "")
+    metric = history.about.get("metric_name") or ""
+    return ComparedRun(name, history.path, counts, curves, facts, results, lost, history.speed, early, metric)
 
 
 def _finite(told: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Lost]]:

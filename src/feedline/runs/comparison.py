@@ -6,7 +6,7 @@ Like the page of a single run it is self-contained, and long curves are thinned.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from feedline._version import __version__
 from feedline.runs import page
 from feedline.runs.charts import MOST_COLUMNS, NOT_FINITE, Chart, Pairs, moving_means, spans_decades
 from feedline.runs.compared import ComparedRun, Lost, lower_is_better
-from feedline.runs.drawing import exact, figure
+from feedline.runs.drawing import exact, figures
 from feedline.runs.table import MOST_ROWS, averaged, joined
 
 _UNITS = {"throughput": "samples/s", "waiting for data": "%", "learning rate": "rate"}
@@ -37,30 +37,17 @@ def check_count(count: int) -> None:
 def html(runs: Sequence[ComparedRun]) -> str:
     """Return the page of as many runs as `check_count` allows."""
     names = [run.name for run in runs]
-    findings = "".join(f"<li>{escape(text)}</li>" for text in _findings(runs))
-    charts = "".join(figure(chart) for chart in _charts(runs))
-    rates = _constant_rates(runs)
-    curves = f'<div class="charts">\n{charts}</div>' if charts else ""
     parts = [
-        ("summary", "In short", f'<ul class="findings">{findings}</ul>'),
+        ("summary", "In short", page.findings(_findings(runs))),
         ("results", "What came of them", _table("Results", names, [run.results for run in runs])),
-        ("curves", "Curves", curves + (f"<p>{escape(rates)}</p>" if rates else "")),
+        ("curves", "Curves", figures(_charts(runs)) + page.paragraph(_constant_rates(runs))),
         ("differences", "What differs", _differences(runs)),
         ("same", "What is the same in all", _same(runs)),
     ]
-    shown = [part for part in parts if part[2]]
-    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown)
-    sections = "\n".join(
-        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>\n{text}</section>'
-        for key, title, text in shown
-    )
     title = f"{len(runs)} runs: {', '.join(names)}"
     logs = ", ".join(str(run.path) for run in runs)
     body = f"""<header><h1>{escape(title)}</h1></header>
-<nav aria-label="Sections"><ul>{links}</ul></nav>
-<main>
-{sections}
-</main>
+{page.sections(parts)}
 <footer>Made by feedline {escape(__version__)} from {escape(logs)}. Charts: move the pointer over them, or focus one and
 use the arrow keys; the numbers are below each.</footer>"""
     return page.document(title, body)
@@ -167,28 +154,21 @@ def _best(runs: Sequence[ComparedRun]) -> list[str]:
         lowest = {run.name: min(n for _, n in run.curves[name]) for run in runs if name in run.curves}
         best = min(lowest.values())
         tied = [run for run, loss in lowest.items() if _about_equal(loss, best)]
-        said.append(
-            f"Lowest {name}: {exact(best)}, of {tied[0]}."
-            if len(tied) == 1
-            else f"Lowest {name}: {best:.4g}, of {' and '.join(tied)}, {_how_equal(lowest[run] for run in tied)}."
-        )
+        equal = "equal" if len({lowest[run] for run in tied}) == 1 else "about equal"
+        found = f"{exact(best)}, of {tied[0]}" if len(tied) == 1 else f"{best:.4g}, of {' and '.join(tied)}, {equal}"
+        said.append(f"Lowest {name}: {found}.")
     if any(_HELD_OUT.search(name) for name in others):
         others = [name for name in others if _HELD_OUT.search(name)]
     for name in others[:_MOST_TOLD]:
         last = {run.name: run.curves[name][-1][1] for run in runs if name in run.curves}
         if not all(_about_equal(number, max(last.values())) for number in last.values()):
-            said.append(
-                f"{name[:1].upper()}{name[1:]} ends at {', '.join(f'{exact(n)} in {run}' for run, n in last.items())}."
-            )
+            ends = ", ".join(f"{exact(n)} in {run}" for run, n in last.items())
+            said.append(f"{name[:1].upper()}{name[1:]} ends at {ends}.")
     return said
 
 
 def _about_equal(one: float, other: float) -> bool:
     return abs(one - other) <= _EQUAL * max(abs(one), abs(other))
-
-
-def _how_equal(numbers: Iterable[float]) -> str:
-    return "equal" if len(set(numbers)) == 1 else "about equal"
 
 
 def _agreement(one: ComparedRun, other: ComparedRun) -> str:

@@ -10,13 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from operator import itemgetter
 
 from feedline.runs.charts import Chart
-from feedline.runs.table import ChartTable, Number, TableRow
+from feedline.runs.table import ChartTable, Number
 
 _SIDE = 1000.0  # of the SVG's square
 _MOST_POINTS = 40  # more points would hide the line
 _BAR_GROUP = 0.8  # share of a class's width
+
+
+def figures(charts: Sequence[Chart], restarts: Sequence[int] = ()) -> str:
+    """Return the sections of charts beside each other; see `figure`."""
+    return f'<div class="charts">\n{"".join(figure(chart, restarts) for chart in charts)}</div>' if charts else ""
 
 
 def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
@@ -26,10 +32,12 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
         chart: chart to show, with at least one number.
         restarts: places on the axis where the run resumed after an interruption.
     """
-    across, up = (_bands(chart) if chart.bars else _along(chart)), _upward(chart)
-    marks = [] if chart.bars else [at for at in restarts if 0 <= across(at) <= _SIDE]
-    drawn = _bars(chart.table, across, up) if chart.bars else _lines(chart, across, up)
-    key = escape(chart.key)
+    across, up = (_bands(chart) if chart.labels else _along(chart)), _upward(chart)
+    marks = [] if chart.labels else [at for at in restarts if 0 <= across(at) <= _SIDE]
+    drawn = _bars(chart.table, across, up) if chart.labels else _lines(chart, across, up)
+    rows, total = len(chart.table.rows), chart.table.total
+    thinned = f", {rows:,} of {total:,} rows" if rows < total else ""
+    key, unit = escape(chart.key), f"↑ {chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
     return f"""<section class="chart" id="{key}" aria-labelledby="{key}-title">
 <h3 id="{key}-title">{escape(chart.title)}</h3>
 <p class="says">{escape(chart.says)}</p>
@@ -43,9 +51,9 @@ aria-label="{escape(_told(chart))}">
 {drawn}
 </svg><div class="cursor" hidden></div></div>
 <div class="xs" aria-hidden="true">{_x_ticks(chart, across)}</div>
-</div><figcaption><span>{escape(_unit(chart))}</span> <span>{escape(_axis(chart))}</span></figcaption></figure>
+</div><figcaption><span>{escape(unit)}</span> <span>{escape(chart.table.axis)} →</span></figcaption></figure>
 <p class="readout" aria-hidden="true">&nbsp;</p>
-<details><summary>Numbers of “{escape(chart.title)}”{_thinned(chart.table)}</summary>
+<details><summary>Numbers of “{escape(chart.title)}”{thinned}</summary>
 <div class="scroll" tabindex="0" role="region"
 aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></details>
 </section>
@@ -53,29 +61,21 @@ aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></det
 
 
 class Scale:
-    """A map from numbers to 0 ... 1000 of the picture, and the ticks."""
+    """A map from numbers between two to 0 ... 1000 of the picture, with ticks at some of them."""
 
-    def __init__(self, low: float, high: float, logarithmic: bool = False) -> None:
-        low, high = tame(low), tame(high)
+    def __init__(self, low: float, high: float, at: Iterable[float], logarithmic: bool = False) -> None:
         self._log = logarithmic
-        if self._log:
-            decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-            step = max(1, math.ceil((len(decades) - 1) / 6))
-            self.ticks = [(10.0**k, short(10.0**k)) for k in decades[::step]]
-            low, high = 10.0 ** decades[0], 10.0 ** decades[-1]
-        else:
-            low, high, at = rounded(low, high)
-            self.ticks = [(number, short(number)) for number in at]
         self._low, self._high = self._place(low), self._place(high)
+        self.ticks = [(number, short(number)) for number in at]
 
     def __call__(self, number: Number) -> float:
         """Return the place of a number."""
         return _SIDE * (self._place(number) - self._low) / (self._high - self._low)
 
     @property
-    def ends(self) -> tuple[float, float, str]:
-        """The numbers at both ends, of a logarithmic scale as powers of ten; and which kind it is."""
-        return self._low, self._high, "log" if self._log else "linear"
+    def ends(self) -> str:
+        """The numbers at both ends, of a logarithmic scale as powers of ten, and which kind it is."""
+        return f"{self._low!r} {self._high!r} {'log' if self._log else 'linear'}"
 
     def _place(self, number: Number) -> float:
         return math.log10(tame(number)) if self._log else tame(number)
@@ -117,30 +117,29 @@ def exact(number: Number | None) -> str:
 
 
 def _along(chart: Chart) -> Scale:
-    scale, rows = Scale.__new__(Scale), chart.table.rows
+    rows = chart.table.rows
     low, high = float(rows[0].at), float(rows[-1].at if chart.until is None else max(chart.until, rows[-1].at))
     _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
     # The picture ends where the run ends: round bounds would leave an empty part that looks like an aborted run.
-    scale._log, scale._low, scale._high = False, min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
-    scale.ticks = [(at, short(at)) for at in ticks if scale._low <= at <= scale._high]
-    return scale
+    low, high = min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
+    return Scale(low, high, [at for at in ticks if low <= at <= high])
 
 
 def _upward(chart: Chart) -> Scale:
     numbers = chart.table.numbers()
-    if chart.bars or chart.unit == "%":
-        return Scale(min(0.0, *numbers), max(numbers))
-    return Scale(min(numbers), max(numbers), chart.logarithmic)
+    low, high = tame(min(numbers)), tame(max(numbers))
+    if chart.labels or chart.unit == "%":
+        low = min(0.0, low)
+    elif chart.logarithmic:
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        step = max(1, math.ceil((len(decades) - 1) / 6))
+        return Scale(10.0 ** decades[0], 10.0 ** decades[-1], [10.0**k for k in decades[::step]], logarithmic=True)
+    return Scale(*rounded(low, high))
 
 
 def _scales(across: Callable[[Number], float], up: Scale) -> str:
     """Return attributes by which the script of the page chooses ticks again; of classes, nothing is zoomed."""
-    if not isinstance(across, Scale):
-        return ""
-    return "".join(
-        f' data-{name}="{low!r} {high!r} {kind}"'
-        for name, (low, high, kind) in (("across", across.ends), ("up", up.ends))
-    )
+    return f' data-across="{across.ends}" data-up="{up.ends}"' if isinstance(across, Scale) else ""
 
 
 def _bands(chart: Chart) -> Callable[[Number], float]:
@@ -156,18 +155,15 @@ def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
     for k in order if chart.last_on_top else range(len(table.columns))[::-1]:
         at = [(across(row.at), _SIDE - up(number)) for row in table.rows if (number := row.values[k]) is not None]
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
+        is_faint = table.columns[k] in chart.faint
         if len(at) > 1:
-            found.append(f'<path class="{_line_class(chart, k)}" d="{path}"/>')
-        if len(at) <= _MOST_POINTS and table.columns[k] not in chart.faint:
+            kind = " faint" if is_faint else " under" if chart.last_on_top and k == 0 else ""
+            found.append(f'<path class="line s{chart.colour(k)}{kind}" d="{path}"/>')
+        if len(at) <= _MOST_POINTS and not is_faint:
             points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
             over = " over" if chart.last_on_top and k else ""
             found.append(f'<path class="point{over} s{chart.colour(k)}" d="{points}"/>')
     return "\n".join(found)
-
-
-def _line_class(chart: Chart, k: int) -> str:
-    under = " under" if chart.last_on_top and k == 0 else ""
-    return f"line s{chart.colour(k)}" + (" faint" if chart.table.columns[k] in chart.faint else under)
 
 
 def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
@@ -183,7 +179,7 @@ def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> st
 
 
 def _legend(chart: Chart, marked: bool) -> str:
-    shape = '<rect width="24" height="10" y="1"/>' if chart.bars else '<path class="line" d="M1 6H23"/>'
+    shape = '<rect width="24" height="10" y="1"/>' if chart.labels else '<path class="line" d="M1 6H23"/>'
     thin = shape.replace('"line"', '"line faint"')
     items = [
         (f"s{chart.colour(k)}", thin if name in chart.faint else shape, name)
@@ -191,12 +187,11 @@ def _legend(chart: Chart, marked: bool) -> str:
     ]
     if marked:
         items.append(("", '<path class="mark" d="M12 0V12"/>', "resumed after an interruption"))
-    return f"""<ul class="legend">{
-        "".join(
-            f'<li><svg class="{kind}" width="24" height="12" aria-hidden="true">{shape}</svg> {escape(name)}</li>'
-            for kind, shape, name in items
-        )
-    }</ul>"""
+    cells = "".join(
+        f'<li><svg class="{kind}" width="24" height="12" aria-hidden="true">{shape}</svg> {escape(name)}</li>'
+        for kind, shape, name in items
+    )
+    return f'<ul class="legend">{cells}</ul>'
 
 
 def _tick(side: str, percent: float, text: str) -> str:
@@ -204,60 +199,35 @@ def _tick(side: str, percent: float, text: str) -> str:
 
 
 def _x_ticks(chart: Chart, across: Callable[[Number], float]) -> str:
-    if not isinstance(across, Scale):
-        # Names of many classes would overlap.
-        every = math.ceil(len(chart.labels) / 8)
-        places: Iterable[tuple[Number, str]] = (
-            (row.at, label) for row, label in list(zip(chart.table.rows, chart.labels, strict=True))[::every]
-        )
-    else:
-        places = across.ticks
+    places: Sequence[tuple[Number, str]] = across.ticks if isinstance(across, Scale) else []
+    if chart.labels:  # of many classes, whose names would overlap, some
+        rows = zip(chart.table.rows, chart.labels, strict=True)
+        places = [(row.at, label) for row, label in rows][:: math.ceil(len(chart.labels) / 8)]
     return "".join(_tick("left", across(at) / 10, text) for at, text in places)
-
-
-def _unit(chart: Chart) -> str:
-    return f"↑ {chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
-
-
-def _axis(chart: Chart) -> str:
-    return f"{chart.table.axis} →"
-
-
-def _thinned(table: ChartTable) -> str:
-    if table.total == len(table.rows):
-        return ""
-    return f", {len(table.rows):,} of {table.total:,} rows"
 
 
 def _told(chart: Chart) -> str:
     """Describe the picture in words."""
     said = []
-    for k, name in enumerate(chart.table.columns):
-        rows = [row for row in chart.table.rows if row.values[k] is not None]
-        low, high = (choose(rows, key=lambda row: row.values[k] or 0) for choose in (min, max))
-        first, last = rows[0], rows[-1]
-        ends = (
-            "" if chart.bars else f"from {exact(first.values[k])} at {exact(first.at)} to {exact(last.values[k])} at "
-        )
-        ends += "" if chart.bars else f"{exact(last.at)}, "
-        said.append(f"{name}: {ends}lowest {_where(chart, low, k)}, highest {_where(chart, high, k)}")
+    for k, column in enumerate(chart.table.columns):
+        rows = zip(_names(chart), chart.table.rows, strict=True)
+        cells = [(n, f"{exact(n)} at {name}") for name, row in rows if (n := row.values[k]) is not None]
+        low, high = (choose(cells, key=itemgetter(0))[1] for choose in (min, max))
+        ends = "" if chart.labels else f"from {cells[0][1]} to {cells[-1][1]}, "
+        said.append(f"{column}: {ends}lowest {low}, highest {high}")
     return f"{chart.title} ({chart.unit}) by {chart.table.axis}. {'; '.join(said)}."
 
 
-def _where(chart: Chart, row: TableRow, k: int) -> str:
-    return f"{exact(row.values[k])} at {_name(chart, row)}"
-
-
-def _name(chart: Chart, row: TableRow) -> str:
-    return chart.labels[chart.table.rows.index(row)] if chart.bars else exact(row.at)
+def _names(chart: Chart) -> Sequence[str]:
+    """Return the names of the rows: of classes, or their places."""
+    return chart.labels or [exact(row.at) for row in chart.table.rows]
 
 
 def _table(chart: Chart, across: Callable[[Number], float]) -> str:
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in (chart.table.axis, *chart.table.columns))
-    names = chart.labels if chart.bars else [exact(row.at) for row in chart.table.rows]
     rows = "\n".join(
         f'<tr data-x="{across(row.at):.1f}"><th scope="row">{escape(name)}</th>'
         f"{''.join(f'<td>{exact(number)}</td>' for number in row.values)}</tr>"
-        for name, row in zip(names, chart.table.rows, strict=True)
+        for name, row in zip(_names(chart), chart.table.rows, strict=True)
     )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,7 @@ class StreamLengths:
         """Add the sums of another span."""
         self.samples += samples
         self.padded += padded
-        self.lengths += [0] * (len(lengths) - len(self.lengths))
-        for k, count in enumerate(lengths):
-            self.lengths[k] += count
+        self.lengths = [one + other for one, other in zip_longest(self.lengths, lengths, fillvalue=0)]
 
 
 @dataclass(slots=True)

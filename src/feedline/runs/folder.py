@@ -75,12 +75,8 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """
     log = log_of(path)
     network = log.parent / NETWORK
-    return Run(
-        log.parent,
-        read_history(log),
-        _quarantined(log.parent),
-        network.read_bytes() if network.is_file() else None,
-    )
+    svg = network.read_bytes() if network.is_file() else None
+    return Run(log.parent, read_history(log), _quarantined(log.parent), svg)
 
 
 def log_of(path: str | os.PathLike[str]) -> Path:

@@ -159,9 +159,8 @@ class History:
     @property
     def samples(self) -> int:
         """Label samples trained."""
-        return max(
-            (event.samples for events in (self.spans, self.averages, self.saved) for event in events[-1:]), default=0
-        )
+        last = [event.samples for events in (self.spans, self.averages, self.saved) for event in events[-1:]]
+        return max(last, default=0)
 
     @property
     def seconds(self) -> float:
@@ -196,20 +195,20 @@ def read_history(path: Path) -> History:
         DataError: the log has no event, or a line that is not an event.
     """
     log = read_log(path, event_of)
-    if not log.events:
+    if log.lines == log.torn:
         raise DataError(
             f"expected events of a training session, got {log.lines} lines without one",
             path=str(path),
             hint="JsonLines and `feedline bench --log` write such files",
         )
-    return history_of(path, log)
+    return history_of(log)
 
 
-def history_of(path: Path, log: RunLog[LogEvent | None]) -> History:
+def history_of(log: RunLog[LogEvent | None]) -> History:
     """Return the history that a log tells; None among its events is ignored."""
-    history = History(path, lines=log.lines, torn=log.torn, restarts=log.starts[1:])
+    history, events = History(log.path, lines=log.lines, torn=log.torn, restarts=log.starts[1:]), log.events
     skipped, before = 0, dict.fromkeys(_CUMULATIVE, 0.0)
-    for event in log.events:
+    for event in events:
         if isinstance(event, ProgressLine):
             # Statistics are those of the process: what the span adds is the difference.
             now = {name: value for name in _CUMULATIVE if (value := getattr(event, name)) is not None}
@@ -229,7 +228,7 @@ def history_of(path: Path, log: RunLog[LogEvent | None]) -> History:
                 history.ended = event.line
     history.skipped += skipped
     if not history.is_feed:
-        history.after = _after_spans(log.events, history.ended is not None)
+        history.after = _after_spans(events, history.ended is not None)
         if history.ended is not None and history.spans:
             history.unreported = max(0, history.ended["samples"] - history.spans[-1].samples)
     return history

@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TextIO, TypeVar
 
@@ -22,39 +21,28 @@ T = TypeVar("T")
 Line = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class RunLog(Generic[T]):
-    """What was found.
+    """A log that may still grow, as far as it was read.
+
+    Args:
+        path: path of the file.
+        keep: function from a line to what to remember of it.
 
     Attributes:
-        events: events in order of samples, each once.
+        path: path of the file.
         starts: label samples at which a process began or resumed, in file order.
         lines: number of lines, including repeated and torn ones.
         torn: number of lines that are not JSON, as a kill leaves them.
     """
 
-    events: list[T]
-    starts: list[int]
-    lines: int
-    torn: int
-
-
-class LogReader(Generic[T]):
-    """Reader of a log that may still grow.
-
-    Args:
-        path: path of the file.
-        keep: function from a line to what to remember of it.
-    """
-
     def __init__(self, path: str | os.PathLike[str], keep: Callable[[Line], T]) -> None:
-        self._path, self._keep = Path(path), keep
+        self.path, self._keep = Path(path), keep
         self._begin()
 
     def _begin(self) -> None:
         self._kept: dict[tuple[str, int], T] = {}
-        self._starts: list[int] = []
-        self._lines = self._torn = 0
+        self.starts: list[int] = []
+        self.lines = self.torn = 0
         self._at = 0  # bytes read
         self._file: tuple[int, int] | None = None  # device and inode
 
@@ -71,47 +59,47 @@ class LogReader(Generic[T]):
             OSError: the file cannot be read.
             DataError: a line is JSON but not an event.
         """
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             now = os.fstat(file.fileno())
             if (now.st_dev, now.st_ino) != self._file or now.st_size < self._at:
                 self._begin()
                 self._file = (now.st_dev, now.st_ino)
             file.seek(self._at)
-            before = self._lines
+            before = self.lines
             for text in file:
                 if not (ended or text.endswith(b"\n")):
                     break
                 self._at += len(text)
                 self._add(text)
-        return self._lines > before
+        return self.lines > before
 
     def _add(self, text: bytes) -> None:
-        self._lines += 1
+        self.lines += 1
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):  # undecodable bytes too
-            self._torn += 1
+            self.torn += 1
             return
         try:
             event, samples = words(line["event"], "event"), whole(line["samples"], "samples")
             if event == "start":
                 # The resumed process writes again whatever was logged after the place where it resumed.
                 self._kept = {key: old for key, old in self._kept.items() if key[1] <= samples}
-                self._starts.append(samples)
+                self.starts.append(samples)
             self._kept.pop((event, samples), None)
             self._kept[event, samples] = self._keep(line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"expected an event of a training session, got {text[:80]!r} ({error!r})",
-                path=str(self._path),
-                line=self._lines,
+                path=str(self.path),
+                line=self.lines,
                 hint="JsonLines and `feedline bench --log` write such files",
             ) from error
 
-    def log(self) -> RunLog[T]:
-        """Return what was read so far."""
-        events = [self._kept[key] for key in sorted(self._kept, key=lambda key: key[1])]
-        return RunLog(events, list(self._starts), self._lines, self._torn)
+    @property
+    def events(self) -> list[T]:
+        """What to remember of the lines so far, in order of samples, each event once."""
+        return [self._kept[key] for key in sorted(self._kept, key=lambda key: key[1])]
 
 
 def log_feed(path: str | os.PathLike[str], source: Any, *, step: int, size: int, event: str = "progress") -> None:
@@ -169,6 +157,6 @@ def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[
         OSError: the file cannot be read.
         DataError: a line is JSON but not an event.
     """
-    reader = LogReader(path, keep)
-    reader.read_on(ended=True)
-    return reader.log()
+    log = RunLog(path, keep)
+    log.read_on(ended=True)
+    return log

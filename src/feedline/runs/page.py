@@ -27,6 +27,8 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
     shared, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; " if charts else ""
+    refresh = f'<meta http-equiv="refresh" content="{math.ceil(refresh_s)}">' if refresh_s is not None else ""
+    live = f"<noscript>{refresh}</noscript>\n" if refresh else ""
     policy = f"default-src 'none'; style-src 'unsafe-inline'; {allowed}img-src data:"
     return f"""<!doctype html>
 <html lang="en">
@@ -35,7 +37,7 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-{_without_script(refresh_s)}<title>{escape(title)}</title>
+{live}<title>{escape(title)}</title>
 <style>
 {shared}{style}</style>
 </head>
@@ -47,12 +49,6 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
 """
 
 
-def _without_script(refresh_s: float | None) -> str:
-    if refresh_s is None:
-        return ""
-    return f'<noscript><meta http-equiv="refresh" content="{math.ceil(refresh_s)}"></noscript>\n'
-
-
 def refreshing(refresh_s: float | None) -> str:
     """Return the switch that says that the page loads itself again, and stops it; empty without ``refresh_s``."""
     if refresh_s is None:
@@ -61,6 +57,35 @@ def refreshing(refresh_s: float | None) -> str:
         f'\n<p class="live"><label><input type="checkbox" id="refresh" data-seconds="{refresh_s:g}" checked> '
         f"live: loads itself again every {refresh_s:g} s, while no table is open</label></p>"
     )
+
+
+def section(key: str, title: str, text: str) -> str:
+    """Return a section with a heading around HTML."""
+    return f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>\n{text}</section>'
+
+
+def sections(parts: Iterable[tuple[str, str, str]]) -> str:
+    """Return the main part of a page: sections of key, title and HTML, unless that is empty, and links to them."""
+    shown = [part for part in parts if part[2]]
+    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown)
+    text = "\n".join(section(*part) for part in shown)
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n{text}\n</main>'
+
+
+def paragraph(text: str) -> str:
+    """Return a paragraph; nothing for no text."""
+    return f"<p>{escape(text)}</p>" if text else ""
+
+
+def findings(sentences: Iterable[str]) -> str:
+    """Return a list of what a reader should know first."""
+    return f'<ul class="findings">{"".join(f"<li>{escape(text)}</li>" for text in sentences)}</ul>'
+
+
+def tiles(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a row of figures, each with what it is."""
+    cells = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in rows)
+    return f'<ul class="tiles">{cells}</ul>'
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:

@@ -18,7 +18,6 @@ from feedline.runs import comparison, page
 from feedline.runs.charts import (
     LEAST_BUSY,
     NOT_FINITE,
-    Chart,
     constant_rates,
     feed_charts,
     learning_charts,
@@ -26,7 +25,7 @@ from feedline.runs.charts import (
     whole_by_part,
 )
 from feedline.runs.compared import order_facts, read_compared, setting_in_words
-from feedline.runs.drawing import figure
+from feedline.runs.drawing import figures
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
 from feedline.runs.history import Given, History
@@ -107,53 +106,27 @@ def html(run: Run, refresh_s: float | None = None) -> str:
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
     restarts = history.restarts
     parts = [
-        ("summary", "In short", _findings(run)),
-        ("learning", "Learning", _charts(learning, restarts) + _sentence(constant_rates(history))),
-        ("time", "Where the time went", _spent(run) + _charts(times, restarts)),
-        ("feed", "The feed", _sentence(_read(history)) + _corpora(history) + _charts(feeds, restarts)),
+        ("summary", "In short", page.findings(findings(run) or ["Nothing stands out."])),
+        ("learning", "Learning", figures(learning, restarts) + page.paragraph(constant_rates(history))),
+        ("time", "Where the time went", _spent(run) + figures(times, restarts)),
+        ("feed", "The feed", page.paragraph(_read(history)) + _corpora(history) + figures(feeds, restarts)),
         ("errors", "Errors and quarantine", _errors(run)),
         ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
         ("network", "The network", _network(run)),
         ("about", "About this run", f'<div class="card">{page.facts(_about(run))}</div>'),
     ]
-    shown = [(key, title, text) for key, title, text in parts if text]
-    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title, _ in shown)
-    sections = "\n".join(
-        f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{title}</h2>\n{text}</section>'
-        for key, title, text in shown
-    )
     title = f"{'Feed' if is_feed else 'Training run'}: {history.about.get('path', run.name) if is_feed else run.name}"
-    tiles = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in _tiles(run))
+    thinned = any(len(chart.table.rows) < chart.table.total for chart in learning + times + feeds)
     body = f"""<header><h1>{escape(title)}</h1>{page.refreshing(refresh_s)}
 <p class="soft">{escape(_lead(run))}</p>
-<ul class="tiles">{tiles}</ul>
+{page.tiles(_tiles(run))}
 </header>
-<nav aria-label="Sections"><ul>{links}</ul></nav>
-<main>
-{sections}
-</main>
+{page.sections(parts)}
 <footer>Made by feedline {escape(__version__)} from {escape(str(history.path))} ({history.lines:,} lines). Charts: move
 the pointer over them, or focus one and use the arrow keys; drag, or press + and -, to zoom, Escape to see everything;
-the numbers are below each. {_ROWS if any(_is_thinned(chart) for chart in learning + times + feeds) else ""}Sizes,
+the numbers are below each. {_ROWS if thinned else ""}Sizes,
 padding, lengths and order are those of the worker that wrote the log.</footer>"""
     return page.document(title, body, refresh_s=refresh_s)
-
-
-def _findings(run: Run) -> str:
-    sentences = findings(run) or ["Nothing stands out."]
-    return f'<ul class="findings">{"".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)}</ul>'
-
-
-def _is_thinned(chart: Chart) -> bool:
-    return len(chart.table.rows) < chart.table.total
-
-
-def _sentence(text: str) -> str:
-    return f"<p>{escape(text)}</p>" if text else ""
-
-
-def _charts(charts: list[Chart], restarts: list[int]) -> str:
-    return f'<div class="charts">\n{"".join(figure(chart, restarts) for chart in charts)}</div>' if charts else ""
 
 
 def _read(history: History) -> str:
@@ -256,20 +229,14 @@ def _spent(run: Run) -> str:
         f'<li class="{kind}"><i></i> <span>{escape(name)}: {seconds:,.4g} s, {share:.1%}</span></li>'
         for kind, name, seconds, share in shares
     )
+    busy = run.history.transforming  # in threads that work beside all other parts
+    transformed = (
+        f'<p class="says">At the same time transforms (decoding) took {busy:,.4g} s of threads, '
+        f"{busy / whole:.0%} of the wall time: {busy / whole:,.2g} threads were busy with them.</p>"
+    )
     return (
         f'<div class="card"><h3>Wall time: {whole:,.4g} s</h3><div class="stack" aria-hidden="true">{bars}</div>'
-        f'<ul class="parts">{legend}</ul>{_transformed(run, whole)}</div>\n'
-    )
-
-
-def _transformed(run: Run, whole: float) -> str:
-    """Return a sentence on transforms, whose threads work beside all other parts."""
-    seconds = run.history.transforming
-    if not seconds:
-        return ""
-    return (
-        f'<p class="says">At the same time transforms (decoding) took {seconds:,.4g} s of threads, '
-        f"{seconds / whole:.0%} of the wall time: {seconds / whole:,.2g} threads were busy with them.</p>"
+        f'<ul class="parts">{legend}</ul>{transformed if busy else ""}</div>\n'
     )
 
 
@@ -298,7 +265,12 @@ def _checkpoints(run: Run) -> str:
     shown = saved[-MOST_CHECKPOINTS:]
     said = f"<p>{len(saved):,} were written; these are the last {len(shown)}:</p>" if len(shown) < len(saved) else ""
     rows = [
-        [f"{one.samples:,}", one.path, "" if one.time is None else _moment(one.time), _yes(run.is_kept(one))]
+        [
+            f"{one.samples:,}",
+            one.path,
+            "" if one.time is None else _moment(one.time),
+            "yes" if run.is_kept(one) else "no",
+        ]
         for one in reversed(shown)
     ]
     return said + page.table("Checkpoints", ("label samples", "folder", "written", "on disk"), rows)
@@ -307,10 +279,8 @@ def _checkpoints(run: Run) -> str:
 def _network(run: Run) -> str:
     if run.network is None:
         return ""
-    model = run.history.about.get("model", "the network")
-    return (
-        f'<div class="card">{page.picture(run.network, f"Graph of {model}: layers and what flows between them")}</div>'
-    )
+    says = f"Graph of {run.history.about.get('model', 'the network')}: layers and what flows between them"
+    return f'<div class="card">{page.picture(run.network, says)}</div>'
 
 
 def _about(run: Run) -> list[tuple[str, str]]:
@@ -343,7 +313,3 @@ def _about(run: Run) -> list[tuple[str, str]]:
 
 def _moment(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _yes(answer: bool) -> str:
-    return "yes" if answer else "no"

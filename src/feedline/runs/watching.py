@@ -16,7 +16,7 @@ from typing import NamedTuple
 from feedline.runs.charts import seconds_by_part
 from feedline.runs.folder import log_of
 from feedline.runs.history import History, LogEvent, ProgressLine, event_of, history_of
-from feedline.runs.log import LogReader
+from feedline.runs.log import RunLog
 
 _RECENT = 10  # spans at least, and a tenth of all
 _WAITING_SHARE = 0.1  # share of the time from which waiting for data limits a run
@@ -188,8 +188,7 @@ class RunWatch:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._log: Path | None = None
-        self._reader: LogReader[LogEvent | None] | None = None
+        self._log: RunLog[LogEvent | None] | None = None
         self._history: History | None = None
 
     def look(self, now: float) -> WatchedRun | None:
@@ -202,14 +201,12 @@ class RunWatch:
             DataError: a file that is no log, or several logs.
         """
         try:
-            if self._reader is None:
-                self._log = log_of(self.path)
-                self._reader = LogReader(self._log, event_of)
-            if self._reader.read_on():
-                assert self._log is not None
-                self._history = history_of(self._log, self._reader.log())
+            if self._log is None:
+                self._log = RunLog(log_of(self.path), event_of)
+            if self._log.read_on():
+                self._history = history_of(self._log)
         except FileNotFoundError:  # not yet, or removed
-            self._reader, self._history = None, None
+            self._log, self._history = None, None
         return None if self._history is None else WatchedRun(self._history, now)
 
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from feedline.graph.graph import Graph
 
-Importer = Callable[[Any, Any], "Graph | None"]
-
 # What each reads, and where it is. An importer returns None for a model of another kind; the next one is asked then.
-_IMPORTERS: dict[str, str | Importer] = {
+_IMPORTERS = {
     "a torch.nn.Module": "feedline.graph.importers:read_module",
     "an ONNX model or its file": "feedline.graph.importers:read_onnx",
     "a symbol of MXNet or its JSON": "feedline.networks.importers:read_symbol",
@@ -42,11 +39,9 @@ def graph_of(model: Any, inputs: Any = None) -> Graph:
         TypeError: a model of another type, or inputs for one whose shapes are known.
         ValueError: inputs that do not fit, or JSON that does not describe a symbol.
     """
-    for reads, importer in _IMPORTERS.items():
-        if isinstance(importer, str):
-            module, _, name = importer.partition(":")
-            importer = _IMPORTERS[reads] = getattr(importlib.import_module(module), name)
-        graph = importer(model, inputs)
+    for place in _IMPORTERS.values():
+        module, _, name = place.partition(":")
+        graph: Graph | None = getattr(importlib.import_module(module), name)(model, inputs)
         if graph is not None:
             return graph
     *others, last = _IMPORTERS

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,6 @@ from feedline.graph.graph import (
     Parameter,
     Path,
     Scope,
-    Shape,
     TensorType,
     output_operation,
     unique,
@@ -136,7 +136,8 @@ class _OnnxImporter:
         self.operations: list[Operation] = []
         self.parameters: dict[str, Parameter] = {}
         self.scopes: dict[Path, Scope] = {}
-        self._types = {v.name: _type_of(v.type) for v in (*graph.value_info, *graph.input, *graph.output)}
+        types = {v.name: _type_of(v.type) for v in (*graph.value_info, *graph.input, *graph.output)}
+        self._types = defaultdict(TensorType, types)  # unknown ones of others
         self._sources: dict[str, OutputReference] = {}
         self._keys: set[str] = set()
         self._values: dict[str, Any] = {}  # of small constants
@@ -170,29 +171,28 @@ class _OnnxImporter:
 
     def add(self, i: int, node: Any) -> None:
         """Node ``i``."""
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant":
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             for name in node.output:
                 if "value" in attributes:
                     self._remember(name, attributes["value"])
                 else:
                     self._values[name] = next(iter(attributes.values()), None)  # value_float, value_ints, …
-                self._hold(name, self._types.get(name, TensorType()), constant=True)
+                self._hold(name, self._types[name], constant=True)
             return
         given = [name for name in node.input if name]
         for name in given:
             if name not in self.parameters and name not in self._sources:
                 # Of a file that is not in order, or of what surrounds the body of a loop: nothing is known of it.
-                self._hold(name, self._types.get(name, TensorType()), constant=True)
-        outputs = tuple(self._types.get(name, TensorType()) for name in node.output if name)
+                self._hold(name, self._types[name], constant=True)
+        outputs = tuple(self._types[name] for name in node.output if name)
         taken = {name: node.input[i] for i, name in _SETTINGS.get(node.op_type, {}).items() if i < len(node.input)}
         weights = [name for name in given if name in self.parameters and name not in taken.values()]
         around = Around(
-            [self._types.get(name, TensorType()).shape for name in given],
+            [self._types[name].shape for name in given],
             [self.parameters[name].type.shape for name in weights],
             outputs[0].shape if outputs else None,
         )
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         told = {name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in attributes.items()}
         told |= {name: self._values[own] for name, own in taken.items() if own in self._values}
         key = self._key(node.name or f"{node.op_type}_{i}")
@@ -244,12 +244,9 @@ def _type_of(type_: Any) -> TensorType:
     tensor = type_.tensor_type
     if not type_.HasField("tensor_type"):
         return TensorType()
-    shape: Shape | None = tuple(_axis(i, dim) for i, dim in enumerate(tensor.shape.dim))
-    return TensorType(shape if tensor.HasField("shape") else None, _dtype(tensor.elem_type))
-
-
-def _axis(i: int, dim: Any) -> int | str:
-    return int(dim.dim_value) if dim.HasField("dim_value") else str(dim.dim_param or f"axis{i}")
+    dims = enumerate(tensor.shape.dim)
+    axes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"axis{i}" for i, dim in dims]
+    return TensorType(tuple(axes) if tensor.HasField("shape") else None, _dtype(tensor.elem_type))
 
 
 def _dtype(number: int) -> str:

@@ -10,15 +10,13 @@ import torch
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils import _pytree as pytree
 
-from feedline.graph.graph import Graph, Operation, OutputReference, Path, TensorType, output_operation
+from feedline.graph.graph import Graph, Operation, OutputReference, output_operation
 from feedline.graph.importers.torch_parts import OperationList, call_settings, layer_settings, type_of
 
 NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimension", "get_device")
 
 
-def from_export(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
-) -> Graph:
+def from_export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """Return the graph by `torch.export`; raises its exceptions."""
     program = torch.export.export(model, args, kwargs, strict=False)
     walk = _FxWalk(model, shaped=True)
@@ -27,15 +25,10 @@ def from_export(
             name = walk.held.first.get(spec.target)
             walk.held_by[spec.arg.name] = name or walk.held.constant(program.constants[spec.target], spec.target)
     walk.all(program.graph, _leaf_names(program.call_spec.out_spec))
-    return walk.graph("torch.export", notes)
+    return walk.graph("torch.export")
 
 
-def from_fx(
-    model: torch.nn.Module,
-    args: tuple[Any, ...] | None = None,
-    kwargs: dict[str, Any] | None = None,
-    notes: tuple[str, ...] = (),
-) -> Graph:
+def from_fx(model: torch.nn.Module, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> Graph:
     """Return the graph by `torch.fx`, with shapes if there are inputs; raises its exceptions."""
     traced = torch.fx.symbolic_trace(model)
     if args is not None:
@@ -48,7 +41,7 @@ def from_fx(
             ShapeProp(traced).propagate(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
     walk = _FxWalk(model, shaped=args is not None)
     walk.all(traced.graph)
-    return walk.graph("torch.fx", notes)
+    return walk.graph("torch.fx")
 
 
 def _leaf_names(tree: Any) -> list[str]:
@@ -62,7 +55,6 @@ class _FxWalk(OperationList):
 
     def __init__(self, model: torch.nn.Module, shaped: bool) -> None:
         super().__init__(model)
-        self.modules = dict(model.named_modules(remove_duplicate=False))
         self.shaped = shaped
         self._numbers: set[Any] = set()
         self.held_by: dict[str, str] = {}  # names of parameters by node
@@ -84,7 +76,8 @@ class _FxWalk(OperationList):
 
     def _placeholder(self, node: Any) -> None:
         if node.name not in self.held_by and (isinstance(_value(node), torch.Tensor) or _value(node) is None):
-            self._result(node, Operation(node.name, "input", str(node.target), "input", outputs=(_type(node),)))
+            outputs = (type_of(_value(node)),)
+            (self._sources[node],) = self.add(Operation(node.name, "input", str(node.target), "input", outputs=outputs))
 
     def _attribute(self, node: Any) -> None:
         name = self.held.first.get(str(node.target))
@@ -106,26 +99,23 @@ class _FxWalk(OperationList):
         if self._gives_numbers(node):
             self._numbers.add(node)
             return
-        given: list[OutputReference | str] = []
-        for child in _children(node):
-            if child.name in self.held_by:
-                given.append(self.held_by[child.name])
-            elif child in self._sources:
-                given.append(self._sources[child])
+        sources = [self.held_by.get(child.name) or self._sources.get(child) for child in _children(node)]
+        given = [source for source in sources if source is not None]
         kind, detail = _kind(node), ""
         settings = partial(call_settings, _function(node), kind, node.args, node.kwargs)
         is_layer = node.op == "call_module"
         if is_layer:
-            module = self.modules[node.target]
+            module = self.scopes.modules[node.target]
             settings = partial(layer_settings, module)
             kind, detail = type(module).__name__, module.extra_repr()
             given += [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
         value = _value(node)
-        outputs = [type_of(v) for v in value] if isinstance(value, (tuple, list)) and value else [_type(node)]
+        outputs = [type_of(v) for v in (value if isinstance(value, (tuple, list)) and value else [value])]
         equation = next((a for a in node.args if isinstance(a, str)), "")
-        path = self._path(node)
-        op = self.operation(node.name, kind, path, given, outputs, detail, equation, is_layer, settings=settings)
-        self._result(node, op)
+        path = self.scopes.path(str(key).removeprefix("L__self__") for key in node.meta.get("nn_module_stack", {}))
+        self._sources[node], *_ = self.call(
+            node.name, kind, path, given, outputs, detail, equation, is_layer, settings=settings
+        )
 
     def _gives_numbers(self, node: Any) -> bool:
         """Return whether the result is a size or a number, which makes no edge."""
@@ -159,13 +149,6 @@ class _FxWalk(OperationList):
                 seen.update(waiting)
         return tuple(sources), tuple(names)
 
-    def _result(self, node: Any, op: Operation) -> None:
-        self._sources[node], *_ = self.add(op)
-
-    def _path(self, node: Any) -> Path:
-        calls = [str(key).removeprefix("L__self__") for key in node.meta.get("nn_module_stack", {})]
-        return self.scopes.path(calls)
-
 
 def _children(node: Any) -> list[Any]:
     """Return the nodes among the arguments, in order, with repetitions."""
@@ -182,10 +165,6 @@ def _value(node: Any) -> Any:
 
 def _like(meta: Any) -> Any:
     return torch.empty(meta.shape, dtype=meta.dtype, device="meta") if hasattr(meta, "dtype") else meta
-
-
-def _type(node: Any) -> TensorType:
-    return type_of(_value(node))
 
 
 def _function(node: Any) -> Any:

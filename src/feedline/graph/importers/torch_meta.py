@@ -75,25 +75,20 @@ class TrueDevice:
 
     Args:
         device: device of the tensors that the twins stand for.
+
+    Attributes:
+        answers: answers by the torch function that asks.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._answers: dict[Any, Any] = {
+        self.answers: dict[Any, Any] = {
             torch.Tensor.device.__get__: device,
             torch.Tensor.is_meta.__get__: device.type == "meta",
             torch.Tensor.is_cpu.__get__: device.type == "cpu",
             torch.Tensor.is_cuda.__get__: device.type == "cuda",
             torch.Tensor.get_device: -1 if device.index is None else device.index,
         }
-
-    def knows(self, function: Any) -> bool:
-        """Return whether a torch function is a question that has an answer here."""
-        return function in self._answers
-
-    def answer(self, function: Any) -> Any:
-        """Return the answer to a question."""
-        return self._answers[function]
 
     @staticmethod
     def moved(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -17,6 +17,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,19 +64,21 @@ def _read(model: torch.nn.Module, inputs: Any) -> Graph:
                 return from_fx(model)
         except Exception as error:  # a module's code may fail in any way when traced
             notes.append(f"torch.fx: {_said(error)}")
-        return from_tree(model, (*notes, "the tree of modules, without edges and shapes: pass inputs"))
+        notes.append("the tree of modules, without edges and shapes: pass inputs")
+        return replace(from_tree(model), notes=tuple(notes))
     args, kwargs = arguments(model, inputs)
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         model = _made(model, args, kwargs)
     for name, read in (("a dry run", from_dry_run), ("torch.export", from_export), ("torch.fx", from_fx)):
         try:
             with _quietly(), _unchanged(model, runs=read is from_fx):
-                graph: Graph = read(model, args, kwargs, tuple(notes))
-            return graph
+                graph: Graph = read(model, args, kwargs)
+            return replace(graph, notes=tuple(notes)) if notes else graph
         except Exception as error:
             notes.append(f"{name}: {_said(error)}")
     with _told(model), _unchanged(model, runs=True), torch.no_grad():
-        return from_run(model, args, kwargs, (*notes, "one run on the inputs: other inputs may go other ways"))
+        notes.append("one run on the inputs: other inputs may go other ways")
+        return replace(from_run(model, args, kwargs), notes=tuple(notes))
 
 
 def _made(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.nn.Module:
@@ -149,14 +152,10 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
             container.extend(content) if isinstance(container, list) else container.update(content)
         with torch.no_grad():
             for tensor, value in tensors.items():
-                if _changed(tensor, value):
+                dense = tensor.layout is torch.strided and not tensor.is_quantized
+                # Only where it has to be: this invalidates what autograd has saved of the tensor.
+                if not dense or not torch.equal(tensor, value):
                     tensor.copy_(value)
-
-
-def _changed(tensor: Any, before: Any) -> bool:
-    """Return whether a tensor has to be restored, which invalidates what autograd has saved of it."""
-    dense = tensor.layout is torch.strided and not tensor.is_quantized
-    return not dense or not torch.equal(tensor, before)
 
 
 @contextlib.contextmanager

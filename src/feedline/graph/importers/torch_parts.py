@@ -14,18 +14,7 @@ from torch.fx.operator_schemas import get_signature_for_torch_op
 from torch.nn.parameter import is_lazy
 
 from feedline.graph.costs import activations, multiply_adds
-from feedline.graph.graph import (
-    Graph,
-    Operation,
-    OutputReference,
-    Parameter,
-    Path,
-    Scope,
-    Setting,
-    Shape,
-    TensorType,
-    unique,
-)
+from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Path, Scope, Setting, TensorType, unique
 from feedline.graph.op_families import family
 from feedline.graph.settings import HAVE_SETTINGS, Around, settings_of
 
@@ -126,11 +115,16 @@ class ModuleTensors:
 
 
 class Scopes:
-    """Scopes by path, from the calls of modules around an operation."""
+    """Scopes by path, from the calls of modules around an operation.
+
+    Attributes:
+        modules: modules by qualified name.
+        table: scopes so far.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._modules = dict(model.named_modules(remove_duplicate=False))
-        self._alone = _is_layer(model) and len(self._modules) - isinstance(model, torch.nn.MultiheadAttention) == 1
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self._alone = _is_layer(model) and len(self.modules) - isinstance(model, torch.nn.MultiheadAttention) == 1
         self.table: dict[Path, Scope] = {}
 
     def path(self, calls: Iterable[str]) -> Path:
@@ -141,15 +135,15 @@ class Scopes:
             name, _, number = call.partition("@")
             if not name:
                 if self._alone:
-                    path = (type(self._modules[""]).__name__,)  # a layer given as the whole network
-                    self.table.setdefault(path, self._scope(self._modules[""]))
+                    path = (type(self.modules[""]).__name__,)  # a layer given as the whole network
+                    self.table.setdefault(path, self._scope(self.modules[""]))
                 continue
             inside = bool(outer) and name.startswith(f"{outer}.")
             last = name[len(outer) + 1 :] if inside else name
             path = (*path, re.sub(r"[^\w.-]", "_", last) + (f"@{number}" if number else ""))
             outer = name
             if path not in self.table:
-                self.table[path] = self._scope(self._modules.get(name))
+                self.table[path] = self._scope(self.modules.get(name))
         return path
 
     @staticmethod
@@ -186,7 +180,7 @@ class OperationList:
         self._types.update(zip(outputs, op.outputs, strict=True))
         return outputs
 
-    def operation(
+    def call(
         self,
         key: str,
         kind: str,
@@ -198,14 +192,14 @@ class OperationList:
         layer: bool = False,
         allocates: bool = True,
         settings: Callable[[Around], tuple[Setting, ...]] = lambda _: (),
-    ) -> Operation:
-        """Return an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
+    ) -> list[OutputReference]:
+        """Add an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
         names = tuple(dict.fromkeys(g for g in given if isinstance(g, str)))
-        weights: list[Shape | None] = [self.held.table[name].type.shape for name in names]
+        weights = [self.held.table[name].type.shape for name in names]
         types = [self.held.table[g].type if isinstance(g, str) else self._types[g] for g in given]
         first = outputs[0].shape if outputs else None
         around = Around([t.shape for t in types], weights, first)
-        return Operation(
+        op = Operation(
             key=key,
             kind=kind,
             scope=scope,
@@ -217,8 +211,9 @@ class OperationList:
             detail=detail,
             settings=settings(around),
         )
+        return self.add(op)
 
-    def graph(self, importer: str, notes: tuple[str, ...]) -> Graph:
+    def graph(self, importer: str) -> Graph:
         """Return the graph, without operations on which no output depends, such as counters of batch normalisation.
 
         Without outputs, all operations are kept.
@@ -229,4 +224,4 @@ class OperationList:
             if op.key in needed or op.role == "input":
                 kept.append(op)
                 needed.update(source.key for source in op.inputs)
-        return Graph(tuple(reversed(kept)), self.held.table, self.scopes.table, importer, notes)
+        return Graph(tuple(reversed(kept)), self.held.table, self.scopes.table, importer)

@@ -34,23 +34,19 @@ class UnseenOperationError(RuntimeError):
     """A tensor came from code that torch functions do not report, such as a compiled one."""
 
 
-def from_dry_run(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
-) -> Graph:
+def from_dry_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """Return the graph of one run on tensors without data; raises the module's exceptions.
 
     Raises:
         UnseenOperationError: an operation used a tensor of unknown origin.
     """
     try:
-        return from_twins(model, args, kwargs, notes)
+        return from_twins(model, args, kwargs)
     except Exception:  # a module's code may fail in any way; if it is the module's fault, it fails again
-        return from_fakes(model, args, kwargs, notes)
+        return from_fakes(model, args, kwargs)
 
 
-def from_twins(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
-) -> Graph:
+def from_twins(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """Return the graph of a dry run on the device ``meta``, as `from_dry_run` does.
 
     Raises:
@@ -59,47 +55,22 @@ def from_twins(
     device = TrueDevice(device_of(model, args, kwargs))
     args, kwargs = pytree.tree_map_only(torch.Tensor, twin, (args, kwargs))
     with twins(model):
-        return _recorded(model, args, kwargs, dry=True, device=device).graph("a dry run", notes)
+        return _Record(model, dry=True, device=device).of_run(args, kwargs).graph("a dry run")
 
 
-def from_fakes(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
-) -> Graph:
+def from_fakes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """Return the graph of a dry run on torch's fake tensors, as `from_dry_run` does."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
-        return _recorded(model, args, kwargs, dry=True).graph("a dry run", notes)
+        return _Record(model, dry=True).of_run(args, kwargs).graph("a dry run")
 
 
-def from_run(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], notes: tuple[str, ...] = ()
-) -> Graph:
+def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """Return the graph of one run on data; raises the module's exceptions."""
-    return _recorded(model, args, kwargs).graph("a run", notes)
+    return _Record(model).of_run(args, kwargs).graph("a run")
 
 
-def _recorded(
-    model: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    dry: bool = False,
-    device: TrueDevice | None = None,
-) -> OperationList:
-    record = _Record(model, dry, device)
-    record.inputs(args, kwargs)
-    hooks = record.hooks()
-    try:
-        with record:
-            result = model(*args, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    record.outputs(result)
-    return record.made
-
-
-def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
+def from_tree(model: torch.nn.Module) -> Graph:
     """Return a graph without edges: modules that contain no others, or are of the library, in order of definition."""
     made = OperationList(model)
     done: set[str] = set()
@@ -114,20 +85,14 @@ def from_tree(model: torch.nn.Module, notes: tuple[str, ...]) -> Graph:
         path = made.scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
         own = [made.held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
         key, kind = f"n{len(made.operations)}", type(module).__name__
-        made.add(
-            made.operation(
-                *(key, kind, path, own, [TensorType()]),
-                layer=True,
-                settings=partial(layer_settings, module),
-            )
-        )
-    return made.graph("the module tree", notes)
+        made.call(key, kind, path, own, [TensorType()], layer=True, settings=partial(layer_settings, module))
+    return made.graph("the module tree")
 
 
 class _Record(TorchFunctionMode):
     """Recorder of all calls of torch functions that return tensors."""
 
-    def __init__(self, model: torch.nn.Module, dry: bool, device: TrueDevice | None) -> None:
+    def __init__(self, model: torch.nn.Module, dry: bool = False, device: TrueDevice | None = None) -> None:
         super().__init__()
         self.model, self.made, self._dry, self._device = model, OperationList(model), dry, device
         self._sources: dict[int, OutputReference] = {}
@@ -137,27 +102,31 @@ class _Record(TorchFunctionMode):
         self._count: Counter[str] = Counter()
         self._inside_opened = False
 
-    def hooks(self) -> list[Any]:
-        """Register hooks that track the running module; the caller removes them."""
+    def of_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperationList:
+        """Run the module, with hooks that track which one is running."""
+        self._inputs(args, kwargs)
         hooks = []
         for name, module in self.model.named_modules():
-            hooks.append(module.register_forward_pre_hook(self._entered(name)))
+            hooks.append(module.register_forward_pre_hook(partial(self._entered, name)))
             hooks.append(module.register_forward_hook(self._left, always_call=True))
-        return hooks
+        try:
+            with self:
+                result = self.model(*args, **kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._outputs(result)
+        return self.made
 
-    def _entered(self, name: str) -> Callable[..., None]:
-        def enter(*_: Any) -> None:
-            n = self._called[name]
-            self._called[name] += 1
-            self._calls.append(f"{name}@{n}" if n else name)
-
-        return enter
+    def _entered(self, name: str, *_: Any) -> None:
+        n = self._called[name]
+        self._called[name] += 1
+        self._calls.append(f"{name}@{n}" if n else name)
 
     def _left(self, *_: Any) -> None:
         self._calls.pop()
 
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Add the module's inputs."""
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = list(inspect.signature(self.model.forward).parameters)
         given = {**{names[i] if i < len(names) else str(i): arg for i, arg in enumerate(args)}, **kwargs}
         for path, tensor in pytree.tree_flatten_with_path(given)[0]:
@@ -166,10 +135,9 @@ class _Record(TorchFunctionMode):
                 name, types = f"{first}{rest}", (type_of(tensor),)
                 key = unique(re.sub(r"[^\w.@-]+", "_", name), [op.key for op in self.made.operations])
                 self._count[key] += 1  # operations of this kind get other keys
-                self._add(Operation(key, "input", name, "input", outputs=types), [tensor])
+                self._keep([tensor], self.made.add(Operation(key, "input", name, "input", outputs=types)))
 
-    def outputs(self, result: Any) -> None:
-        """Add the module's outputs."""
+    def _outputs(self, result: Any) -> None:
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
         for i, (path, tensor) in enumerate(pytree.tree_flatten_with_path(result)[0]):
@@ -182,8 +150,8 @@ class _Record(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._device is not None:
-            if self._device.knows(func):
-                return self._device.answer(func)
+            if func in self._device.answers:
+                return self._device.answers[func]
             args, kwargs = self._device.moved(args, kwargs)
         opened = _OPENED.get(func)
         if opened is not None and not self._inside_opened:
@@ -211,12 +179,9 @@ class _Record(TorchFunctionMode):
             new = not all(_shares(t, before) for t in tensors)
             key = f"{kind}_{self._count[kind]}" if self._count[kind] else kind
             self._count[kind] += 1
-            op = self.made.operation(
-                *(key, kind, path, given, outputs, "", detail),
-                allocates=new,
-                settings=partial(call_settings, func, kind, args, kwargs),
-            )
-            self._add(op, tensors)
+            settings = partial(call_settings, func, kind, args, kwargs)
+            made = self.made.call(key, kind, path, given, outputs, "", detail, allocates=new, settings=settings)
+            self._keep(tensors, made)
         return result
 
     def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -236,9 +201,9 @@ class _Record(TorchFunctionMode):
             raise UnseenOperationError(f"a tensor of {type_of(tensor)} comes from code that reports no torch function")
         return self.made.held.constant(tensor) if name is None else name
 
-    def _add(self, op: Operation, tensors: list[Any]) -> None:
+    def _keep(self, tensors: list[Any], sources: list[OutputReference]) -> None:
         self._kept += tensors
-        self._sources.update(zip(map(id, tensors), self.made.add(op), strict=True))
+        self._sources.update(zip(map(id, tensors), sources, strict=True))
 
 
 def _shares(tensor: Any, others: list[Any]) -> bool:

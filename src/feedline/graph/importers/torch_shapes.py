@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -40,6 +41,12 @@ def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], device
         return None
 
 
+def _expect(is_usual: object) -> None:
+    """Leave a call that is not the usual one to torch."""
+    if not is_usual:
+        raise TypeError("expected a usual call")
+
+
 def _is_plain(tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.is_contiguous()
 
@@ -48,199 +55,163 @@ def _made(like: Any, shape: Sequence[int]) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
 
 
+def _kind(tensor: Any) -> tuple[Any, Any]:
+    """Return what tensors that are computed with each other share."""
+    return tensor.dtype, tensor.device
+
+
 def _is_like(tensor: Any, input: Any, shape: Any) -> bool:
-    return tensor is None or (tuple(tensor.shape), tensor.dtype, tensor.device) == (
-        tuple(shape),
-        input.dtype,
-        input.device,
-    )
+    return tensor is None or (tensor.shape == shape and tensor.dtype == input.dtype and tensor.device == input.device)
 
 
-def _elementwise(input: Any, *_: Any, inplace: bool = False, **__: Any) -> torch.Tensor | None:
-    """Return a tensor of the input's layout; None if there are gaps in it."""
-    if inplace or not isinstance(input, torch.Tensor) or not input.is_floating_point() or not _is_dense(input):
-        return None
+def _elementwise(input: Any, *_: Any, inplace: bool = False, **__: Any) -> torch.Tensor:
+    """Return a tensor of the input's layout, which must have no gaps."""
+    _expect(not inplace and isinstance(input, torch.Tensor) and input.is_floating_point() and _is_dense(input))
     return torch.empty_strided(input.shape, input.stride(), dtype=input.dtype, device=input.device)
 
 
-def _unary(input: Any) -> torch.Tensor | None:
+def _unary(input: Any) -> torch.Tensor:
     return _elementwise(input)
 
 
-def _with_numbers(input: Any, *numbers: Any) -> torch.Tensor | None:
-    return _elementwise(input) if numbers and all(isinstance(n, (int, float)) for n in numbers) else None
+def _with_numbers(input: Any, *numbers: Any) -> torch.Tensor:
+    _expect(numbers and all(isinstance(n, (int, float)) for n in numbers))
+    return _elementwise(input)
 
 
-def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor | None:
-    if not training or not 0 <= p <= 1:
-        return None  # without training, the result is the input
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    _expect(training and 0 <= p <= 1)  # without training, the result is the input
     return _elementwise(input, inplace=inplace)
 
 
-def _softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor | None:
-    if dtype is not None or not isinstance(dim, int) or not -input.ndim <= dim < input.ndim:
-        return None
-    return _made(input, input.shape) if _is_plain(input) else None
+def _softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
+    _expect(dtype is None and isinstance(dim, int) and -input.ndim <= dim < input.ndim and _is_plain(input))
+    return _made(input, input.shape)
 
 
-def _binary(input: Any, other: Any, **others: Any) -> torch.Tensor | None:
-    if others:
-        return None
+def _binary(input: Any, other: Any) -> torch.Tensor:
     if isinstance(other, (int, float)):
         return _elementwise(input)
-    if not isinstance(other, torch.Tensor) or (other.dtype, other.device) != (input.dtype, input.device):
-        return None
+    _expect(isinstance(other, torch.Tensor) and other.dtype == input.dtype and other.device == input.device)
     if input.shape == other.shape and _is_dense(input) and _is_dense(other):
         return _elementwise(input)
-    if not _is_plain(input) or not _is_plain(other):
-        return None
-    shape = _broadcast(input.shape, other.shape)
-    return None if shape is None else _made(input, shape)
+    _expect(_is_plain(input) and _is_plain(other))
+    return _made(input, _broadcast(input.shape, other.shape))
 
 
-def _product(input: Any, other: Any) -> torch.Tensor | None:
-    if not input.is_floating_point() or (input.dtype, input.device) != (other.dtype, other.device):
-        return None
-    if min(input.ndim, other.ndim) < 2 or other.ndim not in (2, input.ndim) or input.shape[-1] != other.shape[-2]:
-        return None
-    around = _broadcast(input.shape[:-2], other.shape[:-2])
-    return None if around is None else _made(input, (*around, input.shape[-2], other.shape[-1]))
+def _product(input: Any, other: Any) -> torch.Tensor:
+    _expect(input.is_floating_point() and _kind(input) == _kind(other))
+    _expect(min(input.ndim, other.ndim) >= 2 and other.ndim in (2, input.ndim) and input.shape[-1] == other.shape[-2])
+    return _made(input, (*_broadcast(input.shape[:-2], other.shape[:-2]), input.shape[-2], other.shape[-1]))
 
 
-def _batched_product(input: Any, mat2: Any) -> torch.Tensor | None:
-    fits = input.ndim == mat2.ndim == 3 and input.shape[0] == mat2.shape[0]
-    return _product(input, mat2) if fits else None
+def _batched_product(input: Any, mat2: Any) -> torch.Tensor:
+    _expect(input.ndim == mat2.ndim == 3 and input.shape[0] == mat2.shape[0])
+    return _product(input, mat2)
 
 
-def _reduced(input: Any, dim: Any = None, keepdim: bool = False, **others: Any) -> torch.Tensor | None:
-    axes = (dim,) if isinstance(dim, int) else dim
-    if others or not _is_plain(input) or not input.numel() or (axes is not None and not axes):
-        return None
-    axes = range(input.ndim) if axes is None else axes
+def _reduced(input: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+    _expect(_is_plain(input) and input.numel())
+    axes = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     gone = {axis % input.ndim for axis in axes if -input.ndim <= axis < input.ndim}
-    if len(gone) != len(axes):
-        return None
+    _expect(len(gone) == len(axes) and (axes or dim is None))
     return _made(input, [1 if n in gone else size for n, size in enumerate(input.shape) if keepdim or n not in gone])
 
 
-def _stack(tensors: Any, dim: int = 0) -> torch.Tensor | None:
+def _stack(tensors: Any, dim: int = 0) -> torch.Tensor:
     parts = list(tensors)
     first = parts[0]
-    if not all(_is_plain(part) and _is_like(part, first, first.shape) for part in parts):
-        return None
-    if not -first.ndim - 1 <= dim <= first.ndim:
-        return None
+    _expect(all(_is_plain(part) and _is_like(part, first, first.shape) for part in parts))
+    _expect(-first.ndim - 1 <= dim <= first.ndim)
     dim %= first.ndim + 1
     return _made(first, (*first.shape[:dim], len(parts), *first.shape[dim:]))
 
 
-def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    if not _is_plain(input) or input.ndim < 3 or num_groups < 1 or input.shape[1] % num_groups:
-        return None
-    fits = all(_is_like(t, input, input.shape[1:2]) for t in (weight, bias))
-    return _made(input, input.shape) if fits and input.shape[2:].numel() > 1 else None
+def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> torch.Tensor:
+    _expect(_is_plain(input) and input.ndim >= 3 and num_groups >= 1 and input.shape[1] % num_groups == 0)
+    _expect(all(_is_like(t, input, input.shape[1:2]) for t in (weight, bias)) and input.shape[2:].numel() > 1)
+    return _made(input, input.shape)
 
 
-def _in_place(input: Any, other: Any, **others: Any) -> torch.Tensor | None:
-    made = _binary(input, other, **others)
+def _in_place(input: Any, other: Any) -> torch.Tensor:
     leaf = input.is_leaf and input.requires_grad and torch.is_grad_enabled()  # which torch refuses to change
-    return input if made is not None and made.shape == input.shape and not leaf else None
+    _expect(not leaf and _binary(input, other).shape == input.shape)
+    return input
 
 
-def _broadcast(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
+def _broadcast(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     pairs = list(itertools.zip_longest(reversed(one), reversed(other), fillvalue=1))
-    if any(n != m and 1 not in (n, m) for n, m in pairs):
-        return None
+    _expect(all(n == m or 1 in (n, m) for n, m in pairs))
     return tuple(m if n == 1 else n for n, m in reversed(pairs))
 
 
-def _linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
-    if not input.is_floating_point() or input.ndim < 2 or weight.ndim != 2:
-        return None
+def _linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    _expect(input.is_floating_point() and input.ndim >= 2 and weight.ndim == 2)
     out, into = weight.shape
-    if not _is_like(weight, input, (out, into)) or input.shape[-1] != into or not _is_like(bias, input, (out,)):
-        return None
+    _expect(_is_like(weight, input, (out, into)) and input.shape[-1] == into and _is_like(bias, input, (out,)))
     return _made(input, (*input.shape[:-1], out))
 
 
-def _convolution(rank: int) -> Rule:
-    def rule(
-        input: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> torch.Tensor | None:
-        if not _is_plain(input) or not weight.is_contiguous() or input.ndim != rank + 2 or weight.ndim != rank + 2:
-            return None
-        if input.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or isinstance(padding, str):
-            return None
-        if not _is_like(weight, input, weight.shape) or not _is_like(bias, input, weight.shape[:1]):
-            return None
-        sizes = _slid(input.shape[2:], weight.shape[2:], stride, padding, dilation)
-        return None if sizes is None else _made(input, (input.shape[0], weight.shape[0], *sizes))
-
-    return rule
+def _convolution(
+    rank: int,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> torch.Tensor:
+    _expect(_is_plain(input) and weight.is_contiguous() and input.ndim == weight.ndim == rank + 2)
+    _expect(input.shape[1] == weight.shape[1] * groups and weight.shape[0] % groups == 0)
+    _expect(_is_like(weight, input, weight.shape) and _is_like(bias, input, weight.shape[:1]))
+    sizes = _slid(input.shape[2:], weight.shape[2:], stride, padding, dilation)
+    return _made(input, (input.shape[0], weight.shape[0], *sizes))
 
 
-def _pooling(rank: int, dilates: bool) -> Rule:
-    def rule(input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, *odd: Any, **others: Any) -> Any:
-        dilation = others.pop("dilation", 1) if dilates else 1
-        if odd or any(others.get(name) for name in ("ceil_mode", "return_indices", "divisor_override")):
-            return None
-        if not _is_plain(input) or input.ndim != rank + 2:
-            return None
-        kernel = _all(kernel_size, rank)
-        if any(2 * p > k for p, k in zip(_all(padding, rank), kernel, strict=True)):
-            return None
-        sizes = _slid(input.shape[2:], kernel, kernel_size if stride in (None, ()) else stride, padding, dilation)
-        return None if sizes is None else _made(input, (*input.shape[:2], *sizes))
-
-    return rule
+def _pooling(
+    rank: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, *, dilation: Any = 1, **odd: Any
+) -> torch.Tensor:
+    _expect(not any(odd.get(name) for name in ("ceil_mode", "return_indices", "divisor_override")))
+    _expect(_is_plain(input) and input.ndim == rank + 2)
+    kernel = _all(kernel_size, rank)
+    _expect(all(2 * p <= k for p, k in zip(_all(padding, rank), kernel, strict=True)))
+    sizes = _slid(input.shape[2:], kernel, kernel_size if stride in (None, ()) else stride, padding, dilation)
+    return _made(input, (*input.shape[:2], *sizes))
 
 
-def _adaptive(rank: int) -> Rule:
-    def rule(input: Any, output_size: Any) -> torch.Tensor | None:
-        sizes = _all(output_size, rank)
-        if not _is_plain(input) or input.ndim != rank + 2 or not all(isinstance(n, int) and n > 0 for n in sizes):
-            return None
-        return _made(input, (*input.shape[:2], *sizes))
-
-    return rule
+def _adaptive(rank: int, input: Any, output_size: Any) -> torch.Tensor:
+    sizes = _all(output_size, rank)
+    _expect(_is_plain(input) and input.ndim == rank + 2 and all(isinstance(n, int) and n > 0 for n in sizes))
+    return _made(input, (*input.shape[:2], *sizes))
 
 
 def _all(value: Any, rank: int) -> tuple[int, ...]:
     """Return a value for each spatial axis; raise TypeError if there are not as many."""
     values = (value,) * rank if isinstance(value, int) else tuple(value)
     values = values * rank if len(values) == 1 else values
-    if len(values) != rank:
-        raise TypeError(f"expected {rank} values, got {value}")
+    _expect(len(values) == rank)
     return values
 
 
-def _slid(sizes: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> list[int] | None:
-    """Return the number of places of a kernel along each axis; None if an axis has none."""
+def _slid(sizes: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> list[int]:
+    """Return the number of places of a kernel along each axis, of which none may have none."""
+    _expect(not isinstance(padding, str))
     rank = len(kernel)
     steps = zip(sizes, kernel, *(_all(v, rank) for v in (stride, padding, dilation)), strict=True)
     found = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in steps if s > 0 and p >= 0 and d > 0]
-    return found if len(found) == rank and min(found) > 0 else None
+    _expect(len(found) == rank and min(found) > 0)
+    return found
 
 
-def _cat(tensors: Any, dim: int = 0) -> torch.Tensor | None:
+def _cat(tensors: Any, dim: int = 0) -> torch.Tensor:
     parts = list(tensors)
     first = parts[0]
-    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() and t.ndim == first.ndim for t in parts):
-        return None
-    if first.ndim == 4 and not all(t.is_contiguous() for t in parts):
-        return None  # channels may come last in the result, too
-    if not -first.ndim <= dim < first.ndim or any((t.dtype, t.device) != (first.dtype, first.device) for t in parts):
-        return None
+    _expect(all(isinstance(t, torch.Tensor) and t.is_floating_point() and t.ndim == first.ndim for t in parts))
+    _expect(first.ndim != 4 or all(t.is_contiguous() for t in parts))  # channels may come last in the result, too
+    _expect(-first.ndim <= dim < first.ndim and all(_kind(t) == _kind(first) for t in parts))
     dim %= first.ndim
-    rests = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in parts}
-    if len(rests) != 1:
-        return None
+    _expect(len({(*t.shape[:dim], *t.shape[dim + 1 :]) for t in parts}) == 1)
     return _made(first, (*first.shape[:dim], sum(t.shape[dim] for t in parts), *first.shape[dim + 1 :]))
 
 
@@ -252,32 +223,24 @@ def _batch_norm(
     bias: Any = None,
     training: bool = False,
     **_: Any,
-) -> torch.Tensor | None:
-    if training and input.shape.numel() <= input.shape[1]:
-        return None
-    fits = all(_is_like(t, input, input.shape[1:2]) for t in (running_mean, running_var, weight, bias))
-    return _made(input, input.shape) if fits and _is_plain(input) else None
+) -> torch.Tensor:
+    _expect(not training or input.shape.numel() > input.shape[1])
+    _expect(all(_is_like(t, input, input.shape[1:2]) for t in (running_mean, running_var, weight, bias)))
+    _expect(_is_plain(input))
+    return _made(input, input.shape)
 
 
 def _layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> torch.Tensor | None:
+) -> torch.Tensor:
     axes = input.shape[input.ndim - len(normalized_shape) :]
-    fits = tuple(axes) == tuple(normalized_shape) and all(_is_like(t, input, axes) for t in (weight, bias))
-    return _made(input, input.shape) if fits and input.is_floating_point() else None
+    _expect(tuple(axes) == tuple(normalized_shape) and all(_is_like(t, input, axes) for t in (weight, bias)))
+    _expect(input.is_floating_point())
+    return _made(input, input.shape)
 
 
-def _embedding(
-    input: Any,
-    weight: Any,
-    padding_idx: Any = None,
-    max_norm: Any = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> torch.Tensor | None:
-    if max_norm is not None or input.dtype not in (torch.int64, torch.int32) or weight.ndim != 2:
-        return None
+def _embedding(input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, **_: Any) -> torch.Tensor:
+    _expect(max_norm is None and input.dtype in _WHOLE and weight.ndim == 2)
     return _made(weight, (*input.shape, weight.shape[1]))
 
 
@@ -293,75 +256,57 @@ def _embedding_bag(
     per_sample_weights: Any = None,
     include_last_offset: bool = False,
     padding_idx: Any = None,
-) -> torch.Tensor | None:
-    whole = (torch.int64, torch.int32)
-    if max_norm is not None or input.dtype not in whole or weight.ndim != 2 or mode not in ("sum", "mean", "max"):
-        return None
-    if mode == "max" and (scale_grad_by_freq or sparse):
-        return None
-    if per_sample_weights is not None and (mode != "sum" or not _is_like(per_sample_weights, weight, input.shape)):
-        return None
+) -> torch.Tensor:
+    _expect(max_norm is None and input.dtype in _WHOLE and weight.ndim == 2 and mode in ("sum", "mean", "max"))
+    _expect(mode != "max" or not (scale_grad_by_freq or sparse))
+    _expect(per_sample_weights is None or (mode == "sum" and _is_like(per_sample_weights, weight, input.shape)))
     if input.ndim == 2 and offsets is None:
         bags = input.shape[0]
-    elif input.ndim == 1 and offsets is not None and offsets.ndim == 1 and offsets.dtype == input.dtype:
-        bags = offsets.shape[0] - bool(include_last_offset)
     else:
-        return None
-    return _made(weight, (bags, weight.shape[1])) if bags > 0 else None
+        _expect(input.ndim == 1 and offsets is not None and offsets.ndim == 1 and offsets.dtype == input.dtype)
+        bags = offsets.shape[0] - bool(include_last_offset)
+    _expect(bags > 0)
+    return _made(weight, (bags, weight.shape[1]))
 
 
-def _recurrence(states: int) -> Rule:
+def _recurrence(
+    states: int,
+    input: Any,
+    given: Any,
+    weights: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
     """Layers over padded sequences; with two states, the second is the cell's."""
-
-    def rule(
-        input: Any,
-        given: Any,
-        weights: Any,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[torch.Tensor, ...] | None:
-        before = [given] if states == 1 else list(given)
-        if isinstance(weights, torch.Tensor) or not all(_is_plain(tensor) for tensor in (input, *before, *weights)):
-            return None  # sequences that are packed, or odd
-        if input.ndim != 3 or len(before) != states or any(state.ndim != 3 for state in before):
-            return None
-        directions = 2 if bidirectional else 1
-        steps, batch = input.shape[batch_first], input.shape[1 - batch_first]
-        stacked, width = num_layers * directions, before[0].shape[2]
-        projected = states == 2 and width != before[1].shape[2]
-        if len(weights) != stacked * (2 + 2 * has_biases + projected):
-            return None
-        if any(tuple(state.shape[:2]) != (stacked, batch) for state in before) or not 0 <= dropout < 1:
-            return None
-        if weights[0].shape[1] != input.shape[2] or weights[1].shape[1] != width:
-            return None
-        if any((t.dtype, t.device) != (input.dtype, input.device) for t in (*before, *weights)) or not steps * batch:
-            return None
-        made = _made(input, (steps, batch, directions * width))
-        return (made.transpose(0, 1) if batch_first else made, *(_made(state, state.shape) for state in before))
-
-    return rule
+    before = [given] if states == 1 else list(given)
+    _expect(not isinstance(weights, torch.Tensor))  # as of sequences that are packed
+    _expect(all(_is_plain(tensor) for tensor in (input, *before, *weights)))
+    _expect(input.ndim == 3 and len(before) == states and all(state.ndim == 3 for state in before))
+    directions = 2 if bidirectional else 1
+    steps, batch = input.shape[batch_first], input.shape[1 - batch_first]
+    stacked, width = num_layers * directions, before[0].shape[2]
+    projected = states == 2 and width != before[1].shape[2]
+    _expect(len(weights) == stacked * (2 + 2 * has_biases + projected))
+    _expect(all(tuple(state.shape[:2]) == (stacked, batch) for state in before) and 0 <= dropout < 1)
+    _expect(weights[0].shape[1] == input.shape[2] and weights[1].shape[1] == width)
+    _expect(all(_kind(t) == _kind(input) for t in (*before, *weights)) and steps * batch)
+    made = _made(input, (steps, batch, directions * width))
+    return (made.transpose(0, 1) if batch_first else made, *(_made(state, state.shape) for state in before))
 
 
-def _recurrent_cell(states: int, gates: int) -> Rule:
-    def rule(input: Any, given: Any, inner: Any, outer: Any, *biases: Any) -> Result:
-        before = [given] if states == 1 else list(given)
-        if len(before) != states or not all(_is_plain(t) and t.ndim == 2 for t in (input, *before, inner, outer)):
-            return None
-        batch, width = before[0].shape
-        fits = input.shape[0] == batch and all(_is_like(state, input, (batch, width)) for state in before)
-        fits &= _is_like(inner, input, (gates * width, input.shape[1]))
-        fits &= _is_like(outer, input, (gates * width, width))
-        if not fits or not all(_is_like(bias, input, (gates * width,)) for bias in biases):
-            return None
-        made = tuple(_made(input, (batch, width)) for _ in before)
-        return made if states > 1 else made[0]
-
-    return rule
+def _recurrent_cell(states: int, gates: int, input: Any, given: Any, inner: Any, outer: Any, *biases: Any) -> Result:
+    before = [given] if states == 1 else list(given)
+    _expect(len(before) == states and all(_is_plain(t) and t.ndim == 2 for t in (input, *before, inner, outer)))
+    batch, width = before[0].shape
+    _expect(input.shape[0] == batch and all(_is_like(state, input, (batch, width)) for state in before))
+    _expect(_is_like(inner, input, (gates * width, input.shape[1])) and _is_like(outer, input, (gates * width, width)))
+    _expect(all(_is_like(bias, input, (gates * width,)) for bias in biases))
+    made = tuple(_made(input, (batch, width)) for _ in before)
+    return made if states > 1 else made[0]
 
 
 def _attention(
@@ -375,22 +320,18 @@ def _attention(
     enable_gqa: bool = False,
     *,
     device: torch.device,
-) -> torch.Tensor | None:
+) -> torch.Tensor:
     """With dropout, a CPU computes it in steps, the last of them a product; else the result has the query's layout."""
-    if enable_gqa or not 0 <= dropout_p < 1 or not all(t.ndim == 4 for t in (query, key, value)):
-        return None
-    width = query.shape[3]
-    fits = key.shape[:2] == value.shape[:2] == query.shape[:2] and key.shape[2] == value.shape[2]
-    same = all((t.dtype, t.device) == (query.dtype, query.device) for t in (key, value))
-    if not fits or not same or key.shape[3] != width or value.shape[3] != width or not query.is_floating_point():
-        return None
+    _expect(not enable_gqa and 0 <= dropout_p < 1 and all(t.ndim == 4 for t in (query, key, value)))
+    _expect(key.shape[:2] == value.shape[:2] == query.shape[:2] and key.shape[2] == value.shape[2])
+    _expect(_kind(key) == _kind(value) == _kind(query) and query.is_floating_point())
+    _expect(key.shape[3] == value.shape[3] == query.shape[3])
     if is_causal or attn_mask is not None:
-        if device.type != "cpu" or (is_causal and attn_mask is not None):
-            return None
-        if attn_mask is not None and not _is_mask(attn_mask, query, key):
-            return None
+        _expect(device.type == "cpu" and not (is_causal and attn_mask is not None))
+        _expect(attn_mask is None or _is_mask(attn_mask, query, key))
     if dropout_p > 0:
-        return _made(query, query.shape) if device.type == "cpu" else None
+        _expect(device.type == "cpu")
+        return _made(query, query.shape)
     return _elementwise(query)
 
 
@@ -408,6 +349,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return all(step == width for (step, _), width in zip(steps, widths, strict=False))
 
 
+_WHOLE = (torch.int64, torch.int32)
 _BOTH = (torch, torch.Tensor)
 _UNARY = (*("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "square", "neg", "abs", "sin", "cos", "erf"),)
 _ACTIVATIONS = (
@@ -420,20 +362,20 @@ _RULES: dict[Any, Rule] = {
     functional.embedding: _embedding,
     functional.embedding_bag: _embedding_bag,
     functional.scaled_dot_product_attention: _attention,
-    torch.lstm: _recurrence(2),
-    **dict.fromkeys((torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrence(1)),
-    torch.lstm_cell: _recurrent_cell(2, 4),
-    torch.gru_cell: _recurrent_cell(1, 3),
-    **dict.fromkeys((torch.rnn_tanh_cell, torch.rnn_relu_cell), _recurrent_cell(1, 1)),
-    functional.conv1d: _convolution(1),
-    functional.conv2d: _convolution(2),
-    functional.conv3d: _convolution(3),
-    functional.max_pool1d: _pooling(1, True),
-    functional.max_pool2d: _pooling(2, True),
-    functional.avg_pool2d: _pooling(2, False),
-    functional.adaptive_avg_pool1d: _adaptive(1),
-    functional.adaptive_avg_pool2d: _adaptive(2),
-    functional.adaptive_avg_pool3d: _adaptive(3),
+    torch.lstm: partial(_recurrence, 2),
+    **dict.fromkeys((torch.gru, torch.rnn_tanh, torch.rnn_relu), partial(_recurrence, 1)),
+    torch.lstm_cell: partial(_recurrent_cell, 2, 4),
+    torch.gru_cell: partial(_recurrent_cell, 1, 3),
+    **dict.fromkeys((torch.rnn_tanh_cell, torch.rnn_relu_cell), partial(_recurrent_cell, 1, 1)),
+    functional.conv1d: partial(_convolution, 1),
+    functional.conv2d: partial(_convolution, 2),
+    functional.conv3d: partial(_convolution, 3),
+    functional.max_pool1d: partial(_pooling, 1),
+    functional.max_pool2d: partial(_pooling, 2),
+    functional.avg_pool2d: partial(_pooling, 2),
+    functional.adaptive_avg_pool1d: partial(_adaptive, 1),
+    functional.adaptive_avg_pool2d: partial(_adaptive, 2),
+    functional.adaptive_avg_pool3d: partial(_adaptive, 3),
     functional.group_norm: _group_norm,
     functional.dropout: _dropout,
     functional.softmax: _softmax,
