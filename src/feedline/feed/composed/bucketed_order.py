@@ -14,11 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import _native
 from feedline.errors import StateError
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
-from feedline.feed.timeline.feedline import permutation
-from feedline.feed.timeline.plan import InParts, ended
+from feedline.feed.timeline.plan import InParts, ended, permuted
 
 Ints = NDArray[np.int64]
 
@@ -146,8 +144,6 @@ class BucketedOrder(Timeline, InParts):
 class _BucketedWindow(WindowPlan):
     """A window, laid out in batches when it is first looked into."""
 
-    __slots__ = ("_laid", "_order", "inner")
-
     def __init__(self, order: BucketedOrder, inner: WindowPlan) -> None:
         self.inner, self._order = inner, order
         self._laid: tuple[NDArray[np.uint32], Ints, list[int], Callable[[], Ints] | None] | None = None
@@ -159,7 +155,6 @@ class _BucketedWindow(WindowPlan):
             starts=inner.starts,
             first=inner.first,
             last=inner.last,
-            make_cut=lambda: lambda a, b: None,
         )
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
@@ -181,14 +176,14 @@ class _BucketedWindow(WindowPlan):
         if self._laid is None:
             order = self._order
             whole = order.inner.segment(self.inner, 0, self.inner.count)
-            permuted = None
+            shuffled = None
             if order.shuffle:
-                key = _native.hash_key([order.seed, self.sweep, BATCHES, self.number])
 
-                def permuted(batches: int) -> Ints:
-                    return np.asarray(permutation(key, batches)(0, batches), np.int64)
+                def shuffled(batches: int) -> Ints:
+                    cut = permuted(order, batches, self.sweep, BATCHES, self.number)
+                    return np.asarray(cut(0, batches), np.int64)
 
-            which, ends = order.buckets.batches(order.lengths(whole.ordinals), permuted)
+            which, ends = order.buckets.batches(order.lengths(whole.ordinals), shuffled)
             sweeps = None if whole.sweeps is None else lambda: whole.own_sweeps()[which]
             self._laid = whole.place[which], whole.index[which], ends.tolist(), sweeps
         return self._laid
