@@ -70,12 +70,12 @@ class Encoder:
     """Encodes trees as messages.
 
     Args:
-        arena: memory for large buffers; None: they go into the pickle, or stay apart (`parts`).
+        arena: memory for large buffers, for `encode`; None: they stay apart, see `parts`.
         fallback: class of picklers for what pickle cannot do; None: that is an error.
     """
 
     def __init__(self, arena: Arena | None, *, fallback: Any = None) -> None:
-        self._arena, self._apart, self._fallback = arena, arena is not None, fallback
+        self._arena, self._fallback = arena, fallback
         self._table: dict[Any, Callable[[Any], Any]] = {np.ndarray: self._array}
         self._torch = False
         self._buffers: list[Any] = []
@@ -90,7 +90,7 @@ class Encoder:
         """
         text, buffers = self._pickled(tree)
         total = len(text)
-        if self._arena is None or (not buffers and total <= 16 * INLINE_BYTES):
+        if not buffers and total <= 16 * INLINE_BYTES:
             return [], text, total
         return self._place(buffers, text, total)
 
@@ -100,7 +100,6 @@ class Encoder:
         Raises:
             Exception: pickling failed.
         """
-        self._apart = True
         text, buffers = self._pickled(tree)
         # Others may be read-only, or not C-contiguous.
         buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in buffers]
@@ -121,7 +120,7 @@ class Encoder:
         buffers: list[Array] = []
         self._buffers = buffers
         stream = io.BytesIO()
-        pickler = kind(stream, 5, buffer_callback=self._buffer if self._apart else None)
+        pickler = kind(stream, 5, buffer_callback=self._buffer)
         # A private table, since others may add to the global one at any time.
         known = copyreg.dispatch_table if kind is pickle.Pickler else dict(kind.dispatch_table)
         pickler.dispatch_table = known | self._table
@@ -136,7 +135,7 @@ class Encoder:
         shape, strides = array.shape, None
         if not array.flags.c_contiguous:
             array, strides = _dense(array)
-        if not self._apart or array.nbytes <= INLINE_BYTES:
+        if array.nbytes <= INLINE_BYTES:
             return np.ndarray, (shape, array.dtype.str, bytearray(array.tobytes()), 0, strides)
         self._reduced = array
         return np.ndarray, (shape, array.dtype.str, _MARK, 0, strides)

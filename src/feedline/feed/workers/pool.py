@@ -17,11 +17,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
-from feedline.feed.workers.results import Outcome, PoolStats, WorkerStats
+from feedline.feed.workers.results import Outcome, WorkerStats
 
 if TYPE_CHECKING:
     from feedline.feed.workers.process_pool import ProcessPool
@@ -30,10 +29,7 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What workers run. Pickled once for each worker process; shared by threads.
-
-    A task may also define ``seconds() -> dict[str, float]``: seconds by stage since it started, summed in `Pool.stats`.
-    """
+    """What workers run. Pickled once for each worker process; shared by threads."""
 
     def start(self, worker: int, workers: int) -> None:
         """Called once in every worker before its first unit. If it raises, every unit of that worker raises the
@@ -53,7 +49,6 @@ class Pool:
         method: start method for processes: its name, a multiprocessing context, or None for multiprocessing's default.
         depth: approximate number of units in flight per worker; sets how long unused memory is kept.
         timeout_s: seconds without any result after which `result` raises; 0: never.
-        shared_memory: whether large results travel in shared memory rather than through a socket.
         budget_bytes: with Ray: bytes of results that may wait to be taken; None: 256 MiB.
 
     Attributes:
@@ -75,7 +70,6 @@ class Pool:
         method: Any = None,
         depth: int = 2,
         timeout_s: float = 0.0,
-        shared_memory: bool = True,
         budget_bytes: int | None = None,
     ) -> None:
         if workers < 1:
@@ -105,7 +99,7 @@ class Pool:
         else:
             from feedline.feed.workers.process_pool import ProcessPool
 
-            self.backend = ProcessPool(task, workers, method, max(depth, 1), shared_memory)
+            self.backend = ProcessPool(task, workers, method, max(depth, 1))
         self._end = weakref.finalize(self, self.backend.close)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:
@@ -124,7 +118,7 @@ class Pool:
     @property
     def pids(self) -> list[int]:
         """Process ids, by worker."""
-        return self.backend.pids
+        return list(self.backend.pids)
 
     @property
     def figures(self) -> list[WorkerStats]:
@@ -213,13 +207,8 @@ class Pool:
         if self._closed or os.getpid() != self._pid:
             return
         with SigintDeferred():  # an exception raised in a finaliser is lost, and could leave a lock held
-            if at_rest(self._lock) and self.backend.at_rest():
+            if at_rest(self._lock) and at_rest(self.backend.lock):
                 self._settle()
-
-    def stats(self) -> PoolStats:
-        """Return counts and times so far."""
-        workers = [replace(f, pid=pid) for f, pid in zip(self.backend.figures, self.backend.pids, strict=False)]
-        return PoolStats(workers or list(self.backend.figures), self.backend.restarts, self.backend.stages)
 
     def close(self) -> None:
         """Shut the workers down and discard untaken results; running units get a few seconds to finish. Idempotent."""

@@ -32,10 +32,10 @@ import numpy as np
 
 from feedline.concurrency.threads import NamedThread, begin
 from feedline.errors import WorkerError
-from feedline.feed.workers.interrupts import SigintDeferred, at_rest
+from feedline.feed.workers.interrupts import SigintDeferred
 from feedline.feed.workers.message import decode
 from feedline.feed.workers.ray_actor import RayOptions, RayWorker, UnitAnswer, Whereabouts
-from feedline.feed.workers.results import Failed, Outcome, WorkerStats
+from feedline.feed.workers.results import Failed, Outcome, WorkerStats, short
 from feedline.interop import ray_session
 from feedline.interop.private_ray import START_S, NotStartedError
 from feedline.interop.ray_session import RaySession
@@ -78,7 +78,6 @@ class _Member:
         self.at = Whereabouts(0, "")
         self.greeting: Any = None  # says that it runs
         self.calls: deque[_Interval] = deque()
-        self.stages: dict[str, float] = {}
 
 
 class _RayShared:
@@ -108,10 +107,8 @@ class _RayShared:
         self.open, self.full = True, False
         self.broken: WorkerError | None = None
         self.closed, self.deadline_s = False, 0.0
-        self.restarts = 0
         self.pids = [0] * workers
         self.figures = [WorkerStats(index=i) for i in range(workers)]
-        self.stages: dict[str, float] = {}
 
     def release(self, nbytes: int) -> None:
         """Note that a result has been taken, or dropped."""
@@ -136,13 +133,10 @@ class _RayShared:
             self.came.notify_all()
 
 
-class RayOutcome:
+class RayOutcome(Outcome):
     """A result in Ray's memory."""
 
-    __slots__ = ("_answer", "_counted", "_shared", "why")
-
     def __init__(self, answer: UnitAnswer, shared: _RayShared) -> None:
-        self.why: BaseException | None = None
         self._answer, self._shared, self._counted = answer, shared, True
         shared.waiting += answer.nbytes
 
@@ -166,11 +160,19 @@ class RayPool:
         task: object sent to every worker.
         workers: number of workers.
         budget_bytes: bytes of results that may wait.
+
+    Attributes:
+        lock: a finaliser calls `cancel` only while nobody holds it.
+        outcomes: finished units that have not been collected.
+        figures: counts and times, by worker.
+        pids: process ids, by worker; 0: it has not started yet. They may be of other machines.
     """
 
     def __init__(self, task: Any, workers: int, budget_bytes: int | None) -> None:
         self._task, self._pid = task, os.getpid()
-        self._shared = _RayShared(workers, BUDGET_BYTES if budget_bytes is None else budget_bytes)
+        self._shared = shared = _RayShared(workers, BUDGET_BYTES if budget_bytes is None else budget_bytes)
+        self.lock, self.outcomes = shared.lock, shared.outcomes
+        self.figures, self.pids = shared.figures, shared.pids
         self._thread: NamedThread | None = None
 
     def start(self) -> None:
@@ -192,31 +194,6 @@ class RayPool:
         self._thread = begin("ray", _Dispatcher(self._shared, session, parcel).run)
 
     # ---- called by Pool --------------------------------------------------------------------------------
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids, by worker; 0: it has not started yet. They may be of other machines."""
-        return list(self._shared.pids)
-
-    @property
-    def figures(self) -> list[WorkerStats]:
-        """Counts and times, by worker."""
-        return self._shared.figures
-
-    @property
-    def restarts(self) -> int:
-        """Times a worker died and was replaced."""
-        return self._shared.restarts
-
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds by stage, summed over all workers."""
-        return dict(self._shared.stages)
-
-    @property
-    def outcomes(self) -> deque[tuple[int, Outcome]]:
-        """Finished units that have not been collected."""
-        return self._shared.outcomes
 
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
         """Queue a unit; never blocks."""
@@ -251,10 +228,6 @@ class RayPool:
         with shared.lock:
             for ticket in tickets:
                 shared.wanted.pop(ticket, None)
-
-    def at_rest(self) -> bool:
-        """Return whether `cancel` would neither block nor interrupt another call; for finalisers."""
-        return at_rest(self._shared.lock)
 
     def close(self, grace_s: float = 5.0) -> None:
         """Stop the workers: idle ones at once, busy ones after their interval or ``grace_s`` seconds.
@@ -456,19 +429,11 @@ class _Dispatcher:
                 figures.bytes += answer.nbytes
                 self._mean_s += (answer.seconds - self._mean_s) * (0.2 if self._mean_s else 1.0)
                 self._largest = max(self._largest, answer.nbytes)
-                if answer.stages is not None:
-                    self._add_stages(member, answer.stages)
                 if answer.failed:
                     shared.settle(ticket, Failed(pickle.loads(answer.text)))
                 else:
                     shared.settle(ticket, RayOutcome(answer, shared))
             shared.came.notify_all()
-
-    def _add_stages(self, member: _Member, stages: dict[str, float]) -> None:
-        total = self._shared.stages
-        for name, seconds in stages.items():
-            total[name] = total.get(name, 0.0) + seconds - member.stages.get(name, 0.0)
-        member.stages = stages
 
     # ---- dead actors -----------------------------------------------------------------------------------
 
@@ -476,7 +441,7 @@ class _Dispatcher:
         """Start an actor; Ray says when it runs."""
         options = RayOptions(member.index, self._shared.workers, self._path, self._folder)
         member.lives += 1
-        member.ready, member.stages = False, {}
+        member.ready = False
         member.actor = self._class.remote(self._parcel, options)
         member.greeting = future = member.actor.whereabouts.remote().future()
         self._listen(member, future)
@@ -500,7 +465,7 @@ class _Dispatcher:
                     continue
                 pending.deaths += 1
                 if pending.deaths >= 2:
-                    fault = self._error(member, f"twice while it ran unit {_short(pending.unit)}", error)
+                    fault = self._error(member, f"twice while it ran unit {short(pending.unit)}", error)
                     fault.unit = pending.unit
                     shared.settle(ticket, Failed(fault))
             tickets = sorted(ticket for call in calls for ticket in call.tickets)
@@ -514,7 +479,6 @@ class _Dispatcher:
             words = f"the last of {self._deaths_in_row} workers in a row that died without finishing a unit"
             shared.fail_all(self._error(member, words, error))
             return
-        shared.restarts += 1
         shared.figures[member.index].restarts += 1
         self._begin(member)
 
@@ -546,11 +510,6 @@ class _Dispatcher:
             member.actor = None
             member.calls.clear()
         self._parcel = None
-
-
-def _short(unit: Any) -> str:
-    text = repr(unit)
-    return text if len(text) <= 200 else text[:200] + "..."
 
 
 _pools: weakref.WeakSet[RayPool] = weakref.WeakSet()

@@ -20,7 +20,6 @@ from queue import SimpleQueue
 from typing import Any
 
 from feedline.concurrency.threads import NamedThread
-from feedline.feed.workers.interrupts import at_rest
 from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerStats
 
 
@@ -64,34 +63,23 @@ class ThreadPool:
 
     Attributes:
         threads: all of them, idle or not.
+        lock: a finaliser calls `cancel` only while nobody holds it.
+        outcomes: finished units that have not been collected.
+        figures: counts and times, by thread.
+        pids: this process, once for each thread.
     """
 
-    restarts = 0
-
     def __init__(self, task: Any, workers: int) -> None:
-        self._shared, self._pid = _Shared(task, workers), os.getpid()
+        shared = _Shared(task, workers)
+        self._shared, self._pid = shared, os.getpid()
+        self.lock, self.outcomes, self.figures = shared.lock, shared.outcomes, shared.figures
+        self.pids = [self._pid] * workers
         self.threads = [NamedThread(f"worker-{i}", functools.partial(_work, self._shared, i)) for i in range(workers)]
 
     def start(self) -> None:
         """Start the threads."""
         for thread in self.threads:
             thread.start()
-
-    @property
-    def pids(self) -> list[int]:
-        """This process, once for each thread."""
-        return [os.getpid()] * self._shared.workers
-
-    @property
-    def figures(self) -> list[WorkerStats]:
-        """Counts and times, by thread."""
-        return self._shared.figures
-
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds by stage."""
-        seconds = getattr(self._shared.task, "seconds", None)
-        return dict(seconds()) if seconds is not None else {}
 
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
         """Queue a unit."""
@@ -100,11 +88,6 @@ class ThreadPool:
             shared.wanted.add(ticket)
             (shared.queue if worker is None else shared.own[worker]).append((ticket, unit))
             shared.wake(worker)
-
-    @property
-    def outcomes(self) -> deque[tuple[int, Outcome]]:
-        """Finished units that have not been collected."""
-        return self._shared.outcomes
 
     def poll(self, timeout_s: float | None) -> bool:
         """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
@@ -119,10 +102,6 @@ class ThreadPool:
         shared = self._shared
         with shared.lock:
             shared.wanted.difference_update(tickets)
-
-    def at_rest(self) -> bool:
-        """Return whether `cancel` would neither block nor interrupt another call; for finalisers."""
-        return at_rest(self._shared.lock)
 
     def close(self, grace_s: float = 5.0) -> None:
         """Let the threads exit after their current units, and wait up to ``grace_s`` seconds for that.
@@ -142,9 +121,6 @@ class ThreadPool:
         for thread in self.threads:
             if thread.ident is not None:
                 thread.join(max(deadline_s - time.monotonic(), 0.0))
-
-    def abandon(self) -> None:
-        """Do nothing: a forked child has none of the threads."""
 
 
 def _work(shared: _Shared, index: int) -> None:

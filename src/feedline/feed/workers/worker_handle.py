@@ -37,7 +37,6 @@ class Terms(NamedTuple):
     parcel: process.Parcel
     workers: int
     depth: int
-    shared_memory: bool
     queue: UnitQueue
 
 
@@ -53,7 +52,6 @@ class WorkerHandle:
         backlog: unsent records of units pinned to this worker.
         ready: whether it has started the task.
         gone: whether it is dead and `end` has run; its descriptors are closed then.
-        stages: seconds by stage, as last reported.
         exitcode, tail: exit code, and the last lines of its stderr; set once it is gone.
 
     Raises:
@@ -64,7 +62,6 @@ class WorkerHandle:
         self.index, self._workers = index, terms.workers
         self.backlog: deque[Record] = deque()
         self.ready = self.gone = False
-        self.stages: dict[str, float] = {}
         self.exitcode, self.tail = 0, ""
         self._segments: dict[int, SharedSegment] = {}
         self._partial: list[bytes] = []
@@ -200,7 +197,6 @@ class WorkerHandle:
                 workers=terms.workers,
                 parent=os.getpid(),
                 depth=terms.depth,
-                shared_memory=terms.shared_memory,
                 foreign=foreign,
             )
             self._child = start.launch(terms.context, (end, terms.parcel, options))
@@ -225,8 +221,6 @@ class WorkerHandle:
             raise limits.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         for (number, size), fd in zip(said.fresh, fds, strict=True):
             self._segments[number] = SharedSegment(number, fd, size, self._control.mapping, FLAGS)
-        if said.stages is not None:
-            self.stages = said.stages
         segments = {number: self._segments[number] for number in said.segments}
         for number in said.segments:
             if number >= memory.SEGMENTS:

@@ -69,7 +69,6 @@ class Options(NamedTuple):
     workers: int
     parent: int
     depth: int
-    shared_memory: bool
     foreign: tuple[int, ...]  # descriptors of the parent that a forked worker closes
 
 
@@ -79,7 +78,6 @@ class WorkerMessage(NamedTuple):
     kind: int
     ticket: int = -1
     seconds: float = 0.0
-    stages: dict[str, float] | None = None
     fresh: list[tuple[int, int]] = []  # noqa: RUF012  # never changed
     retired: list[int] = []  # noqa: RUF012
     segments: list[int] = []  # noqa: RUF012
@@ -111,28 +109,17 @@ def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     # A forked worker may have another sys.stderr, and handlers that the parent installed over faulthandler's.
     faulthandler.disable()
     faulthandler.enable(2)
-    arena = None
-    if options.shared_memory:
-        arena = Arena(control.flags, _PATIENCE_UNITS * options.depth)
-        message.set_arena(arena)
-    _Worker(channel, control, arena=arena, options=options, records=records, store=store).run(parcel)
+    _Worker(channel, control, options, records, store).run(parcel)
     sys.stderr.flush()
 
 
 class _Worker:
-    def __init__(
-        self,
-        channel: socket.socket,
-        control: Control,
-        *,
-        arena: Arena | None,
-        options: Options,
-        records: int,
-        store: int,
-    ) -> None:
-        self._channel, self._control, self._arena, self._options = channel, control, arena, options
+    def __init__(self, channel: socket.socket, control: Control, options: Options, records: int, store: int) -> None:
+        self._channel, self._control, self._options = channel, control, options
         self._records, self._store = records, store
-        self._encoder = message.Encoder(arena)
+        self._arena = Arena(control.flags, _PATIENCE_UNITS * options.depth)
+        message.set_arena(self._arena)
+        self._encoder = message.Encoder(self._arena)
         self._where = f"in DataLoader worker process {options.worker}"
         channel.setblocking(True)
         self._poller = select.epoll()
@@ -152,7 +139,6 @@ class _Worker:
             # As in torch, the units fail, so that the error is raised where results are requested.
             broken = Failure(error, self._where)
         del parcel
-        stages = getattr(task, "seconds", None)
         if not self._send(WorkerMessage(READY), []):
             return
         while (record := self._next()) is not None:
@@ -160,53 +146,40 @@ class _Worker:
             if text is None:
                 continue
             self._control.running = ticket
-            began = time.perf_counter()
-            sent = self._unit(task, ticket, text, broken=broken, stages=stages, began=began)
+            sent = self._send(*self._unit(task, ticket, text, broken))
             self._control.running = None
             if not sent:
                 return
 
-    def _unit(self, task: Any, ticket: int, text: bytes, *, broken: Failure | None, stages: Any, began: float) -> bool:
-        """Run one unit and send its result or failure; return False if the parent has closed the channel."""
-        arena = self._arena
-        fds: list[int] = []
-        try:
-            if broken is None:
-                say, fds = self._result(task.run(pickle.loads(text)), ticket, stages, began)
-            else:
-                say = self._failure(broken, ticket, began)
-        except Exception as error:
-            say = self._failure(Failure(error, self._where), ticket, began)
-            # Its frames reference what the unit created, partly in memory that is reclaimed now.
-            error.__traceback__ = None
-            if arena is not None:
-                arena.drop()
-        return self._send(say, fds)
+    def _unit(self, task: Any, ticket: int, text: bytes, broken: Failure | None) -> tuple[WorkerMessage, list[int]]:
+        """Run one unit; return its result or failure, and the descriptors to send with it."""
+        began = time.perf_counter()
+        failure = broken
+        if failure is None:
+            try:
+                return self._result(task.run(pickle.loads(text)), ticket, began)
+            except Exception as error:
+                failure = Failure(error, self._where)
+                # Its frames reference what the unit created, partly in memory that is reclaimed now.
+                error.__traceback__ = None
+                self._arena.drop()
+        return WorkerMessage(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5)), []
 
-    def _result(self, tree: Any, ticket: int, stages: Any, began: float) -> tuple[WorkerMessage, list[int]]:
-        arena = self._arena
+    def _result(self, tree: Any, ticket: int, began: float) -> tuple[WorkerMessage, list[int]]:
         limits.limit_torch()
         pieces, text, nbytes = self._encoder.encode(tree)
-        spent = stages() if stages is not None else None
-        seconds = time.perf_counter() - began
-        if arena is None:
-            return WorkerMessage(RESULT, ticket, seconds, spent, text=text, nbytes=nbytes), []
-        fresh, fds, retired = arena.announce()
+        fresh, fds, retired = self._arena.announce()
         return WorkerMessage(
             RESULT,
             ticket,
-            seconds=seconds,
-            stages=spent,
+            seconds=time.perf_counter() - began,
             fresh=fresh,
             retired=retired,
-            segments=arena.taken(),
+            segments=self._arena.taken(),
             pieces=pieces,
             text=text,
             nbytes=nbytes,
         ), fds
-
-    def _failure(self, failure: Failure, ticket: int, began: float) -> WorkerMessage:
-        return WorkerMessage(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5))
 
     def _next(self) -> bytes | None:
         """Wait for the next record; None: the channel is shut down."""
@@ -242,7 +215,7 @@ class _Worker:
                 self._channel.send(last)
         except ConnectionError:
             return False
-        if say.kind == RESULT and self._arena is not None:
+        if say.kind == RESULT:
             self._arena.sent()
         return True
 
