@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from feedline.feed.packing.arcs import ArcShares
 from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
@@ -34,4 +33,4 @@ def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, a
         return Lanes(truncation_length, local=local)
     if local:
         return Local()
-    return Whole() if arcs is None else Whole(ArcShares(arcs))
+    return Whole(arcs)
