@@ -226,7 +226,7 @@ def executor_of(iterator: Any) -> Any:
 
 def shared_of(pool: Pool) -> Any:
     """Return what the threads of a pool share: tests hold its `lock`, or wait until nothing is under way."""
-    return pool.backend._shared
+    return pool.backend
 
 
 def has_backlog(pool: Pool) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copyreg
 import importlib
 import io
+import math
 import pickle
 import sys
 import threading
@@ -57,10 +58,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     kind = np.dtype(dtype)
     arena = _arena
     if arena is not None and not kind.hasobject and arena.thread == threading.get_ident():
-        size = shape if isinstance(shape, int) else 1
-        if not isinstance(shape, int):
-            for n in shape:
-                size *= n
+        size = shape if isinstance(shape, int) else math.prod(shape)
         if size * kind.itemsize > INLINE_BYTES:
             return np.ndarray(shape, kind, arena.take(size * kind.itemsize)[1])
     return np.empty(shape, kind)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
-from feedline.feed.workers.results import Outcome, WorkerStats
+from feedline.feed.workers.results import Outcome
 
 if TYPE_CHECKING:
     from feedline.feed.workers.process_pool import ProcessPool
@@ -53,7 +53,8 @@ class Pool:
 
     Attributes:
         backend: the processes, threads or actors.
-        timeout_s: see above.
+        workers, timeout_s: see above.
+        figures: counts and times by worker, which go on counting.
 
     Raises:
         ValueError: an argument is invalid.
@@ -79,7 +80,7 @@ class Pool:
         if kind not in ("process", "thread", "ray"):
             raise ValueError(f"expected kind to be 'process', 'thread' or 'ray', got {kind!r}")
         self.timeout_s = timeout_s
-        self._count, self._pid, self._next = workers, os.getpid(), 0
+        self.workers, self._pid, self._next = workers, os.getpid(), 0
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._leader: int | None = None  # the thread that polls the backend for all
@@ -100,6 +101,7 @@ class Pool:
             from feedline.feed.workers.process_pool import ProcessPool
 
             self.backend = ProcessPool(task, workers, method, max(depth, 1))
+        self.figures = self.backend.figures
         self._end = weakref.finalize(self, self.backend.close)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:
@@ -111,19 +113,9 @@ class Pool:
             raise
 
     @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self._count
-
-    @property
     def pids(self) -> list[int]:
         """Process ids, by worker."""
         return list(self.backend.pids)
-
-    @property
-    def figures(self) -> list[WorkerStats]:
-        """Counts and times by worker, which go on counting."""
-        return self.backend.figures
 
     def submit(self, unit: Any, worker: int | None = None) -> int:
         """Queue ``unit`` and return its ticket: 0, 1, 2, ... Never blocks.
@@ -136,8 +128,8 @@ class Pool:
             RuntimeError: the pool is closed or belongs to another process.
         """
         self._check()
-        if worker is not None and not 0 <= worker < self._count:
-            raise ValueError(f"expected a worker from 0 to {self._count - 1}, got {worker}")
+        if worker is not None and not 0 <= worker < self.workers:
+            raise ValueError(f"expected a worker from 0 to {self.workers - 1}, got {worker}")
         ticket = -1
         try:
             with self._lock:
@@ -225,7 +217,7 @@ class Pool:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"pids {self.pids}"
-        return f"Pool({self._count} workers, {len(self._waited)} outstanding, {state})"
+        return f"Pool({self.workers} workers, {len(self._waited)} outstanding, {state})"
 
     # ---- internals ---------------------------------------------------------------------------------------
 

@@ -54,8 +54,7 @@ class ProcessPool:
     """
 
     def __init__(self, task: Any, workers: int, method: Any, depth: int) -> None:
-        self._context = start.context(method)
-        self._task, self._count, self._depth = task, workers, depth
+        self._terms = Terms(start.context(method), process.Parcel(task), workers, depth)
         self.lock, self._pid = threading.RLock(), os.getpid()
         self._started = self._closed = False
         self._jobs: dict[int, _PendingUnit] = {}
@@ -72,20 +71,14 @@ class ProcessPool:
 
     def start(self) -> None:
         """Start the workers. If this raises, `close` stops those already started."""
-        limits.require_descriptors(FDS_EACH * self._count + FDS_ONCE)
+        terms = self._terms
+        limits.require_descriptors(FDS_EACH * terms.workers + FDS_ONCE)
         with SigintDeferred():
             self._queue = UnitQueue()
             self._started = True
-        self._terms = Terms(
-            self._context,
-            parcel=process.Parcel(self._task),
-            workers=self._count,
-            depth=self._depth,
-            queue=self._queue,
-        )
-        start.prepare(self._context)
+        start.prepare(terms.context)
         _pools.add(self)  # first, so that forked workers close their copies of each other's descriptors
-        for index in range(self._count):
+        for index in range(terms.workers):
             with SigintDeferred():
                 self._members.append(self._start(index))
 
@@ -192,7 +185,7 @@ class ProcessPool:
     # ---- internals -------------------------------------------------------------------------------------
 
     def _start(self, index: int) -> WorkerHandle:
-        member = WorkerHandle(self._terms, index)
+        member = WorkerHandle(self._terms, self._queue, index)
         for fd in (member.fileno(), member.ended):
             self._by_fd[fd] = member
             self._poller.register(fd, select.POLLIN)

@@ -37,7 +37,6 @@ class Terms(NamedTuple):
     parcel: process.Parcel
     workers: int
     depth: int
-    queue: UnitQueue
 
 
 class WorkerHandle:
@@ -45,6 +44,7 @@ class WorkerHandle:
 
     Args:
         terms: settings of the pool.
+        queue: its queue.
         index: number of this worker.
 
     Attributes:
@@ -58,7 +58,7 @@ class WorkerHandle:
         OSError: processes or descriptors are exhausted; the message states the limit.
     """
 
-    def __init__(self, terms: Terms, index: int) -> None:
+    def __init__(self, terms: Terms, queue: UnitQueue, index: int) -> None:
         self.index, self._workers = index, terms.workers
         self.backlog: deque[Record] = deque()
         self.ready = self.gone = False
@@ -66,7 +66,7 @@ class WorkerHandle:
         self._segments: dict[int, SharedSegment] = {}
         self._partial: list[bytes] = []
         try:
-            self._start(terms)
+            self._start(terms, queue)
         except OSError as error:
             raise limits.descriptors_short(error) from error
         self.pid: int = self._child.pid
@@ -179,7 +179,7 @@ class WorkerHandle:
 
     # ---- internals -------------------------------------------------------------------------------------
 
-    def _start(self, terms: Terms) -> None:
+    def _start(self, terms: Terms, queue: UnitQueue) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._channel, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.callback(self._channel.close)
@@ -201,7 +201,7 @@ class WorkerHandle:
             )
             self._child = start.launch(terms.context, (end, terms.parcel, options))
             ours.callback(self._child.kill)
-            fds = [terms.queue.reader, terms.queue.store, shared, self._stderr, writing]
+            fds = [queue.reader, queue.store, shared, self._stderr, writing]
             # Its stderr becomes this process's, not the one that the fork server was started with.
             fds += [2] if _is_open(2) else []
             with contextlib.suppress(ConnectionError):  # already dead: its pidfd will say so

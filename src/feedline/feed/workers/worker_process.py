@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import functools
 import os
 import pickle
 import select
@@ -48,18 +47,15 @@ class Parcel:
     def __init__(self, task: Any) -> None:
         self._task, self._text = task, b""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _parcel, (bytes(ForkingPickler.dumps(self._task, 5)),)
+    def __getstate__(self) -> bytes:
+        return bytes(ForkingPickler.dumps(self._task, 5))
+
+    def __setstate__(self, text: bytes) -> None:
+        self._text = text
 
     def open(self) -> Any:
         """The task."""
         return pickle.loads(self._text) if self._text else self._task
-
-
-def _parcel(text: bytes) -> Parcel:
-    parcel = Parcel(None)
-    parcel._text = text
-    return parcel
 
 
 class Options(NamedTuple):
@@ -235,33 +231,34 @@ def _watch(channel: socket.socket, control: Control, *, parent: int, reading: in
         os.kill(os.getpid(), signal.SIGKILL)
     except OSError:
         pass  # an old kernel; the channel also closes when the parent dies
-    pipes = {"channel": channel.fileno(), "watched": watched, "reading": reading, "target": target}
-    begin("stderr", functools.partial(_tee, poller, control, **pipes))
-
-
-def _tee(poller: Any, control: Control, *, channel: int, watched: int, reading: int, target: int) -> None:
-    deadline_s: float | None = None
+    # The socket itself is the worker's, which may close it.
+    closed = channel.fileno()
     # Text that this thread has consumed would be lost if the process crashed, so it forwards a copy (tee(2)) before
     # consuming the original. A crash in between prints lines twice rather than not at all.
     duplicate = ctypes.CDLL(None, use_errno=True).tee
-    copied, copying = os.pipe()
-    while True:
-        wait_ms = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0) * 1000
-        ready = [fd for fd, _ in poller.poll(wait_ms)]
-        if reading in ready:
-            size = duplicate(reading, copying, 1 << 16, 0)
-            if size > 0:
-                text = os.read(copied, size)
-                with contextlib.suppress(OSError):  # the parent's stderr is closed; the tail is still kept
-                    at = 0
-                    while at < size:
-                        at += os.write(target, text[at:])
-                control.write(text)
-                os.read(reading, size)
-            else:
-                poller.unregister(reading)  # the user's code has closed stderr
-        if watched in ready or (deadline_s is not None and time.monotonic() >= deadline_s):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if channel in ready:
-            deadline_s = time.monotonic() + GRACE_S
-            poller.unregister(channel)
+
+    def tee() -> None:
+        deadline_s: float | None = None
+        copied, copying = os.pipe()
+        while True:
+            wait_ms = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0) * 1000
+            ready = [fd for fd, _ in poller.poll(wait_ms)]
+            if reading in ready:
+                size = duplicate(reading, copying, 1 << 16, 0)
+                if size > 0:
+                    text = os.read(copied, size)
+                    with contextlib.suppress(OSError):  # the parent's stderr is closed; the tail is still kept
+                        at = 0
+                        while at < size:
+                            at += os.write(target, text[at:])
+                    control.write(text)
+                    os.read(reading, size)
+                else:
+                    poller.unregister(reading)  # the user's code has closed stderr
+            if watched in ready or (deadline_s is not None and time.monotonic() >= deadline_s):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if closed in ready:
+                deadline_s = time.monotonic() + GRACE_S
+                poller.unregister(closed)
+
+    begin("stderr", tee)
