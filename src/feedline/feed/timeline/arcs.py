@@ -13,6 +13,7 @@ each arc in a segment; memory of 4 bytes per sequence of the current windows.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
@@ -179,21 +180,15 @@ class _ArcSweep:
         self._keys: Ints = self.arc * self._stride + self.begin
         self._by_round = np.argsort(self.begin, kind="stable")
         self.rounds: Ints = distinct(self.begin)
-        self._shares: dict[tuple[int, int], _ArcShare] = {}
+        # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
+        self.share = functools.lru_cache(64)(self._share)
         self._cuts: dict[int, Cut] = {}
 
-    def share(self, index: int, count: int) -> _ArcShare:
+    def _share(self, index: int, count: int) -> _ArcShare:
         """Return the arcs of part ``index`` of ``count``."""
-        found = self._shares.get((index, count))
-        if found is None:
-            owned = np.arange(self.arcs) % count == index
-            windows = self._by_round[owned[self.arc[self._by_round]]]
-            found = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
-            # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
-            self._shares = (
-                {**self._shares, (index, count): found} if len(self._shares) < 64 else {(index, count): found}
-            )
-        return found
+        owned = np.arange(self.arcs) % count == index
+        windows = self._by_round[owned[self.arc[self._by_round]]]
+        return _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
 
     def pieces_of(self, windows: Ints) -> _ArcPieces:
         """Return the pieces of some windows, one window after the other."""
@@ -243,7 +238,8 @@ class ArcPlan(WindowPlan):
         np.cumsum(layout.counts[pieces], out=starts[1:])
         self.layout, self.windows, self._offsets = layout, windows, layout.offsets[pieces]
         self._shift: Ints = starts[before]
-        self._part: WindowPlan | None = None
+        self._part: ArcPlan | None = None
+        self._numbers: NDArray[np.uint32] | None = None  # in the plan of a part, of its chunks among all
         super().__init__(
             layout.number,
             number,
@@ -273,44 +269,29 @@ class ArcPlan(WindowPlan):
 
     def part(self, index: int, count: int) -> WindowPlan:
         """See `WindowPlan.part`."""
-        if count == 1:
+        if count == 1 or self._numbers is not None:
             return self
         if self._part is None or self._part.share != (index, count):
-            self._part = _PlanPart(self, index, count)
+            self._part = self._of_part(index, count)
         return self._part
 
-
-class _PlanPart(WindowPlan):
-    """The share of one part in an `ArcPlan`: the chunks of its own arcs only.
-
-    `locate` is not for these: segments of a part are taken from those of the whole.
-    """
-
-    gradual: ClassVar[bool] = True
-
-    def __init__(self, plan: ArcPlan, index: int, count: int) -> None:
-        layout = plan.layout
-        share = layout.share(index, count)
-        mine = share.owned[plan._of]
-        super().__init__(
-            plan.sweep,
-            plan.number,
-            chunks=plan.chunks[mine],
-            starts=plan.starts,
-            first=plan.first,
-            last=plan.last,
-            count=plan.count,
-        )
-        self.share = index, count
+    def _of_part(self, index: int, count: int) -> ArcPlan:
+        """Return the plan with the chunks of the arcs of one part only; `locate` is not for it: segments of a part are
+        taken from those of the whole."""
+        share = self.layout.share(index, count)
+        mine = share.owned[self._of]
+        part = copy.copy(self)
+        part.chunks, part.share = self.chunks[mine], (index, count)
         # Windows of other arcs begin meanwhile, but what this part needs stays the same.
-        begun = int(layout.rounds[plan.number])
-        self.key = (plan.sweep, share.begun(begun), index, count)
-        self.together = (*share.together(plan.sweep, begun), index, count)
-        self._numbers: NDArray[np.uint32] = (np.cumsum(mine) - 1).astype(np.uint32)
+        begun = int(self.layout.rounds[self.number])
+        part.key = (self.sweep, share.begun(begun), index, count)
+        part.together = (*share.together(self.sweep, begun), index, count)
+        part._numbers = (np.cumsum(mine) - 1).astype(np.uint32)
+        return part
 
     def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """See `WindowPlan.renumbered`."""
-        return self._numbers[place]
+        return place if self._numbers is None else self._numbers[place]
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, edges: Ints, window: Window | None) -> Ints:
