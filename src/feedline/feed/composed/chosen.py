@@ -141,13 +141,9 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     def read(self, chunk: int) -> Chunk:
         """Return the chosen sequences of a chunk: a view where the corpus gives one and they are a run, else a copy."""
         number, which = self._located(chunk)
-        if self._whole(chunk):
-            found = self._corpus.read(number)
-        elif self._runs[chunk]:
-            found = read_slice(self._corpus, number, int(which[0]), int(which[-1]) + 1)
-        else:
-            found = self._corpus.read(number).take(which)
-        return self._named(found, which + self._originals[number])
+        if not self._whole(chunk):
+            return self.read_slice(chunk, 0, len(which))
+        return self._named(self._corpus.read(number), which + self._originals[number])
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of a chunk like ``read``; reads what lies between them, too."""

@@ -143,6 +143,12 @@ def check_part(corpus: Any, of: str) -> None:
         )
 
 
+def lengths_of(corpus: Deserializer, ordinals: Ints) -> Ints:
+    """Return the samples of the sequences ``ordinals``, int64 (n,)."""
+    found = corpus.lengths(ordinals)
+    return np.ones(len(ordinals), np.int64) if found is None else found
+
+
 def same_schema(corpora: Sequence[Deserializer], columns: Sequence[str] | None) -> Schema:
     """Return the streams that all of these corpora have, or those of ``columns``.
 
