@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from feedline.errors import DataError, install_line
-from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault, fault_of, scheme_of
+from feedline.feed.remote.stores import Body, ObjectInfo, Store, StoreFault, fault_of, faults, scheme_of
 from feedline.feed.remote.threads import in_own_thread
 
 _ETAGS = ("ETag", "etag", "blob_id", "sha", "checksum", "md5", "content_md5", "md5Hash")
@@ -90,12 +90,11 @@ class FileSystemStore(Store):
             found: Mapping[str, Any] = self._system.info(path)
             return found
 
-        try:
-            return await in_own_thread(ask)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except Exception as error:
-            raise fault_of(error) from error
+        with faults():
+            try:
+                return await in_own_thread(ask)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def _forget(self, path: str) -> None:
         """Let the file system ask again, rather than answer from listings that it keeps."""
@@ -121,12 +120,11 @@ class FileSystemStore(Store):
                 return list(self._system.find(path, detail=True).items())
             return [(str(about["name"]), about) for about in self._system.ls(path, detail=True)]
 
-        try:
-            found = await in_own_thread(ask)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except Exception as error:
-            raise fault_of(error) from error
+        with faults():
+            try:
+                found = await in_own_thread(ask)
+            except (FileNotFoundError, NotADirectoryError):
+                return
         page = []
         for name, about in found:
             info = self._found(name, about)
@@ -145,12 +143,11 @@ class FileSystemStore(Store):
             began = time.monotonic()
             call = functools.partial(self._cat, path, begin, begin + size)
             try:
-                piece = await in_own_thread(call)
+                with faults():
+                    piece = await in_own_thread(call)
             except asyncio.CancelledError:  # it does not come in time
                 self._piece = max(_LEAST_PIECE, size // 4)
                 raise
-            except Exception as error:
-                raise fault_of(error) from error
             self._piece = _next_piece(size, time.monotonic() - began)
             # Asked after the piece has come: if the object is as it was, so is the piece.
             now = await self._now(path)
@@ -184,7 +181,7 @@ class FileSystemStore(Store):
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
         """See `Store.write`."""
         path = self._path(key)
-        try:
+        with faults():
             if new and await in_own_thread(lambda: self._system.exists(path)):
                 raise StoreFault("an object of that name", kind="exists")
             with contextlib.suppress(FileExistsError):
@@ -203,20 +200,12 @@ class FileSystemStore(Store):
                     raise
                 await in_own_thread(file.close)
             about = await in_own_thread(lambda: self._system.info(path))
-        except (StoreFault, EndedError):
-            raise
-        except Exception as error:
-            raise fault_of(error) from error
         return self._found(path, about).etag
 
     async def delete(self, key: str) -> None:
         """See `Store.delete`."""
-        try:
+        with faults(), contextlib.suppress(FileNotFoundError):
             await in_own_thread(lambda: self._system.rm_file(self._path(key)))
-        except FileNotFoundError:
-            pass
-        except Exception as error:
-            raise fault_of(error) from error
 
 
 def _nanoseconds(when: Any) -> int:

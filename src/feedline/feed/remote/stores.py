@@ -9,12 +9,14 @@ part of a message.
 from __future__ import annotations
 
 import abc
+import asyncio
+import contextlib
 import datetime
 import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -322,12 +324,25 @@ def _named_in_environment() -> list[tuple[str, str]]:
     return sorted((name, without_credentials(value)) for name, value in os.environ.items() if _VARIABLES.match(name))
 
 
+@contextlib.contextmanager
+def faults() -> Iterator[None]:
+    """A context in which what a library raises becomes a `StoreFault`, see `fault_of`."""
+    try:
+        yield
+    except (StoreFault, EndedError):
+        raise
+    except Exception as error:
+        raise fault_of(error) from error
+
+
 def fault_of(error: BaseException) -> StoreFault:
     """Return what an exception of a library, or of Python's network, says."""
     text = str(error).split("\n\nDebug source:")[0].split("<?xml")[0]
     text = re.sub(r"\s+", " ", text).strip(" :")
     text = re.sub(_ADDRESS.pattern + r"\S+", lambda found: without_credentials(found[0]), text)[:_MOST_ANSWER]
     name = type(error).__name__
+    if isinstance(error, asyncio.IncompleteReadError):
+        return StoreFault("the connection was closed", again=True)
     if name == "NotFoundError" or isinstance(error, FileNotFoundError):
         return StoreFault(text, kind="missing")
     if name in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):
