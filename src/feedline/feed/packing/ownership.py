@@ -60,6 +60,8 @@ class Ownership:
         if self._arcs is not None:
             numbers %= self._arcs
         which = np.flatnonzero(numbers % count == index)
-        owned = Owned(segment.take(which).within(segment.plan.part(index, count)), which)
+        mine, part = segment.take(which), segment.plan.part(index, count)
+        mine.place, mine.plan = part.renumbered(mine.place), part  # which has the chunks that it needs
+        owned = Owned(mine, which)
         self._last = (segment, index, count, owned)
         return owned

@@ -73,9 +73,13 @@ class Whole:
         elif self._ownership is None:
             mine = _by_place(parts, total, index, count)
         else:
-            owned = [(self._ownership.of(segment, index, count), a, b) for segment, a, b in parts]
-            mine = tuple(SegmentSlice(own.segment, own.before(a), own.before(b)) for own, a, b in owned)
-            mine = tuple(part for part in mine if part.a < part.b)
+            slices = []
+            for segment, a, b in parts:
+                owned = self._ownership.of(segment, index, count)
+                low, high = owned.before(a), owned.before(b)
+                if low < high:
+                    slices.append(SegmentSlice(owned.segment, low, high))
+            mine = tuple(slices)
             held = None if mine else self._ownership.of(start.segment, index, count).segment
         return Plan(start, mine, total, sweep_end, settled, held=held)
 

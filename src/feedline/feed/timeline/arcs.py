@@ -240,15 +240,8 @@ class ArcPlan(WindowPlan):
         self._shift: Ints = starts[before]
         self._part: ArcPlan | None = None
         self._numbers: NDArray[np.uint32] | None = None  # in the plan of a part, of its chunks among all
-        super().__init__(
-            layout.number,
-            number,
-            chunks=layout.chunks[pieces],
-            starts=starts,
-            first=first,
-            last=last,
-            count=stop - first,
-        )
+        chunks, count = layout.chunks[pieces], stop - first
+        super().__init__(layout.number, number, chunks=chunks, starts=starts, first=first, last=last, count=count)
         self.together = layout.share(0, 1).together(layout.number, begun)
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
@@ -268,16 +261,11 @@ class ArcPlan(WindowPlan):
         return place, index
 
     def part(self, index: int, count: int) -> WindowPlan:
-        """See `WindowPlan.part`."""
+        """See `WindowPlan.part`; `locate` is not for it: segments of a part are taken from those of the whole."""
         if count == 1 or self._numbers is not None:
             return self
-        if self._part is None or self._part.share != (index, count):
-            self._part = self._of_part(index, count)
-        return self._part
-
-    def _of_part(self, index: int, count: int) -> ArcPlan:
-        """Return the plan with the chunks of the arcs of one part only; `locate` is not for it: segments of a part are
-        taken from those of the whole."""
+        if self._part is not None and self._part.share == (index, count):
+            return self._part
         share = self.layout.share(index, count)
         mine = share.owned[self._of]
         part = copy.copy(self)
@@ -287,6 +275,7 @@ class ArcPlan(WindowPlan):
         part.key = (self.sweep, share.begun(begun), index, count)
         part.together = (*share.together(self.sweep, begun), index, count)
         part._numbers = (np.cumsum(mine) - 1).astype(np.uint32)
+        self._part = part
         return part
 
     def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:

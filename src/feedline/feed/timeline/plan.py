@@ -227,11 +227,6 @@ class Segment:
             part.set_lengths(np.diff(self.ends)[which])
         return part
 
-    def within(self, part: WindowPlan) -> Segment:
-        """Let this be a segment of a part of its window, which has its chunks; return it."""
-        self.place, self.plan = part.renumbered(self.place), part
-        return self
-
     def ends_sweep(self, place: int) -> bool:
         """Return whether no sequence of the sweep follows before ``place`` of the window."""
         return place == self.closing or (place == self.plan.count and self.plan.last)
