@@ -77,12 +77,7 @@ class Bucketed(Forwarding, Ordered):
 
     def digest(self) -> str:
         """Return 32 hex digits over the corpus's digest, the boundaries and the size of batches."""
-        settings = [
-            list(self._buckets.boundaries),
-            self._buckets.budget_samples,
-            self._buckets.most,
-            self._corpus.digest(),
-        ]
+        settings = [*self._buckets, self._corpus.digest()]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:

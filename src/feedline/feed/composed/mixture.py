@@ -126,9 +126,7 @@ class Mixture(Concat, Ordered):
             self.declared.append(Declared(start, self._weights(later)))
         self._sweeps = self._limits(max_sweeps)
         self._check_batches()
-        self.shares = [
-            Fraction(quota, sum(quotas)) for quotas in [quotas_of(self.declared[0].weights)] for quota in quotas
-        ]
+        self.shares = shares_of([Fraction(quota) for quota in quotas_of(self.declared[0].weights)])
 
     @staticmethod
     def ramp(

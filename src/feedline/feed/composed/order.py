@@ -376,14 +376,7 @@ class _MixtureWindow(WindowPlan):
         self._places = dict(zip(self._chunks, np.cumsum([0, *map(len, self._chunks.values())]).tolist(), strict=False))
         chunks = np.concatenate([order._bases[k] + chunks for k, chunks in self._chunks.items()])
         starts = np.array([0, stop - first], np.int64)
-        super().__init__(
-            sweep,
-            first,
-            chunks=chunks,
-            starts=starts,
-            first=first,
-            last=stop == order.stages.length,
-        )
+        super().__init__(sweep, first, chunks=chunks, starts=starts, first=first, last=stop == order.stages.length)
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
