@@ -160,7 +160,9 @@ class Pool:
             try:
                 return outcome.take()
             finally:
-                self._forget(ticket)
+                with self._lock:
+                    self._done.pop(ticket, None)
+                    self._waited.discard(ticket)
         except BaseException as error:
             if not isinstance(error, Exception) and error is not outcome.why:
                 # Raised by a signal handler, not by the unit: the caller may ask again.
@@ -291,11 +293,6 @@ class Pool:
                     arrived.popleft()
                 self._leader = None
                 self._changed.notify_all()
-
-    def _forget(self, ticket: int) -> None:
-        with self._lock:
-            self._done.pop(ticket, None)
-            self._waited.discard(ticket)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

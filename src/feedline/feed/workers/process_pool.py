@@ -54,7 +54,8 @@ class ProcessPool:
     """
 
     def __init__(self, task: Any, workers: int, method: Any, depth: int) -> None:
-        self._terms = Terms(start.context(method), process.Parcel(task), workers, depth)
+        options = process.Options(workers, parent=os.getpid(), depth=depth)
+        self._terms = Terms(start.context(method), process.Parcel(task), options)
         self.lock, self._pid = threading.RLock(), os.getpid()
         self._started = self._closed = False
         self._jobs: dict[int, _PendingUnit] = {}
@@ -71,14 +72,14 @@ class ProcessPool:
 
     def start(self) -> None:
         """Start the workers. If this raises, `close` stops those already started."""
-        terms = self._terms
-        limits.require_descriptors(FDS_EACH * terms.workers + FDS_ONCE)
+        workers = self._terms.options.workers
+        limits.require_descriptors(FDS_EACH * workers + FDS_ONCE)
         with SigintDeferred():
             self._queue = UnitQueue()
             self._started = True
-        start.prepare(terms.context)
+        start.prepare(self._terms.context)
         _pools.add(self)  # first, so that forked workers close their copies of each other's descriptors
-        for index in range(terms.workers):
+        for index in range(workers):
             with SigintDeferred():
                 self._members.append(self._start(index))
 
@@ -263,7 +264,7 @@ class ProcessPool:
                     f"each worker. Put what starts them under `if __name__ == '__main__':`, or {start.WAYS_OUT}"
                 )
             self._broken = member.error(hint)
-        elif self._deaths_in_row > 2 * self._terms.workers + 3:
+        elif self._deaths_in_row > 2 * self._terms.options.workers + 3:
             words = f"the last of {self._deaths_in_row} workers in a row that died without finishing a unit"
             self._broken = member.error(words)
         if self._broken is not None:

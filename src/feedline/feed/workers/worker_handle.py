@@ -35,8 +35,7 @@ class Terms(NamedTuple):
 
     context: Any
     parcel: process.Parcel
-    workers: int
-    depth: int
+    options: process.Options
 
 
 class WorkerHandle:
@@ -59,7 +58,7 @@ class WorkerHandle:
     """
 
     def __init__(self, terms: Terms, queue: UnitQueue, index: int) -> None:
-        self.index, self._workers = index, terms.workers
+        self.index, self._workers = index, terms.options.workers
         self.backlog: deque[Record] = deque()
         self.ready = self.gone = False
         self.exitcode, self.tail = 0, ""
@@ -192,13 +191,7 @@ class WorkerHandle:
             self._control = Control(shared)
             forks = terms.context.get_start_method() == "fork"
             foreign = (self._channel.fileno(), self._stderr, writing, shared) if forks else ()
-            options = process.Options(
-                worker=self.index,
-                workers=terms.workers,
-                parent=os.getpid(),
-                depth=terms.depth,
-                foreign=foreign,
-            )
+            options = terms.options._replace(worker=self.index, foreign=foreign)
             self._child = start.launch(terms.context, (end, terms.parcel, options))
             ours.callback(self._child.kill)
             fds = [queue.reader, queue.store, shared, self._stderr, writing]

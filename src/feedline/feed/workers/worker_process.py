@@ -61,11 +61,11 @@ class Parcel:
 class Options(NamedTuple):
     """Settings of one worker."""
 
-    worker: int
     workers: int
     parent: int
     depth: int
-    foreign: tuple[int, ...]  # descriptors of the parent that a forked worker closes
+    worker: int = 0
+    foreign: tuple[int, ...] = ()  # descriptors of the parent that a forked worker closes
 
 
 class WorkerMessage(NamedTuple):
@@ -94,14 +94,8 @@ def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     records, store, shared, reading, writing, *target = fds
     control = Control(shared)
     os.close(shared)
-    _watch(
-        channel,
-        control,
-        parent=options.parent,
-        reading=reading,
-        writing=writing,
-        target=target[0] if target else os.dup(2),
-    )
+    forwarded = target[0] if target else os.dup(2)
+    _watch(channel, control, parent=options.parent, reading=reading, writing=writing, target=forwarded)
     # A forked worker may have another sys.stderr, and handlers that the parent installed over faulthandler's.
     faulthandler.disable()
     faulthandler.enable(2)
