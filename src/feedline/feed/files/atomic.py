@@ -94,7 +94,7 @@ def _claim(path: Path) -> tuple[int, str]:
         try:
             # Until it is locked it looks like a leftover; a process that takes it for one holds the lock, or has
             # removed it.
-            claimed = _lock(handle) is not False and os.fstat(handle).st_nlink > 0
+            claimed = try_lock(handle) is not False and os.fstat(handle).st_nlink > 0
         finally:
             if not claimed:
                 os.close(handle)
@@ -104,7 +104,7 @@ def _claim(path: Path) -> tuple[int, str]:
             return handle, name
 
 
-def _lock(handle: int) -> bool | None:
+def try_lock(handle: int) -> bool | None:
     """Lock a file and return whether that succeeded; None: the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ def _remove_leftovers(path: Path) -> None:
         with contextlib.suppress(OSError):
             handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                if stat.S_ISREG(os.fstat(handle).st_mode) and _lock(handle):
+                if stat.S_ISREG(os.fstat(handle).st_mode) and try_lock(handle):
                     os.unlink(name)
             finally:
                 os.close(handle)

@@ -711,18 +711,14 @@ class _Transfer:
         Raises:
             DataError: they cannot be had.
         """
-        come, at, found = 0, first * PAGE_BYTES, self._found
-
-        def heard(done: int) -> None:
-            nonlocal come
-            come = done
-
+        found = self._found
+        come = [0]  # bytes, after each piece
         try:
-            await fetched(found.store, found.info, at, at + len(data), into=data, patience=found.patience, heard=heard)
+            await fetched(found.store, found.info, first * PAGE_BYTES, data, found.patience, come.append)
         except BaseException:
             if isinstance(room, asyncio.Future):
                 room = room.result() if room.done() and not room.cancelled() and not room.exception() else None
-            whole = come // PAGE_BYTES
+            whole = come[-1] // PAGE_BYTES
             if room is not None and whole:
                 self._cache._keep(self._pages, first, data[: whole * PAGE_BYTES], room)
             raise
@@ -826,11 +822,6 @@ class Arrival:
             self._fate.drops[0][0].cache.drop(self._fate.drops)
         self._dropped = True
 
-    async def _begin_in_turn(self) -> None:
-        """Wait until all that was decided before has begun, and is dropped if it is wanted here."""
-        await self._after(lambda one: one._started and (one._dropped or not self.overlaps(one.drops)))
-        self._take_leases()
-
     async def _after(self, ready: Callable[[Arrival], bool]) -> None:
         """Wait until all about which was decided before have ended, or are ready."""
         for one in self._before:
@@ -842,7 +833,9 @@ class Arrival:
         try:
             decided: Coming = None
             if self._fate is not None:
-                await self._begin_in_turn()
+                # All that was decided before has begun, and is dropped if it is wanted here.
+                await self._after(lambda one: one._started and (one._dropped or not self.overlaps(one.drops)))
+                self._take_leases()
                 if self._fate.keeps and self._missing():
                     decided = asyncio.ensure_future(self._decided_room())  # the bytes come meanwhile
                     self._rooms.append(decided)

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -31,9 +32,6 @@ _TIMES = (
 )
 _LEAST_PIECE, _FIRST_PIECE, _MOST_PIECE = 4 << 10, 64 << 10, 8 << 20
 _MOST_SECONDS = 1 << 36  # a time that is larger is in milliseconds
-
-
-_Question = asyncio.Task[ObjectInfo | None]
 
 
 class FileSystemStore(Store):
@@ -61,8 +59,9 @@ class FileSystemStore(Store):
         # With a slash before it, if paths have one: without, a path may be one in a folder of the user's.
         self._base = kind._strip_protocol(f"{root}/x").removesuffix("x")
         self._piece = _FIRST_PIECE
-        # Questions about what there is at a path: the one that is asked, and the one that comes next.
-        self._asked: dict[str, tuple[_Question | None, _Question | None]] = {}
+        # By path: the question what there is that comes next, and the turn that it waits for.
+        self._next: dict[str, asyncio.Task[ObjectInfo | None]] = {}
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     @property
     def _system(self) -> Any:
@@ -148,7 +147,8 @@ class FileSystemStore(Store):
             except asyncio.CancelledError:  # it does not come in time
                 self._piece = max(_LEAST_PIECE, size // 4)
                 raise
-            self._piece = _next_piece(size, time.monotonic() - began)
+            fitting = int(size / max(time.monotonic() - began, 1e-3))
+            self._piece = max(_LEAST_PIECE, min(_MOST_PIECE, 4 * size, fitting))
             # Asked after the piece has come: if the object is as it was, so is the piece.
             now = await self._now(path)
             if now is None or not info.is_same(now):
@@ -160,23 +160,16 @@ class FileSystemStore(Store):
 
     async def _now(self, path: str) -> ObjectInfo | None:
         """Return what there is at a path after this call, by one request for all who ask while another is under way."""
-        running, waiting = self._asked.get(path, (None, None))
-        if waiting is None:
+        coming = self._next.get(path)
+        if coming is None or coming.done():
+            coming = self._next[path] = asyncio.ensure_future(self._ask_in_turn(path))
+        return await asyncio.shield(coming)
 
-            async def ask() -> ObjectInfo | None:
-                if running is not None:
-                    await asyncio.wait([running])
-                self._asked[path] = (waiting, None)
-                try:
-                    about = await self._info(path)
-                    return None if about is None else self._found(path, about)
-                finally:
-                    if self._asked.get(path) == (waiting, None):
-                        del self._asked[path]
-
-            waiting = asyncio.ensure_future(ask())
-            self._asked[path] = (running, waiting)
-        return await asyncio.shield(waiting)
+    async def _ask_in_turn(self, path: str) -> ObjectInfo | None:
+        async with self._turns.setdefault(path, asyncio.Lock()):
+            del self._next[path]  # it is asked now: whoever wants to know later has to ask again
+            about = await self._info(path)
+            return None if about is None else self._found(path, about)
 
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
         """See `Store.write`."""
@@ -224,8 +217,3 @@ def _nanoseconds(when: Any) -> int:
     if not isinstance(when, (int, float)):
         return 0
     return int(when * 1e6) if when > _MOST_SECONDS else int(when * 1e9)
-
-
-def _next_piece(size: int, seconds: float) -> int:
-    """Return how many bytes to ask for next."""
-    return max(_LEAST_PIECE, min(_MOST_PIECE, 4 * size, int(size / max(seconds, 1e-3))))

@@ -486,22 +486,14 @@ class Tries:
 
 
 async def fetched(
-    store: Store,
-    info: ObjectInfo,
-    begin: int,
-    end: int,
-    *,
-    into: memoryview,
-    patience: Patience,
-    heard: Callable[[int], None] = lambda done: None,
+    store: Store, info: ObjectInfo, begin: int, into: memoryview, patience: Patience, heard: Callable[[int], object]
 ) -> None:
-    """Fetch the bytes ``begin:end`` of an object into memory.
+    """Fill memory with the bytes of an object from ``begin`` on.
 
     Args:
         store: the store.
         info: the object.
         begin: the first byte.
-        end: the byte after the last one.
         into: memory for them.
         patience: how long to wait for the store.
         heard: called with the number of bytes that have come so far, those in ``into`` from its beginning.
@@ -509,8 +501,8 @@ async def fetched(
     Raises:
         DataError: they cannot be had.
     """
+    done, end = begin, begin + len(into)
     tries = Tries(store.url(info.key), f"the bytes {begin} to {end}", patience)
-    done = begin
     line = loop().line
     while done < end:
         try:

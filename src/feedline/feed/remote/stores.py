@@ -202,7 +202,9 @@ class Store(abc.ABC):
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self.root, self.address = root, without_credentials(root)
-        about = json.dumps([_without_password(root), _places(options), _named_in_environment()])
+        # From which the libraries take endpoints and accounts.
+        named = ((name, without_credentials(value)) for name, value in os.environ.items() if _VARIABLES.match(name))
+        about = json.dumps([_without_password(root), _places(options), sorted(named)])
         self.place = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
 
     def url(self, key: str) -> str:
@@ -317,11 +319,6 @@ def _places(options: Any) -> Any:
     if isinstance(options, str):
         return without_credentials(options)
     return options if isinstance(options, (bool, int, float)) else None
-
-
-def _named_in_environment() -> list[tuple[str, str]]:
-    """Return the variables from which the libraries take endpoints and accounts."""
-    return sorted((name, without_credentials(value)) for name, value in os.environ.items() if _VARIABLES.match(name))
 
 
 @contextlib.contextmanager

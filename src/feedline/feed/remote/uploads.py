@@ -205,7 +205,7 @@ class Uploads:
             if info is None or info.size != len(data):
                 return False
             there = bytearray(info.size)
-            await fetched(self._store, info, 0, info.size, into=memoryview(there), patience=self._patience)
+            await fetched(self._store, info, 0, memoryview(there), self._patience, lambda done: None)
             return there == data
         return True
 
