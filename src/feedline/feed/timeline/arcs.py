@@ -25,7 +25,7 @@ from feedline import _native
 from feedline.feed.distinct import distinct
 from feedline.feed.timeline.blocks import Blocks
 from feedline.feed.timeline.feedline import chunk_order
-from feedline.feed.timeline.plan import ChunkTable, Cut, Ints, Sweeps, Timeline, Window, WindowPlan, permuted
+from feedline.feed.timeline.plan import ChunkTable, Cut, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 
 # Level of the key of a window of an arc; docs/explanation/order.md lists the others.
 ARC_SEQUENCES = 14
@@ -53,7 +53,7 @@ class ArcOrder(Timeline):
         super().__init__(table, seed, shuffle, window)
         self.arcs: int = arcs
         self.in_corpus_order = not shuffle and arcs == 1  # several arcs take turns
-        self._sweeps = Sweeps(functools.partial(_ArcSweep, self))
+        self._sweeps = SweepLayouts(functools.partial(_ArcSweep, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
@@ -180,15 +180,20 @@ class _ArcSweep:
         self._keys: Ints = self.arc * self._stride + self.begin
         self._by_round = np.argsort(self.begin, kind="stable")
         self.rounds: Ints = distinct(self.begin)
-        # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
-        self.share = functools.lru_cache(64)(self._share)
+        self._shares: dict[tuple[int, int], _ArcShare] = {}
         self._cuts: dict[int, Cut] = {}
 
-    def _share(self, index: int, count: int) -> _ArcShare:
+    def share(self, index: int, count: int) -> _ArcShare:
         """Return the arcs of part ``index`` of ``count``."""
-        owned = np.arange(self.arcs) % count == index
-        windows = self._by_round[owned[self.arc[self._by_round]]]
-        return _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
+        found = self._shares.get((index, count))
+        if found is None:
+            owned = np.arange(self.arcs) % count == index
+            windows = self._by_round[owned[self.arc[self._by_round]]]
+            # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
+            if len(self._shares) >= 64:
+                self._shares = {}
+            found = self._shares[index, count] = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
+        return found
 
     def pieces_of(self, windows: Ints) -> _ArcPieces:
         """Return the pieces of some windows, one window after the other."""
@@ -269,7 +274,7 @@ class ArcPlan(WindowPlan):
         share = self.layout.share(index, count)
         mine = share.owned[self._of]
         part = copy.copy(self)
-        part.chunks, part.share = self.chunks[mine], (index, count)
+        part.chunks, part.share, part._part = self.chunks[mine], (index, count), None
         # Windows of other arcs begin meanwhile, but what this part needs stays the same.
         begun = int(self.layout.rounds[self.number])
         part.key = (self.sweep, share.begun(begun), index, count)

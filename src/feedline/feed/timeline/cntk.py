@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from feedline import _native
-from feedline.feed.timeline.plan import ChunkTable, Ints, Sweeps, Timeline, Window, WindowPlan
+from feedline.feed.timeline.plan import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan
 
 DEFAULT_WINDOW = Window(chunks=128)
 
@@ -28,7 +28,7 @@ class CntkOrder(Timeline):
         if window is not None and window.bytes is not None:
             raise ValueError('expected Window(chunks=...) or Window(samples=...) with order="cntk", got bytes')
         super().__init__(table, seed, shuffle, window or DEFAULT_WINDOW)
-        self._sweeps = Sweeps(functools.partial(_CntkSweep, self))
+        self._sweeps = SweepLayouts(functools.partial(_CntkSweep, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`; here a window is the range of places that one chunk occupies."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from feedline.feed.timeline.plan import ChunkTable, Ints, Sweeps, Timeline, Window, WindowPlan, permuted
+from feedline.feed.timeline.plan import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 
 # Levels of the key, by what is permuted.
 CHUNKS, SEQUENCES = 0, 1
@@ -25,7 +25,7 @@ class FeedlineOrder(Timeline):
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         super().__init__(table, seed, shuffle, window)
-        self._sweeps = Sweeps(functools.partial(_Sweep, self))
+        self._sweeps = SweepLayouts(functools.partial(_Sweep, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""

@@ -262,7 +262,7 @@ class Segment:
 Layout = TypeVar("Layout")
 
 
-class Sweeps(Generic[Layout]):
+class SweepLayouts(Generic[Layout]):
     """The layouts of sweeps that an order keeps: the last one that was made, and the nearest of the others.
 
     Two suffice: the current one, and the next while the last window of this one is in use.
