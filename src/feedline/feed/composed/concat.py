@@ -115,11 +115,9 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
     def verified(self) -> Deserializer:
         """Return this corpus over its parts with all checksums compared; see `Verifiable.verified`."""
         parts = [verified(part) for part in self.parts]
-        return (
-            self
-            if all(a is b for a, b in zip(parts, self.parts, strict=True))
-            else Concat(*parts, columns=list(self.schema))
-        )
+        if all(a is b for a, b in zip(parts, self.parts, strict=True)):
+            return self
+        return Concat(*parts, columns=list(self.schema))
 
 
 def check_part(corpus: Any, of: str) -> None:

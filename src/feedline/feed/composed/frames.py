@@ -78,7 +78,7 @@ def frames_of(chunk: Chunk, lengths: Ints) -> Chunk:
     values: dict[str, Value] = {}
     for name, value in chunk.values.items():
         if np.array_equal(value.lengths, lengths):
-            values[name] = rows_of(value)
+            values[name] = in_sequences(value, None)
             continue
         within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
         there = within < np.repeat(value.lengths, lengths)
@@ -112,14 +112,9 @@ def repeated(chunk: Chunk, like: Chunk) -> Chunk:
     return Chunk(chunk.schema, values, errors)
 
 
-def rows_of(value: Value) -> Value:
-    """Return a value over the same arrays in which every sample is a sequence."""
-    return in_sequences(value, None)
-
-
 def taken_rows(value: Value, rows: Ints, there: NDArray[np.bool_] | None = None) -> Value:
     """Return copies of the samples ``rows``, one sequence each; where ``there`` is False, anything may stand."""
-    single = rows_of(value)
+    single = in_sequences(value, None)
     schema = Schema({"x": _stream(value)})
     if single.num_samples == 0:
         return no_values(schema, (), len(rows))["x"]

@@ -87,10 +87,9 @@ class Encoder:
             Exception: pickling failed.
         """
         text, buffers = self._pickled(tree)
-        total = len(text)
-        if not buffers and total <= 16 * INLINE_BYTES:
-            return [], text, total
-        return self._place(buffers, text, total)
+        if not buffers and len(text) <= 16 * INLINE_BYTES:
+            return [], text, len(text)
+        return self._place(buffers, text)
 
     def parts(self, tree: Any) -> tuple[bytes, list[Array], int]:
         """Return the pickle, the out-of-band buffers, which are `tree`'s own memory, and the number of bytes of all.
@@ -155,7 +154,7 @@ class Encoder:
         self._buffers.append(np.frombuffer(raw, np.uint8))
         return False
 
-    def _place(self, buffers: list[Array], text: bytes, total: int) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
+    def _place(self, buffers: list[Array], text: bytes) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
         arena = self._arena
         assert arena is not None
         found = [arena.find(a.ctypes.data, a.nbytes) if a.flags.c_contiguous else None for a in buffers]
@@ -179,7 +178,7 @@ class Encoder:
                 message = SharedSpan(whole.number, whole.offset + offset, len(text))
         else:
             pieces = [piece for piece in found if piece is not None]
-        return pieces, message, total + sum(piece.nbytes for piece in pieces)
+        return pieces, message, len(text) + sum(piece.nbytes for piece in pieces)
 
 
 def decode(text: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
