@@ -259,13 +259,15 @@ def far_away(stage: Stage) -> list[Answer]:
     stages, calls = staged(), 50 if stage.quick else 3000
     given = [stages.counts(FAR)[k] for k in range(PARTS)]
     # What was counted is what is there.
-    place = stages.where(3, given[3])
-    assert place is not None
-    assert [x[0] for x in stages.items(place, 1)] == [3, given[3]]
+    last = stages.at(FAR)
+    block = stages.block_of(last, 3, given[3])
+    assert block is not None
+    a, b = stages.block_bounds(last, block)
+    assert [3, given[3]] in np.stack(stages.items(a, b - a), axis=1).tolist()
     questions: dict[str, Callable[[int], object]] = {
         "item at place 10^15": lambda i: stages.items(FAR + 977 * i, 1),
         "counts before place 10^15": lambda i: stages.counts(FAR + 977 * i),
-        "place of an item near 10^15": lambda i: stages.where(i % PARTS, given[i % PARTS] + i),
+        "block of an item near 10^15": lambda i: stages.block_of(last, i % PARTS, given[i % PARTS] + i),
     }
     answers = []
     for question, ask in questions.items():

@@ -73,6 +73,11 @@ def timeline_of(source: fl.MinibatchSource) -> Timeline:
     return source._timeline
 
 
+def sweeps_kept(order: Timeline) -> int:
+    """Return how many sweeps an order keeps the layout of, which only their memory shows."""
+    return len(order._sweeps._kept)
+
+
 def lay_out(source: fl.MinibatchSource, step: int) -> None:
     """Lay out so many sequences at a time, so that small corpora have ends of segments, too."""
     source._axis.step = step
@@ -221,7 +226,7 @@ def executor_of(iterator: Any) -> Any:
 
 def shared_of(pool: Pool) -> Any:
     """Return what the threads of a pool share: tests hold its `lock`, or wait until nothing is under way."""
-    return pool.backend._shared
+    return pool.backend
 
 
 def has_backlog(pool: Pool) -> bool:

@@ -18,6 +18,7 @@ from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import ChunkTable
 from tests.feed.loader.datasets import Plain, Resetting
 from tests.forked import Forked
+from tests.inside import sweeps_kept
 
 THREADS = 8
 
@@ -193,7 +194,7 @@ def test_an_order_shared_by_threads_that_are_in_different_sweeps(order):
     both = shared.window_at(Interrupted(2), 0), opened().window_at(2, 0)
     got, wanted = [[places.tolist() for places in plan.locate(0, 4)] for plan in both]
     assert got == wanted
-    assert len(shared._sweeps) == 2
+    assert sweeps_kept(shared) == 2
 
 
 def test_what_others_look_at_is_a_place():

@@ -17,7 +17,7 @@ from feedline.feed.workers import Pool, ray_actor, ray_pool
 from feedline.interop.ray_session import Pickling, RaySession
 from tests.feed.ray.actors import Death, Ray
 from tests.feed.ray.data import Locked, Noting
-from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Gate, Task, eventually, results
+from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Gate, Task, eventually, restarts, results
 from tests.inside import shared_of
 from tests.laws.items import Plain, content
 
@@ -135,7 +135,7 @@ def test_a_unit_that_kills_once_is_run_again(ray, tmp_path):
     with Pool(Mortal(tmp_path), 2, kind="ray") as pool:
         units = [*[("echo", i) for i in range(20)], ("die", str(tmp_path / "mark")), *[("echo", i) for i in range(20)]]
         assert results(pool, units) == [*range(20), "alive", *range(20)]
-        assert pool.stats().restarts == 1
+        assert restarts(pool) == 1
         assert len(ray.actors) == 3
 
 
@@ -152,7 +152,7 @@ def test_a_unit_that_kills_twice_is_an_error_and_no_other_is(ray, tmp_path):
         assert caught.value.unit == ("die",)
         assert "Ray says" in str(caught.value)
         assert [pool.result(ticket) for ticket in tickets + more] == [*range(20), *range(20)]
-        assert pool.stats().restarts == 2
+        assert restarts(pool) == 2
 
 
 def test_a_deadly_item_is_named_in_the_error(ray):
@@ -173,13 +173,13 @@ def test_a_dead_actors_interval_is_done_once_more(ray, tmp_path):
         after = [pool.submit(("once", i), worker=0) for i in range(20, 40)]
         gate.held()
         # What is back has been delivered, and stays so; the rest of the interval that is held is lost with its actor.
-        back = pool.stats().workers[0].units
+        back = pool.figures[0].units
         ray.actors[0].die()
         gate.let_go()
         assert [pool.result(ticket) for ticket in [*before, held, *after]] == [*range(20), "held", *range(20, 40)]
         runs = [len((notes / str(i)).read_bytes()) for i in range(40)]
         assert runs == [1] * back + [2] * (20 - back) + [1] * 20
-        assert pool.stats().restarts == 1
+        assert restarts(pool) == 1
 
 
 def test_actors_killed_at_any_moment_lose_and_repeat_nothing(ray, tmp_path):
@@ -193,11 +193,11 @@ def test_actors_killed_at_any_moment_lose_and_repeat_nothing(ray, tmp_path):
             assert pool.result(tickets[i - 12]) == i - 12
             if i % 8 == 3:  # a unit that dies twice would be to blame
                 assert eventually(lambda: not any(pending.deaths for pending in list(shared.wanted.values())))
-                before = pool.stats().restarts
+                before = restarts(pool)
                 if rng.choice([actor for actor in ray.actors if not actor.dead]).die():  # else noticed by the next
-                    assert eventually(lambda before=before: pool.stats().restarts > before)
+                    assert eventually(lambda before=before: restarts(pool) > before)
         assert [pool.result(ticket) for ticket in tickets[-12:]] == list(range(388, 400))
-        assert pool.stats().restarts > 10
+        assert restarts(pool) > 10
 
 
 def test_actors_that_die_one_after_the_other_are_an_error(ray, tmp_path):

@@ -27,7 +27,7 @@ from feedline.interop import ray_session
 from tests.cli import shell
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.ray.data import Drawing
-from tests.feed.workers.tasks import Task, alive, eventually, results
+from tests.feed.workers.tasks import Task, alive, eventually, restarts, results
 from tests.inside import private_ray
 from tests.laws.items import Augmented, Killing, content
 
@@ -112,7 +112,7 @@ def test_a_unit_that_kills_once_is_run_again(pool, tmp_path):
         got = [pool.result(ticket) for ticket in tickets]
         assert got[:11] == [*range(10), "alive"]
         assert all((array == i).all() for i, array in enumerate(got[11:]))
-    assert pool.stats().restarts == 2
+    assert restarts(pool) == 2
 
 
 def test_close_ends_the_actors(pool):

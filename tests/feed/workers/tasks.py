@@ -117,19 +117,6 @@ class DiesAtStart(Task):
         die(5)
 
 
-class Staged(Task):
-    def start(self, worker, workers):
-        super().start(worker, workers)
-        self.spent = 0.0
-
-    def run(self, unit):
-        self.spent += 1.0
-        return super().run(unit)
-
-    def seconds(self):
-        return {"reading": self.spent, "collating": 2 * self.spent}
-
-
 class Gate:
     """Units that run until they are let go."""
 
@@ -177,6 +164,11 @@ def eventually(condition, seconds=120.0):
         gc.collect()
         time.sleep(0.01)
     return True
+
+
+def restarts(pool):
+    """Return how often workers died and were replaced."""
+    return sum(worker.restarts for worker in pool.figures)
 
 
 def results(pool: Pool, units):

@@ -17,7 +17,7 @@ from feedline.errors import DataError, WorkerError
 from feedline.feed.workers import Pool
 from feedline.feed.workers import worker_handle as member
 from feedline.feed.workers.failure import Failure
-from tests.feed.workers.tasks import DiesAtStart, Task, alive, eventually, results
+from tests.feed.workers.tasks import DiesAtStart, Task, alive, eventually, restarts, results
 from tests.forked import Forked
 from tests.inside import end_as_collected
 
@@ -35,7 +35,7 @@ def test_a_unit_that_kills_once_is_run_again(capfd, how, tmp_path):
         got = [pool.result(ticket) for ticket in tickets]
         assert got[:6] == [0, 1, 2, 3, 4, "alive"]
         assert all((array == i).all() for i, array in enumerate(got[6:]))
-        assert pool.stats().restarts == 1
+        assert restarts(pool) == 1
         assert "dying" in capfd.readouterr().err
 
 
@@ -54,7 +54,7 @@ def test_a_unit_that_kills_twice_is_an_error(capfd, how):
         if how == "segfault":
             assert "tasks.py" in str(error)  # the Python traceback of the crash
         assert pool.result(good) == 1
-        assert pool.stats().restarts == 2
+        assert restarts(pool) == 2
         # Of each death once, or twice where it came between the lines' being passed on and being taken.
         assert 2 <= capfd.readouterr().err.count("famous last words") <= 4
 
@@ -85,7 +85,7 @@ def test_idle_workers_that_are_killed_are_replaced(pool):
 
     def both_are_replaced():  # one may have done all units before the other's end is noticed
         assert results(pool, [("echo", i) for i in range(20)]) == list(range(20))
-        return pool.stats().restarts == 2
+        return restarts(pool) == 2
 
     assert eventually(both_are_replaced)
 
@@ -108,7 +108,7 @@ def test_kills_at_any_moment_lose_nothing():
         got, failed = {}, 0
         try:
             for start in itertools.count(0, 10):
-                if start >= 300 and pool.stats().restarts:
+                if start >= 300 and restarts(pool):
                     break
                 tickets = {pool.submit(("fill", i, (50, 50))): i for i in range(start, start + 10)}
                 for ticket, i in tickets.items():
@@ -292,7 +292,7 @@ def test_interrupts_lose_no_result(interrupts, worker):
                 except Interrupt:
                     interrupted += 1
         assert interrupted > 10
-        assert pool.stats().restarts == 0
+        assert restarts(pool) == 0
 
 
 @pytest.mark.parametrize("worker", [None, 0])
@@ -320,7 +320,7 @@ def test_exceptions_while_taking_in_a_message_lose_no_result(monkeypatch, worker
             kept.append(pool.result(ticket))
         assert all((array == i).all() for i, array in enumerate(kept))
         assert raised > 3
-        assert pool.stats().restarts == 2 * raised
+        assert restarts(pool) == 2 * raised
 
 
 # ---- forks

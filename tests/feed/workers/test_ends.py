@@ -16,7 +16,7 @@ HEAD = """
 import os, signal, sys, time
 import numpy as np
 from feedline.feed.workers import Pool
-from tests.feed.workers.tasks import Task, results
+from tests.feed.workers.tasks import Task, restarts, results
 """
 
 
@@ -127,7 +127,7 @@ def test_interrupt_from_the_keyboard(program, method):
                 print(*pool.pids, flush=True)
                 pool.result(pool.submit(("sleep", 1.0)))
             except KeyboardInterrupt:
-                print(results(pool, [("echo", i) for i in range(5)]), pool.stats().restarts)
+                print(results(pool, [("echo", i) for i in range(5)]), restarts(pool))
                 raise
     """,
         wait=False,

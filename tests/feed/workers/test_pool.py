@@ -12,7 +12,7 @@ import pytest
 
 from feedline.feed.workers import Pool
 from feedline.feed.workers import pool as pools
-from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Staged, Task, eventually, results
+from tests.feed.workers.tasks import BrokenPickle, BrokenStart, Task, eventually, restarts, results
 from tests.inside import has_backlog, is_listened_to, listens
 
 
@@ -189,16 +189,13 @@ def test_closed(either):
             call()
 
 
-def test_stats():
-    with Pool(Staged(), 2) as pool:
+def test_figures():
+    with Pool(Task(), 2) as pool:
         results(pool, [("copied", i) for i in range(10)])
-        stats = pool.stats()
-        assert sum(worker.units for worker in stats.workers) == 10
-        assert [worker.pid for worker in stats.workers] == pool.pids
-        assert sum(worker.bytes for worker in stats.workers) > 10 * 64 * 64 * 4
-        assert all(worker.seconds > 0 for worker in stats.workers if worker.units)
-        assert stats.stages == {"reading": 10.0, "collating": 20.0}
-        assert stats.restarts == 0
+        assert sum(worker.units for worker in pool.figures) == 10
+        assert sum(worker.bytes for worker in pool.figures) > 10 * 64 * 64 * 4
+        assert all(worker.seconds > 0 for worker in pool.figures if worker.units)
+        assert restarts(pool) == 0
 
 
 def test_several_threads_may_wait(either):
@@ -257,4 +254,4 @@ def test_interrupts_are_the_parents(pool):
     for pid in pids:
         os.kill(pid, 2)
     assert results(pool, [("echo", i) for i in range(20)]) == list(range(20))
-    assert pool.stats().restarts == 0
+    assert restarts(pool) == 0

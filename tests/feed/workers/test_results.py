@@ -241,17 +241,6 @@ def test_a_fork_keeps_what_it_inherits(pool):
         os.close(fd)
 
 
-def test_without_shared_memory():
-    with Pool(Task(), 2, shared_memory=False) as pool:
-        gc.collect()
-        before = segments()
-        big = pool.result(pool.submit(("copied", 3, (500, 1000))))
-        assert (big == 3).all()
-        assert big.flags.writeable
-        assert segments() == before
-        assert (pool.result(pool.submit(("fill", 4, (100, 100)))) == 4).all()
-
-
 def test_object_that_cannot_be_pickled(pool):
     with pytest.raises(Exception, match="pickle"):
         pool.result(pool.submit(("evaluate", "lambda: 0")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.feed.composed.boundaries import counted, least_padding
 from feedline.feed.composed.bucketed_order import BucketedOrder, Buckets
-from feedline.feed.composed.concat import check_part
+from feedline.feed.composed.concat import check_part, lengths_of
 from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Capability, Deserializer, Ordered, chunk_starts, whole_number
 from feedline.feed.timeline import Timeline, Window
@@ -76,23 +77,15 @@ class Bucketed(Forwarding, Ordered):
 
     def digest(self) -> str:
         """Return 32 hex digits over the corpus's digest, the boundaries and the size of batches."""
-        settings = [
-            list(self._buckets.boundaries),
-            self._buckets.budget_samples,
-            self._buckets.most,
-            self._corpus.digest(),
-        ]
+        settings = [*self._buckets, self._corpus.digest()]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
         """Return the corpus's order, in batches; see `Ordered.own_order`."""
-        return BucketedOrder(order_of(self._corpus, seed, window), self._buckets, self._lengths)
-
-    def _lengths(self, ordinals: Ints) -> Ints:
-        found = self._corpus.lengths(ordinals)
-        return np.ones(len(ordinals), np.int64) if found is None else found
+        lengths = functools.partial(lengths_of, self._corpus)
+        return BucketedOrder(order_of(self._corpus, seed, window), self._buckets, lengths)
 
     def _all_lengths(self) -> Iterator[Ints]:
         count = int(chunk_starts(self._corpus)[-1])
         for a in range(0, count, _AT_A_TIME):
-            yield self._lengths(np.arange(a, min(a + _AT_A_TIME, count)))
+            yield lengths_of(self._corpus, np.arange(a, min(a + _AT_A_TIME, count)))

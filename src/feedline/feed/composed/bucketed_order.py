@@ -7,6 +7,7 @@ Specified to the bit in docs/explanation/order.md.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -14,11 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import _native
 from feedline.errors import StateError
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
-from feedline.feed.timeline.feedline import permutation
-from feedline.feed.timeline.plan import InParts, ended
+from feedline.feed.timeline.plan import InParts, ended, permuted
 
 Ints = NDArray[np.int64]
 
@@ -146,11 +145,8 @@ class BucketedOrder(Timeline, InParts):
 class _BucketedWindow(WindowPlan):
     """A window, laid out in batches when it is first looked into."""
 
-    __slots__ = ("_laid", "_order", "inner")
-
     def __init__(self, order: BucketedOrder, inner: WindowPlan) -> None:
         self.inner, self._order = inner, order
-        self._laid: tuple[NDArray[np.uint32], Ints, list[int], Callable[[], Ints] | None] | None = None
         super().__init__(
             inner.sweep,
             inner.number,
@@ -159,36 +155,34 @@ class _BucketedWindow(WindowPlan):
             starts=inner.starts,
             first=inner.first,
             last=inner.last,
-            make_cut=lambda: lambda a, b: None,
         )
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
-        place, index, _, _ = self._layout()
+        place, index, _, _ = self._layout
         return place[a:b], index[a:b]
 
     def breaks(self, start: int, n: int) -> list[int]:
         """Return where batches end within the ``n`` sequences from place ``start``, counted from there."""
-        _, _, ends, _ = self._layout()
+        _, _, ends, _ = self._layout
         return [end - start for end in ends[bisect_right(ends, start) : bisect_right(ends, start + n)]]
 
     def sweeps(self, start: int, n: int) -> Callable[[], Ints] | None:
         """Return a function for the sweeps of the ``n`` sequences from place ``start``; None: they are the window's."""
-        _, _, _, sweeps = self._layout()
+        _, _, _, sweeps = self._layout
         return None if sweeps is None else lambda: sweeps()[start : start + n]
 
+    @functools.cached_property
     def _layout(self) -> tuple[NDArray[np.uint32], Ints, list[int], Callable[[], Ints] | None]:
-        if self._laid is None:
-            order = self._order
-            whole = order.inner.segment(self.inner, 0, self.inner.count)
-            permuted = None
-            if order.shuffle:
-                key = _native.hash_key([order.seed, self.sweep, BATCHES, self.number])
+        order = self._order
+        whole = order.inner.segment(self.inner, 0, self.inner.count)
+        shuffled = None
+        if order.shuffle:
 
-                def permuted(batches: int) -> Ints:
-                    return np.asarray(permutation(key, batches)(0, batches), np.int64)
+            def shuffled(batches: int) -> Ints:
+                cut = permuted(order, batches, self.sweep, BATCHES, self.number)
+                return np.asarray(cut(0, batches), np.int64)
 
-            which, ends = order.buckets.batches(order.lengths(whole.ordinals), permuted)
-            sweeps = None if whole.sweeps is None else lambda: whole.own_sweeps()[which]
-            self._laid = whole.place[which], whole.index[which], ends.tolist(), sweeps
-        return self._laid
+        which, ends = order.buckets.batches(order.lengths(whole.ordinals), shuffled)
+        sweeps = None if whole.sweeps is None else lambda: whole.own_sweeps()[which]
+        return whole.place[which], whole.index[which], ends.tolist(), sweeps

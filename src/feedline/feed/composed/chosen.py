@@ -53,7 +53,7 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     Errors of sequences that the corpus marks as unreadable name the sequence of the corpus, and keys are the corpus's.
 
     Args:
-        corpus: corpus to choose from, without an order of its own.
+        corpus: corpus to choose from, which `check_part` has passed, without an order of its own.
         which: a range with step 1, or int64 (n,) of ascending ordinals of ``corpus``.
 
     Raises:
@@ -62,7 +62,6 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     """
 
     def __init__(self, corpus: Deserializer, which: range | Ints) -> None:
-        check_part(corpus, type(self).__name__)
         if corpus.capability(Ordered) is not None:
             raise ValueError(
                 f"expected a corpus without an order of its own for {type(self).__name__}, got {corpus.name}: choose "
@@ -82,11 +81,10 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         self._numbers: Ints = np.flatnonzero(counts)
         self._starts: Ints = np.cumsum([0, *counts[self._numbers]], dtype=np.int64)
         ends = self._own(self._starts[1:] - 1) - self._own(self._starts[:-1]) + 1
-        self._runs = ends == np.diff(self._starts)
         views = corpus.capability(RandomAccess)
         if views is not None:
             self.in_memory, self.looks_at_all = views.in_memory, views.looks_at_all
-        self.in_runs = fetches_ahead(corpus) and bool(self._runs.all())
+        self.in_runs = fetches_ahead(corpus) and np.array_equal(ends, np.diff(self._starts))
         self._infos: list[ChunkInfo] | None = None
 
     # ---- description ------------------------------------------------------------------------------
@@ -141,13 +139,9 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     def read(self, chunk: int) -> Chunk:
         """Return the chosen sequences of a chunk: a view where the corpus gives one and they are a run, else a copy."""
         number, which = self._located(chunk)
-        if self._whole(chunk):
-            found = self._corpus.read(number)
-        elif self._runs[chunk]:
-            found = read_slice(self._corpus, number, int(which[0]), int(which[-1]) + 1)
-        else:
-            found = self._corpus.read(number).take(which)
-        return self._named(found, which + self._originals[number])
+        if not self._whole(chunk):
+            return self.read_slice(chunk, 0, len(which))
+        return self._named(self._corpus.read(number), which + self._originals[number])
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of a chunk like ``read``; reads what lies between them, too."""

@@ -115,11 +115,9 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
     def verified(self) -> Deserializer:
         """Return this corpus over its parts with all checksums compared; see `Verifiable.verified`."""
         parts = [verified(part) for part in self.parts]
-        return (
-            self
-            if all(a is b for a, b in zip(parts, self.parts, strict=True))
-            else Concat(*parts, columns=list(self.schema))
-        )
+        if all(a is b for a, b in zip(parts, self.parts, strict=True)):
+            return self
+        return Concat(*parts, columns=list(self.schema))
 
 
 def check_part(corpus: Any, of: str) -> None:
@@ -141,6 +139,12 @@ def check_part(corpus: Any, of: str) -> None:
             f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; give it "
             f"chunk_info (and chunk_lengths if its sequences are ragged)"
         )
+
+
+def lengths_of(corpus: Deserializer, ordinals: Ints) -> Ints:
+    """Return the samples of the sequences ``ordinals``, int64 (n,)."""
+    found = corpus.lengths(ordinals)
+    return np.ones(len(ordinals), np.int64) if found is None else found
 
 
 def same_schema(corpora: Sequence[Deserializer], columns: Sequence[str] | None) -> Schema:

@@ -83,11 +83,8 @@ def _loaded(yaml: Any, text: bytes) -> Any:
             if id(node) not in sizes:
                 sizes[id(node)] = _MOST_NODES  # of one that holds itself
                 inner = getattr(node, "value", None)
-                parts = (
-                    [part for one in inner for part in (one if isinstance(one, tuple) else (one,))]
-                    if (isinstance(inner, list))
-                    else []
-                )
+                nodes = inner if isinstance(inner, list) else []
+                parts = [part for one in nodes for part in (one if isinstance(one, tuple) else (one,))]
                 sizes[id(node)] = min(_MOST_NODES, 1 + sum(map(size, parts)))
             return sizes[id(node)]
 

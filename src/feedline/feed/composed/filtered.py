@@ -12,7 +12,7 @@ from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.chosen import Chosen
-from feedline.feed.composed.concat import check_part
+from feedline.feed.composed.concat import check_part, lengths_of
 from feedline.feed.protocol import Deserializer, chunk_starts, num_chunks, whole_number
 
 Mask = NDArray[np.bool_]
@@ -104,8 +104,7 @@ def _by_lengths(corpus: Deserializer, bounds: Any, count: int) -> Mask:
     mask = np.ones(count, np.bool_)
     for first in range(0, count, _PIECE_SEQUENCES):
         here = slice(first, min(count, first + _PIECE_SEQUENCES))
-        found = corpus.lengths(np.arange(here.start, here.stop, dtype=np.int64))
-        samples = np.ones(here.stop - here.start, np.int64) if found is None else found
+        samples = lengths_of(corpus, np.arange(here.start, here.stop, dtype=np.int64))
         mask[here] = (samples >= (least or 0)) & (samples <= (2**63 - 1 if most is None else most))
     return mask
 

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.data.value import BytesValue
 from feedline.errors import DataError
+from feedline.feed.composed.concat import lengths_of
 from feedline.feed.files.lru import LruCache
+from feedline.feed.formats.unreadable import no_values
 from feedline.feed.pieces import in_sequences
 from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, is_sized
 
@@ -64,9 +66,7 @@ class Frames(Deserializer):
         self.corpus.close()
 
     def _lengths_of(self, chunk: int) -> Ints:
-        ordinals = np.arange(self._starts[chunk], self._starts[chunk + 1])
-        lengths = self.corpus.lengths(ordinals)
-        return np.ones(len(ordinals), np.int64) if lengths is None else lengths
+        return lengths_of(self.corpus, np.arange(self._starts[chunk], self._starts[chunk + 1]))
 
 
 def frames_of(chunk: Chunk, lengths: Ints) -> Chunk:
@@ -78,7 +78,7 @@ def frames_of(chunk: Chunk, lengths: Ints) -> Chunk:
     values: dict[str, Value] = {}
     for name, value in chunk.values.items():
         if np.array_equal(value.lengths, lengths):
-            values[name] = rows_of(value)
+            values[name] = in_sequences(value, None)
             continue
         within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
         there = within < np.repeat(value.lengths, lengths)
@@ -112,17 +112,12 @@ def repeated(chunk: Chunk, like: Chunk) -> Chunk:
     return Chunk(chunk.schema, values, errors)
 
 
-def rows_of(value: Value) -> Value:
-    """Return a value over the same arrays in which every sample is a sequence."""
-    return in_sequences(value, None)
-
-
 def taken_rows(value: Value, rows: Ints, there: NDArray[np.bool_] | None = None) -> Value:
     """Return copies of the samples ``rows``, one sequence each; where ``there`` is False, anything may stand."""
-    single = rows_of(value)
-    if single.num_samples == 0:
-        return _nothing(value, len(rows))
+    single = in_sequences(value, None)
     schema = Schema({"x": _stream(value)})
+    if single.num_samples == 0:
+        return no_values(schema, (), len(rows))["x"]
     return Chunk(schema, {"x": single}).take(np.ascontiguousarray(rows if there is None else rows * there))["x"]
 
 
@@ -130,13 +125,3 @@ def _stream(value: Value) -> Stream:
     if isinstance(value, BytesValue):
         return Stream(dtype=value.kind)
     return Stream(value.shape, value.dtype, value.is_sparse)
-
-
-def _nothing(value: Value, count: int) -> Value:
-    if isinstance(value, SparseValue):
-        return SparseValue(
-            np.zeros(count + 1, np.int64), np.empty(0, np.int32), np.empty(0, value.dtype), value.shape[0], None
-        )
-    if isinstance(value, BytesValue):
-        return BytesValue(np.zeros(count + 1, np.int64), np.empty(0, np.uint8), None, text=value.text)
-    return DenseValue(np.zeros((count, *value.shape), value.dtype), None)

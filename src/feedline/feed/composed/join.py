@@ -102,7 +102,7 @@ class Join(Deserializer, Keyed, Verifiable):
         self._starts = [chunk_starts(part) for part in parts]
         sizing = [part for part in parts if part.schema.size_stream is not None and part.capability(Broadcast) is None]
         self._sizing = parts.index(sizing[0]) if sizing else None
-        self._kept, self._memory = LruCache(self._read_part, _nbytes, memory), memory
+        self._kept, self._memory = LruCache(self._read_part, lambda chunk: chunk.nbytes, memory), memory
         self._digest = self._identify()
         folder = None if cache is False else user_cache() if cache is None or cache is True else Path(cache)
         self._table = JoinTable(
@@ -231,7 +231,7 @@ class Join(Deserializer, Keyed, Verifiable):
             return self
         other = copy.copy(self)
         other.parts = parts
-        other._kept = LruCache(other._read_part, _nbytes, self._memory)
+        other._kept = LruCache(other._read_part, lambda chunk: chunk.nbytes, self._memory)
         other._owned = [new for new, old in zip(parts, self.parts, strict=True) if new is not old]
         return other
 
@@ -254,7 +254,3 @@ def _joined_schema(parts: Sequence[Deserializer]) -> Schema:
                 )
             owners[name], streams[name] = part.name, stream
     return Schema(streams)
-
-
-def _nbytes(chunk: Chunk) -> int:
-    return chunk.nbytes

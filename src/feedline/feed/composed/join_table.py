@@ -243,19 +243,14 @@ class JoinTable:
             np.add.at(table[:, 0], chunk, 1)
             np.add.at(table[:, 1], chunk, 1 if lengths is None else lengths)
             file.write(np.ascontiguousarray(rows[:, -width:], "<i8").data)
-        crcs = _checksums(file, kept, 8 * width)
+        file.seek(_HEADER_BYTES)
+        sizes = [8 * width * min(_CRC_ROWS, kept - first) for first in range(0, kept, _CRC_ROWS)]
+        crcs = [_native.crc32c(file.read(size)) for size in sizes]
         tail = table.astype("<i8").tobytes() + np.array(crcs, "<u4").tobytes()
         file.write(tail)
         file.seek(0)
         file.write(_Header(_VERSION, self._digest, kept, width, len(infos), tail=_native.crc32c(tail)).pack())
         file.flush()
-
-
-def _checksums(file: BinaryIO, rows: int, row_bytes: int) -> list[int]:
-    """Return the checksum of every `_CRC_ROWS` rows of a file."""
-    file.seek(_HEADER_BYTES)
-    blocks = range(0, rows, _CRC_ROWS)
-    return [_native.crc32c(file.read(min(_CRC_ROWS, rows - first) * row_bytes)) for first in blocks]
 
 
 def _scratch(folder: Path | None) -> AbstractContextManager[BinaryIO]:

@@ -11,9 +11,8 @@ from typing import Any
 
 from feedline import _native
 from feedline.feed.composed.concat import Concat
-from feedline.feed.composed.one_source import check_place
 from feedline.feed.composed.order import MixtureOrder, Rules
-from feedline.feed.composed.stages import LAST_PLACE, Declared
+from feedline.feed.composed.stages import LAST_PLACE, Declared, check_place
 from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
 from feedline.feed.protocol import Deserializer, Ordered, verified, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window
@@ -127,9 +126,7 @@ class Mixture(Concat, Ordered):
             self.declared.append(Declared(start, self._weights(later)))
         self._sweeps = self._limits(max_sweeps)
         self._check_batches()
-        self.shares = [
-            Fraction(quota, sum(quotas)) for quotas in [quotas_of(self.declared[0].weights)] for quota in quotas
-        ]
+        self.shares = shares_of([Fraction(quota) for quota in quotas_of(self.declared[0].weights)])
 
     @staticmethod
     def ramp(

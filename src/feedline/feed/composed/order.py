@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError, StateError, shown
-from feedline.feed.composed.one_source import OneSourceStages, check_place
 from feedline.feed.composed.schedule import Ints
-from feedline.feed.composed.stages import LAST_PLACE, Declared, Places, Stages
+from feedline.feed.composed.stages import LAST_PLACE, Declared, Stages, check_place
 from feedline.feed.distinct import distinct
 from feedline.feed.protocol import whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
@@ -261,7 +260,7 @@ class MixtureOrder(Timeline, InParts):
         other.stages = self._staged(other.declared)
         return other
 
-    def _staged(self, declared: Sequence[Declared]) -> Places:
+    def _staged(self, declared: Sequence[Declared]) -> Stages:
         batch = self.rules.batch or 1
         limits = [
             None if sweeps is None or part.sweep_length is None else sweeps * part.sweep_length
@@ -269,14 +268,14 @@ class MixtureOrder(Timeline, InParts):
         ]
         for one in declared:
             check_place(one.start, batch)
-        within = Stages(
-            [one._replace(start=one.start // batch) for one in declared],
-            [None if limit is None else limit // batch for limit in limits],
+        return Stages(
+            declared,
+            limits,
             dropping=self.rules.when_empty == "drop",
             seed=self.seed,
             block=self.rules.block if self.shuffle else 1,
+            batch=batch,
         )
-        return within if self.rules.batch is None else OneSourceStages(within, batch)
 
     def _no_more(self) -> DataError:
         stages, rules = self.stages, self.rules
@@ -369,8 +368,6 @@ class MixtureOrder(Timeline, InParts):
 class _MixtureWindow(WindowPlan):
     """A window of a mixture, from place ``first`` of a sweep to before ``stop``."""
 
-    __slots__ = ("_chunks", "_order", "_places", "_told")
-
     def __init__(self, order: MixtureOrder, sweep: int, first: int, stop: int) -> None:
         self._order = order
         self._told: tuple[int, int, Callable[[], Ints]] | None = None
@@ -379,16 +376,7 @@ class _MixtureWindow(WindowPlan):
         self._places = dict(zip(self._chunks, np.cumsum([0, *map(len, self._chunks.values())]).tolist(), strict=False))
         chunks = np.concatenate([order._bases[k] + chunks for k, chunks in self._chunks.items()])
         starts = np.array([0, stop - first], np.int64)
-        super().__init__(
-            sweep,
-            first,
-            chunks=chunks,
-            position=0,
-            starts=starts,
-            first=first,
-            last=stop == order.stages.length,
-            make_cut=lambda: lambda a, b: np.arange(a, b, dtype=np.int64),
-        )
+        super().__init__(sweep, first, chunks=chunks, starts=starts, first=first, last=stop == order.stages.length)
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""

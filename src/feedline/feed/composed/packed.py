@@ -12,7 +12,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.concat import check_part
-from feedline.feed.composed.swept import SweptOrder, number_of, sweep_of
+from feedline.feed.composed.concat import check_part, lengths_of
 from feedline.feed.composed.unpacking import NONE, PIECES, Unpacking
 from feedline.feed.distinct import distinct
 from feedline.feed.protocol import (
+    CHUNK_BITS,
+    CHUNK_MASK,
     ChunkInfo,
     Deserializer,
     Extent,
@@ -40,7 +41,8 @@ from feedline.feed.protocol import (
     verified,
     whole_number,
 )
-from feedline.feed.timeline import ChunkTable, Timeline, Window
+from feedline.feed.timeline import ChunkTable, Timeline, Window, WindowPlan
+from feedline.feed.timeline.feedline import FeedlineOrder
 
 METHODS = ("best-fit", "first-fit", "split")
 LONG = ("split", "drop", "error")
@@ -65,6 +67,19 @@ class _Pieces(NamedTuple):
     document: Ints
     first: Ints
     length: Ints
+
+
+class SweptOrder(FeedlineOrder):
+    """The order "feedline-1" of chunks that are packed anew in every sweep, which chunk numbers carry."""
+
+    name: ClassVar[str] = "feedline-1-swept"
+    swept = True
+
+    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+        """See `Timeline.window_at`."""
+        plan = super().window_at(sweep, ordinal, window)
+        plan.chunks = plan.chunks | (sweep << CHUNK_BITS)
+        return plan
 
 
 class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
@@ -195,8 +210,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     def _lengths_of(self, chunk: int) -> Ints:
         first, stop = self._documents.starts[chunk : chunk + 2].tolist()
-        lengths = self._corpus.lengths(np.arange(first, stop, dtype=np.int64))
-        return np.ones(stop - first, np.int64) if lengths is None else lengths
+        return lengths_of(self._corpus, np.arange(first, stop, dtype=np.int64))
 
     def _cut(self, chunk: int) -> _Pieces:
         """Return the pieces that the documents of a chunk are packed as, in their order and without rows."""
@@ -248,8 +262,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     def documents(self, chunk: int) -> tuple[Ints, Ints]:
         """Return the documents of the rows of a chunk, in the sweep that its number carries."""
-        number = number_of(chunk)
-        pieces = self._packed(sweep_of(chunk), number)
+        number = chunk & CHUNK_MASK
+        pieces = self._packed(chunk >> CHUNK_BITS, number)
         return pieces.document + self._documents.starts[number], self._bounds(pieces, number)
 
     def _bounds(self, pieces: _Pieces, number: int) -> Ints:
@@ -261,19 +275,19 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     def read(self, chunk: int) -> Chunk:
         """Return the rows of a chunk, in the sweep that its number carries; raises what the corpus raises."""
-        return self._rows(self._corpus.read(number_of(chunk)), chunk)
+        return self._rows(self._corpus.read(chunk & CHUNK_MASK), chunk)
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents."""
-        return chunk_extents(self._corpus, number_of(chunk))
+        return chunk_extents(self._corpus, chunk & CHUNK_MASK)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
-        return self._rows(required(self._corpus, Fetchable).read_fetched(number_of(chunk), pieces), chunk)
+        return self._rows(required(self._corpus, Fetchable).read_fetched(chunk & CHUNK_MASK, pieces), chunk)
 
     def _rows(self, documents: Chunk, chunk: int) -> Chunk:
-        number = number_of(chunk)
-        pieces = self._packed(sweep_of(chunk), number)
+        number = chunk & CHUNK_MASK
+        pieces = self._packed(chunk >> CHUNK_BITS, number)
         self._check(documents, number)
         rows = self._infos[number].sequences
         bounds = self._bounds(pieces, number)

@@ -99,20 +99,19 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
 
     def read(self, chunk: int) -> Chunk:
         """Return the chunk with its listed sequences marked; raises what the corpus raises."""
-        a, b = (int(n) for n in self._starts[chunk : chunk + 2])
-        return self._nothing(b - a) if chunk in self._unread else self._marked(self._corpus.read(chunk), a, b)
+        if chunk in self._unread:
+            return self._nothing(int(self._starts[chunk + 1] - self._starts[chunk]))
+        return self._marked(self._corpus.read(chunk), int(self._starts[chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
-        a, b = (int(n) for n in self._starts[chunk : chunk + 2])
-        return self._marked(required(self._corpus, Fetchable).read_fetched(chunk, pieces), a, b)
+        return self._marked(required(self._corpus, Fetchable).read_fetched(chunk, pieces), int(self._starts[chunk]))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return a slice of the chunk like ``read``."""
         if chunk in self._unread:
             return self._nothing(stop - start)
-        first = int(self._starts[chunk])
-        return self._marked(read_slice(self._corpus, chunk, start, stop), first + start, first + stop)
+        return self._marked(read_slice(self._corpus, chunk, start, stop), int(self._starts[chunk]) + start)
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
         """Return a view of the chunk with its listed sequences marked."""
@@ -143,8 +142,8 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
     def _nothing(self, count: int) -> Chunk:
         return Chunk(self.schema, no_values(self.schema, (), count), dict.fromkeys(range(count), LISTED))
 
-    def _marked(self, chunk: Chunk, first: int, stop: int) -> Chunk:
-        listed = self._among(first, stop)
+    def _marked(self, chunk: Chunk, first: int) -> Chunk:
+        listed = self._among(first, first + chunk.num_sequences)
         if not listed:
             return chunk
         return Chunk(chunk.schema, chunk.values, {**chunk.errors, **dict.fromkeys(listed, LISTED)}, seals=chunk.seals)

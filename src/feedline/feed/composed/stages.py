@@ -7,7 +7,6 @@ shorter. All of it is a pure function of weights, limits and seed; nothing here 
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -50,37 +49,139 @@ class Stage(NamedTuple):
     before: tuple[int, ...]
 
 
-class Places(abc.ABC):
-    """Which source stands at which place, and with which of its items.
+class Stages:
+    """Which source stands at which place of a mixture, and with which of its items.
+
+    In a mixture whose batches are of one source each, ``batch`` consecutive places hold consecutive items of it, and
+    all that stages say of a place is said of a batch: so counts are as close to the weights as they are without.
+
+    Args:
+        declared: stages by ascending start, the first at 0; all at multiples of ``batch``.
+        limits: items that each source has; None: no limit.
+        dropping: whether a mixture goes on without a source that has no more items, until none has; otherwise it ends
+            at the first place that would need one.
+        seed: seed of the shuffle.
+        block: places, or batches, that are shuffled together; 1: none.
+        batch: places of a batch of one source; 1: sources alternate place by place.
 
     Attributes:
-        block: places that are shuffled together; 1: none.
+        stages: the stages, split where a source is dropped.
+        block: places that are shuffled together.
         length: number of places; None: no end.
         ended_by: the source whose items ended the mixture; None: it has no end, or all have.
         totals: items of each source, if there is an end.
     """
 
-    block: int
-    length: int | None
-    ended_by: int | None
-    totals: tuple[int, ...]
+    def __init__(
+        self,
+        declared: Sequence[Declared],
+        limits: Sequence[int | None],
+        *,
+        dropping: bool,
+        seed: int,
+        block: int,
+        batch: int = 1,
+    ) -> None:
+        self._seed, self._shuffled, self._batch, self.block = seed, block, batch, block * batch
+        self.stages: list[Stage] = []
+        self.length: int | None = None
+        self.ended_by: int | None = None
+        # Counted in batches up to the end of this function.
+        most = [None if limit is None else limit // batch for limit in limits]
+        starts = [one.start // batch for one in declared]
+        before = [0] * len(most)
+        gone: set[int] = set()
+        for one, start, stop in zip(declared, starts, [*starts[1:], None], strict=True):
+            while stop is None or start < stop:
+                left = [Fraction(0) if k in gone else weight for k, weight in enumerate(one.weights)]
+                if not any(left):
+                    self.length = start * batch
+                    break
+                schedule = schedule_of(tuple(quotas_of(left)))
+                ends = [
+                    (start + place, k)
+                    for k, limit in enumerate(most)
+                    if limit is not None and (place := schedule.where(k, limit - before[k])) is not None
+                ]
+                end, empty = min(ends, default=(None, None))
+                if end is None or (stop is not None and end >= stop):
+                    end, empty = stop, None
+                if end is None or end > start:
+                    places = start * batch, None if end is None else end * batch
+                    self.stages.append(Stage(*places, schedule, tuple(count * batch for count in before)))
+                if end is None:
+                    break
+                before = (schedule.counts(end - start) + before).tolist()
+                start = end
+                if empty is not None and not dropping:
+                    self.length, self.ended_by = end * batch, empty
+                    break
+                if dropping:
+                    gone |= {k for k, limit in enumerate(most) if limit is not None and before[k] >= limit}
+            if self.length is not None:
+                break
+        self._starts = [stage.start for stage in self.stages]
+        self.totals = tuple(count * batch for count in before)  # items of each source, if it has an end
 
-    @abc.abstractmethod
     def at(self, n: int) -> Stage:
         """Return the stage of place ``n``."""
+        return self.stages[last_at_most(self._starts, n)]
 
-    @abc.abstractmethod
     def items(self, first: int, count: int) -> tuple[Sources, Ints]:
         """Return the source of places ``first`` to ``first + count - 1``, uint16 (n,), and which of its items stands
         there, int64 (n,)."""
+        sources, items = [], []
+        stop = first + count
+        while first < stop:
+            stage = self.at(first)
+            end = stop if stage.stop is None else min(stop, stage.stop)
+            source, item = self._batches(stage, first, end)
+            if self._batch > 1:
+                places = np.arange(first, end) - stage.start
+                of = places // self._batch - places[0] // self._batch
+                source, item = source[of], item[of] * self._batch + places % self._batch
+            sources.append(source)
+            items.append(item + np.array(stage.before, np.int64)[source])
+            first = end
+        if len(items) == 1:
+            return sources[0], items[0]
+        return np.concatenate([np.empty(0, np.uint16), *sources]), np.concatenate([np.empty(0, np.int64), *items])
 
-    @abc.abstractmethod
+    def _batches(self, stage: Stage, first: int, stop: int) -> tuple[Sources, Ints]:
+        """Return source and number, counted from the beginning of the stage, of the batches at some of its places."""
+        low, batch = (first - stage.start) // self._batch, self._batch
+        return stage.schedule.items(
+            low,
+            -((stage.start - stop) // batch) - low,
+            seed=self._seed,
+            stage=stage.start // batch,
+            block=self._shuffled,
+            length=None if stage.stop is None else (stage.stop - stage.start) // batch,
+        )
+
     def counts(self, n: int) -> list[int]:
         """Return how many items of each source stand before place ``n``."""
+        stage = self.at(max(n - 1, 0))
+        a = stage.start + (n - stage.start) // self.block * self.block
+        if stage.stop is not None and n == stage.stop:
+            a = n
+        counts = stage.schedule.counts((a - stage.start) // self._batch)
+        if a < n:
+            source, _ = self._batches(stage, a, n)
+            counts += np.bincount(source, minlength=len(counts))
+        counts *= self._batch
+        counts += stage.before
+        if a < n:
+            counts[source[-1]] -= (stage.start - n) % self._batch  # what follows of the last batch
+        found: list[int] = counts.tolist()
+        return found
 
-    @abc.abstractmethod
     def block_of(self, stage: Stage, k: int, item: int) -> int | None:
         """Return the block of a stage that holds an item of source ``k``; None if it comes in a later one, or never."""
+        even = stage.schedule.where(k, (item - stage.before[k]) // self._batch)
+        if even is None or (stage.stop is not None and stage.start + even * self._batch >= stage.stop):
+            return None
+        return even // self._shuffled
 
     def block_bounds(self, stage: Stage, block: int) -> tuple[int, int]:
         """Return the first place of a block of a stage, and the one after its last."""
@@ -94,123 +195,11 @@ class Places(abc.ABC):
         return self.block_bounds(stage, (n - stage.start) // self.block)
 
 
-class Stages(Places):
-    """All stages of a mixture.
+def check_place(start: int, batch: int) -> None:
+    """Check that a stage may begin at a place.
 
-    Args:
-        declared: stages by ascending start, the first at 0.
-        limits: items that each source has; None: no limit.
-        dropping: whether a mixture goes on without a source that has no more items, until none has; otherwise it ends
-            at the first place that would need one.
-        seed: seed of the shuffle.
-        block: places that are shuffled together; 1: none.
-
-    Attributes:
-        stages: the stages, split where a source is dropped.
+    Raises:
+        ValueError: that is in the middle of a batch.
     """
-
-    def __init__(
-        self, declared: Sequence[Declared], limits: Sequence[int | None], *, dropping: bool, seed: int, block: int
-    ) -> None:
-        self._seed, self.block = seed, block
-        self.stages: list[Stage] = []
-        self.length = self.ended_by = None
-        before = [0] * len(limits)
-        gone: set[int] = set()
-        for i, one in enumerate(declared):
-            start, stop = one.start, declared[i + 1].start if i + 1 < len(declared) else None
-            while stop is None or start < stop:
-                left = [Fraction(0) if k in gone else weight for k, weight in enumerate(one.weights)]
-                if not any(left):
-                    self.length = start
-                    break
-                schedule = schedule_of(tuple(quotas_of(left)))
-                ends = [
-                    (start + place, k)
-                    for k, limit in enumerate(limits)
-                    if limit is not None and (place := schedule.where(k, limit - before[k])) is not None
-                ]
-                end, empty = min(ends, default=(None, None))
-                if end is None or (stop is not None and end >= stop):
-                    end, empty = stop, None
-                if end is None or end > start:
-                    self.stages.append(Stage(start, end, schedule, tuple(before)))
-                if end is None:
-                    break
-                before = (schedule.counts(end - start) + before).tolist()
-                start = end
-                if empty is not None and not dropping:
-                    self.length, self.ended_by = end, empty
-                    break
-                if dropping:
-                    gone |= {k for k, limit in enumerate(limits) if limit is not None and before[k] >= limit}
-            if self.length is not None:
-                break
-        self._starts = [stage.start for stage in self.stages]
-        self.totals = tuple(before)  # items of each source, if it has an end
-
-    def at(self, n: int) -> Stage:
-        """See `Places.at`."""
-        return self.stages[last_at_most(self._starts, n)]
-
-    def items(self, first: int, count: int) -> tuple[Sources, Ints]:
-        """See `Places.items`."""
-        sources, items = [], []
-        stop = first + count
-        while first < stop:
-            stage = self.at(first)
-            end = stop if stage.stop is None else min(stop, stage.stop)
-            source, item = self._of_stage(stage, first, end)
-            sources.append(source)
-            items.append(item + np.array(stage.before, np.int64)[source])
-            first = end
-        if len(items) == 1:
-            return sources[0], items[0]
-        return np.concatenate([np.empty(0, np.uint16), *sources]), np.concatenate([np.empty(0, np.int64), *items])
-
-    def _of_stage(self, stage: Stage, first: int, stop: int) -> tuple[Sources, Ints]:
-        """Return source and item, counted from the beginning of the stage, of some of its places."""
-        return stage.schedule.items(
-            first - stage.start,
-            stop - first,
-            seed=self._seed,
-            stage=stage.start,
-            block=self.block,
-            length=None if stage.stop is None else stage.stop - stage.start,
-        )
-
-    def counts(self, n: int) -> list[int]:
-        """See `Places.counts`."""
-        stage = self.at(max(n - 1, 0))
-        a = stage.start + (n - stage.start) // self.block * self.block
-        if stage.stop is not None and n == stage.stop:
-            a = n
-        counts = stage.schedule.counts(a - stage.start)
-        counts += stage.before
-        if a < n:
-            source, _ = self._of_stage(stage, a, n)
-            counts += np.bincount(source, minlength=len(counts))
-        found: list[int] = counts.tolist()
-        return found
-
-    def where(self, k: int, item: int) -> int | None:
-        """Return the place of an item of source ``k``; None: it is never given."""
-        for stage, after in zip(self.stages, [*self.stages[1:], None], strict=True):
-            if after is not None and item >= after.before[k]:
-                continue
-            if item < stage.before[k] or (after is None and self.length is not None and item >= self.totals[k]):
-                return None
-            even = stage.schedule.where(k, item - stage.before[k])
-            if even is None:
-                return None
-            a, b = self.block_bounds(stage, even // self.block)
-            source, items = self._of_stage(stage, a, b)
-            return a + int(np.flatnonzero((source == k) & (items == item - stage.before[k]))[0])
-        return None
-
-    def block_of(self, stage: Stage, k: int, item: int) -> int | None:
-        """See `Places.block_of`."""
-        even = stage.schedule.where(k, item - stage.before[k])
-        if even is None or (stage.stop is not None and stage.start + even >= stage.stop):
-            return None
-        return even // self.block
+    if start % batch:
+        raise ValueError(f"expected stages at multiples of {batch}, the sequences of a batch, got place {start}")

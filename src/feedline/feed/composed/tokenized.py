@@ -97,8 +97,7 @@ class Tokenized(Deserializer, Unsized):
                 if found is None:
                     raise ValueError(f"expected append as a token of the vocabulary, got {append!r}")
                 append = found
-            encode = getattr(made, "encode_batch_fast", made.encode_batch)
-            self._encode = lambda texts: [one.ids for one in encode(texts, add_special_tokens=special)]
+            self._encode = lambda texts: [one.ids for one in made.encode_batch_fast(texts, add_special_tokens=special)]
             identity = made.to_str()
         kind = np.dtype(dtype if dtype is not None else "uint16" if (largest or 0) < 1 << 16 else "int32")
         if kind.kind not in "iu":

@@ -68,23 +68,15 @@ def room_for(what: str, folder: Path | str, path: Path | str, hint: str | None =
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise DataError(
-                f"expected room for {what} in {folder}, got: {error.strerror}", path=str(path), hint=hint
-            ) from error
+        wanted = "room for"
         if error.errno in _NO_DESCRIPTOR:
-            raise DataError(
-                f"expected to open {what} in {folder}, got: {error.strerror}",
-                path=str(path),
-                hint="raise the limit (ulimit -n), or close open files",
-            ) from error
-        if error.errno in _FAILING:
-            raise DataError(
-                f"expected to write {what} in {folder}, got: {error.strerror}",
-                path=str(path),
-                hint=f"check the disk or the mount{'' if hint is None else f', or {hint}'}",
-            ) from error
-        raise
+            wanted, hint = "to open", "raise the limit (ulimit -n), or close open files"
+        elif error.errno in _FAILING:
+            wanted, hint = "to write", f"check the disk or the mount{'' if hint is None else f', or {hint}'}"
+        elif error.errno not in _NO_SPACE:
+            raise
+        message = f"expected {wanted} {what} in {folder}, got: {error.strerror}"
+        raise DataError(message, path=str(path), hint=hint) from error
 
 
 # ---- temporary files ----------------------------------------------------------------------------------
@@ -98,22 +90,21 @@ def _claim(path: Path) -> tuple[int, str]:
     """Create and lock a temporary file for ``path``; return (descriptor, name)."""
     while True:
         handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
+        claimed = False
         try:
             # Until it is locked it looks like a leftover; a process that takes it for one holds the lock, or has
             # removed it.
-            if _lock(handle) is not False and os.fstat(handle).st_nlink:
-                return handle, name
-        except BaseException:
-            os.close(handle)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
-        os.close(handle)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            claimed = try_lock(handle) is not False and os.fstat(handle).st_nlink > 0
+        finally:
+            if not claimed:
+                os.close(handle)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+        if claimed:
+            return handle, name
 
 
-def _lock(handle: int) -> bool | None:
+def try_lock(handle: int) -> bool | None:
     """Lock a file and return whether that succeeded; None: the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,7 +163,7 @@ def _remove_leftovers(path: Path) -> None:
         with contextlib.suppress(OSError):
             handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                if stat.S_ISREG(os.fstat(handle).st_mode) and _lock(handle):
+                if stat.S_ISREG(os.fstat(handle).st_mode) and try_lock(handle):
                     os.unlink(name)
             finally:
                 os.close(handle)

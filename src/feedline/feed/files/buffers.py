@@ -27,32 +27,29 @@ class ReadBuffers:
     @contextlib.contextmanager
     def lend(self, size: int) -> Iterator[NDArray[np.uint8]]:
         """Lend a buffer for ``size`` bytes of text and the padding."""
-        try:
-            buffer = self._idle.pop()
-        except IndexError:
-            buffer = np.empty(0, np.uint8)
-        if len(buffer) < size + 2 * self._padding_bytes:
-            buffer = np.empty(size + 2 * self._padding_bytes, np.uint8)
+        buffer = self._taken(self._idle, size)
         try:
             yield buffer
         finally:
-            if len(self._idle) < _KEPT:
-                self._idle.append(buffer)
+            _take_back(self._idle, buffer)
 
     def give(self, size: int) -> NDArray[np.uint8]:
         """Return a buffer as `lend` does, for as long as anything refers to it or to views of it."""
-        returned, needed = self._returned, size + 2 * self._padding_bytes
-        try:
-            buffer = returned.pop()
-        except IndexError:
-            buffer = np.empty(0, np.uint8)
-        if len(buffer) < needed:
-            buffer = np.empty(needed, np.uint8)
+        returned = self._returned
+        buffer = self._taken(returned, size)
         # NumPy lets views refer to the first array over a memoryview, not to what is behind that: this array dies last,
         # and, as the garbage collector does not track arrays, only once nothing can reach it.
         given = np.frombuffer(buffer.data, np.uint8)
         weakref.finalize(given, _take_back, returned, buffer).atexit = False
         return given
+
+    def _taken(self, kept: list[NDArray[np.uint8]], size: int) -> NDArray[np.uint8]:
+        needed = size + 2 * self._padding_bytes
+        try:
+            buffer = kept.pop()
+        except IndexError:
+            return np.empty(needed, np.uint8)
+        return buffer if len(buffer) >= needed else np.empty(needed, np.uint8)
 
     def clear(self) -> None:
         """Release the buffers; those given away, once nothing refers to them."""

@@ -8,7 +8,7 @@ outside the blocks.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -16,18 +16,6 @@ from feedline import _native
 
 BLOCK_BYTES = 64 << 10
 """Bytes of each of the three blocks."""
-
-
-class Rows(Protocol):
-    """An array, or an object that is sliced like one."""
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes of all rows."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Any: ...
 
 
 class ContentDigest:
@@ -40,8 +28,8 @@ class ContentDigest:
         """Add integers."""
         self._hash.update((",".join(map(str, values)) + ";").encode())
 
-    def array(self, array: Rows) -> None:
-        """Add the size of an array, and whole rows from its head, middle and tail."""
+    def array(self, array: Any) -> None:
+        """Add the size of an array, or of what is sliced like one, and whole rows from its head, middle and tail."""
         # With all of `feedline.data`: most datasets of a loader are digested without an array, or not at all.
         from feedline.feed.files.mapped_arrays import in_reach
 

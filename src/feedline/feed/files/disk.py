@@ -65,12 +65,15 @@ def survey(files: Sequence[str], piece: int, seconds: float = 1.0) -> Survey | N
         return None
     piece = max(1, min(piece, LARGE_BYTES))
     with contextlib.ExitStack() as opened:
-        descriptors = [_open_direct(path, opened) for path in files]
-        if None in descriptors:
+        descriptors: list[int] = []
+        try:
+            for path in files:
+                descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK))
+                opened.callback(os.close, descriptors[-1])
+        except OSError:
             return Survey(total, _resident(files, sizes), None, None, piece)
-        known = [descriptor for descriptor in descriptors if descriptor is not None]
-        large = _rate(known, sizes, LARGE_BYTES, depth=LARGE_DEPTH, seconds=seconds / 2, files=files)
-        small = _rate(known, sizes, piece, depth=SMALL_DEPTH, seconds=seconds / 2, files=files)
+        large = _rate(descriptors, sizes, LARGE_BYTES, depth=LARGE_DEPTH, seconds=seconds / 2, files=files)
+        small = _rate(descriptors, sizes, piece, depth=SMALL_DEPTH, seconds=seconds / 2, files=files)
     return Survey(total, _resident(files, sizes), large * min(LARGE_BYTES, int(sizes.max())), small, piece)
 
 
@@ -81,7 +84,7 @@ def evict(files: Sequence[str]) -> None:
         DataError: a file cannot be opened.
     """
     for path in files:
-        with _open(path, os.O_RDONLY) as descriptor:
+        with _open(path) as descriptor:
             with contextlib.suppress(OSError):
                 os.fsync(descriptor)  # dirty pages would stay
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -106,13 +109,12 @@ def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float:
         looks = max(1, min(pages, _LOOKS * size // total))
         # For mapped files the kernel reports residency without reading. For files that we may not write it reports
         # nothing; then pages are read if that does not block.
-        with _open(path, os.O_RDONLY) as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
+        with _open(path) as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
             view = np.frombuffer(mapped, np.uint8)
             try:
-                reader = _native.Fetcher(depth=1)
-                found = reader.held(reader.add(path, size, view.ctypes.data, direct=False), 0, size, looks)
-            except OSError as error:
-                raise _unreadable(path, error) from error
+                with _readable(path):
+                    reader = _native.Fetcher(depth=1)
+                    found = reader.held(reader.add(path, size, view.ctypes.data, direct=False), 0, size, looks)
             finally:
                 del view
         held += found / looks * size
@@ -129,9 +131,7 @@ def _rate(
     files: Sequence[str],
 ) -> float:
     """Return the number of reads per second from random aligned places, ``depth`` at a time."""
-    rounded = -(-piece // PAGE_BYTES) * PAGE_BYTES + (
-        PAGE_BYTES if piece % PAGE_BYTES else 0
-    )  # all pages that an unaligned piece touches
+    rounded = (-(-piece // PAGE_BYTES) + (piece % PAGE_BYTES > 0)) * PAGE_BYTES  # all that an unaligned piece touches
     share, errors = sizes / sizes.sum(), list[DataError]()
     done = [0] * depth
     began = time.perf_counter()
@@ -143,9 +143,10 @@ def _rate(
                 for i in rng.choice(len(sizes), 16, p=share).tolist():
                     places = max(1, (int(sizes[i]) - rounded) // PAGE_BYTES + 1)
                     try:
-                        os.preadv(descriptors[i], [buffer], int(rng.integers(places)) * PAGE_BYTES)
-                    except OSError as error:
-                        errors.append(_unreadable(files[i], error))
+                        with _readable(files[i]):
+                            os.preadv(descriptors[i], [buffer], int(rng.integers(places)) * PAGE_BYTES)
+                    except DataError as error:
+                        errors.append(error)
                         return
                     done[thread] += 1
                     if time.perf_counter() - began >= seconds:
@@ -160,33 +161,23 @@ def _rate(
 
 
 def _size(path: str) -> int:
-    try:
+    with _readable(path):
         return os.stat(path).st_size
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _open_direct(path: str, opened: contextlib.ExitStack) -> int | None:
-    """Return a descriptor for direct I/O, closed with ``opened``; None if that is not supported."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK)
-    except OSError:
-        return None
-    opened.callback(os.close, descriptor)
-    return descriptor
 
 
 @contextlib.contextmanager
-def _open(path: str, flags: int) -> Iterator[int]:
-    try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+def _open(path: str) -> Iterator[int]:
+    with _readable(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _unreadable(path: str, error: OSError) -> DataError:
-    return DataError(f"expected a readable file: {error.strerror or error}", path=path)
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"expected a readable file: {error.strerror or error}", path=path) from error

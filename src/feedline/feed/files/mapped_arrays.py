@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from feedline.data.maps import MappedRange, Maps
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import RemoteObject, object_at
+from feedline.feed.files.seals import base_of
 
 # Minimum bytes of foreign memory, such as a tensor's, to be looked up: that takes a millisecond.
 _WORTH_A_LOOK_BYTES = 256 << 20
@@ -77,19 +78,12 @@ def _map_object(path: str | os.PathLike[str], dtype: np.dtype[Any], *how: Any) -
     with open_regular(path, 0) as file:
         array: NDArray[Any] = np.memmap(file, dtype, "r", *how)
     found.mapped = True
-    base = _base_of(array)
+    base = base_of(array)
     byte = how[0] if how else 0
     _maps[base] = found, array.ctypes.data - byte
     # Rows that are not contiguous lie all over the file.
     held = found.hold(max(0, found.size - _END_BYTES) if array.flags.c_contiguous else 0, found.size)
     weakref.finalize(base, held.release).atexit = False
-    return array
-
-
-def _base_of(array: Any) -> Any:
-    """Return what an array's memory belongs to."""
-    while isinstance(array, (np.ndarray, memoryview)):
-        array = array.obj if isinstance(array, memoryview) else array.base
     return array
 
 
@@ -100,7 +94,7 @@ def in_reach(array: NDArray[Any]) -> Iterator[None]:
     Raises:
         DataError: they cannot be had.
     """
-    held, base = None, _base_of(array) if array.nbytes and _maps else None
+    held, base = None, base_of(array) if array.nbytes and _maps else None
     if isinstance(base, mmap.mmap) and base in _maps:
         found, address = _maps[base]
         low, high = np.lib.array_utils.byte_bounds(array)

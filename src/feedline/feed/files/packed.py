@@ -65,11 +65,15 @@ class Unpacker(abc.ABC):
     Attributes:
         done: bytes of the file that have been read.
         total: bytes of text so far.
+        windows: the windows of all points.
     """
 
     def __init__(self) -> None:
         self.done = self.total = 0
-        self._table = _PointTable()
+        self.windows: Any = tempfile.SpooledTemporaryFile(16 << 20, prefix="feedline-")  # noqa: SIM115
+        self._rows: list[tuple[int, ...]] = []
+        self._crc = self._since = 0
+        self._begin(0)
 
     @abc.abstractmethod
     def parts(self, file: BinaryIO, path: Path, size: int) -> Iterator[NDArray[np.uint8]]:
@@ -82,13 +86,24 @@ class Unpacker(abc.ABC):
 
     def points(self) -> NDArray[Any]:
         """Return `POINT` records, the last one at the end, after all parts."""
-        return self._table.finished(self.done, self.total)
+        self._begin(self.done)
+        return np.array(self._rows, POINT)
 
-    @property
-    def windows(self) -> BinaryIO:
-        """The windows of all points."""
-        found: BinaryIO = self._table.windows
-        return found
+    def _begin(self, packed: int, bits: int = 0, byte: int = 0, window: NDArray[np.uint8] | None = None) -> None:
+        """Note a point at a byte of the file."""
+        if self._rows:
+            self._rows[-1] = (*self._rows[-1][:3], self._crc, *self._rows[-1][4:])
+        self._crc, self._since = 0, self.total
+        at, check, kind = 0, 0, _PLAIN
+        if window is not None:
+            at, check, kind = self.windows.tell(), _native.crc32c(window), _WINDOW
+            self.windows.write(window.data)
+        self._rows.append((packed, self.total, at, 0, check, bits, byte, 0, kind))
+
+    def _add(self, part: NDArray[np.uint8]) -> None:
+        """Note text that follows."""
+        self._crc = _native.crc32c(part, self._crc)
+        self.total += len(part)
 
 
 class Points(NamedTuple):
@@ -154,39 +169,6 @@ def _damaged(packing: str, problem: object, path: Path, byte: int) -> DataError:
     )
 
 
-class _PointTable:
-    """Points as they are found."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, ...]] = []
-        self.windows: Any = tempfile.SpooledTemporaryFile(16 << 20, prefix="feedline-")  # noqa: SIM115
-        self.crc = self.since = 0
-
-    def begin(
-        self, packed: int, text: int, bits: int = 0, byte: int = 0, window: NDArray[np.uint8] | None = None
-    ) -> None:
-        self.close()
-        at, check = 0, 0
-        if window is not None:
-            at, check = self.windows.tell(), _native.crc32c(window)
-            self.windows.write(window.data)
-        kind = _PLAIN if window is None else _WINDOW
-        self.rows.append((packed, text, at, 0, check, bits, byte, 0, kind))
-        self.since = text
-
-    def close(self) -> None:
-        if self.rows:
-            self.rows[-1] = (*self.rows[-1][:3], self.crc, *self.rows[-1][4:])
-        self.crc = 0
-
-    def add(self, part: NDArray[np.uint8]) -> None:
-        self.crc = _native.crc32c(part, self.crc)
-
-    def finished(self, packed: int, text: int) -> NDArray[Any]:
-        self.begin(packed, text)
-        return np.array(self.rows, POINT)
-
-
 class _Deflate(Unpacker):
     def __init__(self, packing: str) -> None:
         super().__init__()
@@ -195,27 +177,25 @@ class _Deflate(Unpacker):
     def parts(self, file: BinaryIO, path: Path, size: int) -> Iterator[NDArray[np.uint8]]:
         packing, inflater = self._packing, _native.Inflater.file(self._packing == "zlib")
         out = np.empty(WINDOW_BYTES + _BLOCK_BYTES + _SLACK, np.uint8)
-        table, at, left = self._table, 0, np.empty(0, np.uint8)
-        table.begin(0, 0)
+        at, left = 0, np.empty(0, np.uint8)
         for block in blocks(file, path, size, _BLOCK_BYTES):
             given = np.concatenate([left, block])
             last, used = self.done + len(given) == size, 0
             while True:
-                wanted = max(0, table.since + SPAN_BYTES - (self.total - at))
+                wanted = max(0, self._since + SPAN_BYTES - (self.total - at))
                 status, consumed, to, member = inflater.run(
                     given, used, len(given), last, out, position=at, point_after=wanted
                 )
                 used += consumed
-                if self.total + to - at - table.since > MOST_SPAN:
+                if self.total + to - at - self._since > MOST_SPAN:
                     raise _damaged(packing, f"a block of more than {MOST_SPAN} bytes of text", path, self.done + used)
                 if to > at:
-                    table.add(out[at:to])
-                    self.total += to - at
+                    self._add(out[at:to])
                     yield out[at:to]
                     at = to
                 if status == _POINT:
                     window = None if member else _window(out, at)
-                    table.begin(self.done + used, self.total, inflater.bits, inflater.byte, window)
+                    self._begin(self.done + used, inflater.bits, inflater.byte, window)
                 elif status == _OUTPUT:
                     out[:WINDOW_BYTES] = out[at - WINDOW_BYTES : at].copy()
                     at = WINDOW_BYTES
@@ -305,21 +285,18 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
 
 class _Zstd(Unpacker):
     def parts(self, file: BinaryIO, path: Path, size: int) -> Iterator[NDArray[np.uint8]]:
-        table = self._table
-        table.begin(0, 0)
         for frame in _frames(file, path, size):
             if frame.most > FRAME_BYTES:
                 raise LargeFrameError
-            if self.total - table.since >= SPAN_BYTES:
-                table.begin(frame.begin, self.total)
+            if self.total - self._since >= SPAN_BYTES:
+                self._begin(frame.begin)
             if frame.most:
                 packed = np.frombuffer(read_at(file, frame.end - frame.begin, frame.begin), np.uint8)
                 try:
                     text = _unzstd(packed, frame.text, frame.most)
                 except ValueError as error:
                     raise _damaged("zstd", error, path, frame.begin) from error
-                table.add(text)
-                self.total += len(text)
+                self._add(text)
                 if len(text):
                     yield text
             self.done = frame.end

@@ -41,17 +41,7 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
         if not path:
             raise ValueError("expected at least one file, got an empty list")
         return [Path(p) for p in path]
-    one = Path(path)
-    with looking(one):
-        if one.is_dir():
-            found = [p for p in one.iterdir() if p.is_file() and not p.name.startswith(".")]
-            return _in_order(found, one)
-        if not one.exists() and len(names := expand_braces(str(path))) > 1:
-            _require_all(names)
-            return [file for name in names for file in list_files(name)]
-        if one.exists() or not glob.has_magic(str(path)):
-            return [one]
-        return _in_order([p for p in _matches(path) if os.path.isfile(p)], one)
+    return _listed(path, folders=False)
 
 
 def list_places(path: PathLike) -> list[Path]:
@@ -63,21 +53,25 @@ def list_places(path: PathLike) -> list[Path]:
         DataError: nothing matches, a file or folder that braces name is missing, or access is denied. A file given by
             name is not checked.
     """
+    return _listed(path, folders=True)
+
+
+def _listed(path: PathLike, *, folders: bool) -> list[Path]:
+    """Return what a path stands for: ``folders`` themselves, or the files in the one that it names."""
     one = Path(path)
     with looking(one):
+        if one.is_dir() and not folders:
+            return _in_order([p for p in one.iterdir() if p.is_file() and not p.name.startswith(".")], one)
         if one.exists():
             return [one]
         if len(names := expand_braces(str(path))) > 1:
             _require_all(names)
-            return [place for name in names for place in list_places(name)]
+            return [place for name in names for place in _listed(name, folders=folders)]
         if not glob.has_magic(str(path)):
             return [one]
-        found = _matches(path)
-        return _in_order([p for p in found if os.path.isfile(p)] or [p for p in found if os.path.isdir(p)], one)
-
-
-def _matches(pattern: PathLike) -> list[Path]:
-    return [Path(p) for p in glob.glob(str(pattern), recursive=True)]
+        found = [Path(p) for p in glob.glob(str(path), recursive=True)]
+        files = [p for p in found if os.path.isfile(p)]
+        return _in_order(files or [p for p in found if folders and os.path.isdir(p)], one)
 
 
 def _in_order(found: list[Path], path: Path) -> list[Path]:

@@ -47,12 +47,17 @@ def seals_of(arrays: Iterable[NDArray[Any]]) -> list[NDArray[np.uint8]]:
     """
     maps = {}
     for array in arrays:
-        base: Any = array
-        while isinstance(base, (np.ndarray, memoryview)):
-            base = base.obj if isinstance(base, memoryview) else base.base
+        base = base_of(array)
         if isinstance(base, mmap.mmap) and memoryview(base).readonly and len(base) >= _SEAL_BYTES:
             maps[id(base)] = base
     return [seal_of(np.frombuffer(base, np.uint8)) for base in maps.values()]
+
+
+def base_of(array: Any) -> Any:
+    """Return what an array's memory belongs to."""
+    while isinstance(array, (np.ndarray, memoryview)):
+        array = array.obj if isinstance(array, memoryview) else array.base
+    return array
 
 
 def seal_of(whole: NDArray[np.uint8]) -> NDArray[np.uint8]:

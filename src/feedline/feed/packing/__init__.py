@@ -1,7 +1,7 @@
 """Packing rules: which sequences make the next minibatch. One file per rule, over the axis that `axis` walks.
 
 Each rule is a `Packer`: a pure function from a cursor and a size to a `Plan`, so that a failed read leaves the source
-where it was. `whole`: as many whole sequences as fit the budget, the same global minibatch on every rank; `arcs`: its
-shares where ranks read parts of their own. `local`: CNTK's filling, each worker by itself. `lanes`: truncated BPTT,
-sequences cut into equal lengths, with its queues in `runs`.
+where it was. `whole`: as many whole sequences as fit the budget, the same global minibatch on every rank, of which each
+takes its part. `local`: CNTK's filling, each worker by itself. `lanes`: truncated BPTT, sequences cut into equal
+lengths, with its queues in `runs`. `ownership` says which sequences are a worker's.
 """

@@ -106,7 +106,8 @@ class Axis:
         if self.max_samples is not None and self.samples(cursor) >= self.max_samples:
             return None
         if cursor.k < segment.n:
-            return None if self._beyond(segment.plan.sweep) else cursor
+            beyond = self.max_sweeps is not None and segment.plan.sweep >= self.max_sweeps
+            return None if beyond else cursor
         following = self._following(segment.plan, segment.start + segment.n, self.max_sweeps)
         if following is None:
             return None
@@ -215,9 +216,6 @@ class Axis:
         ends, target = cursor.segment.ends, samples - cursor.samples
         k = target if ends is None else int(np.searchsorted(ends, target, side="left"))
         return cursor._replace(k=k)
-
-    def _beyond(self, sweep: int) -> bool:
-        return self.max_sweeps is not None and sweep >= self.max_sweeps
 
     def segment(self, plan: WindowPlan, start: int, most: int | None = None) -> Segment:
         """Return the segment of ``plan`` from its place ``start``, at most ``most`` (`step`) sequences, with

@@ -27,7 +27,7 @@ import numpy as np
 from feedline.data import Position
 from feedline.errors import StateError, shown
 from feedline.feed.packing.axis import Axis, Cursor
-from feedline.feed.packing.local import Owned, Ownership
+from feedline.feed.packing.ownership import Owned, Ownership
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Lane, LaneRun, RunPiece
 from feedline.feed.timeline import Timeline, WindowPlan
@@ -119,7 +119,7 @@ class _LaneWalk:
                 self._barren = self._axis.first_whole_sweep(settled)
             if segment.plan.sweep > self._barren:
                 break
-            owned = self._ownership.of(self._axis, segment, *self._worker)
+            owned = self._ownership.of(segment, *self._worker, by_chunk=self._axis.timeline.shuffle)
             limit = self._axis.limit(settled)
             a, b = owned.before(settled.k), owned.before(limit)
             stop = min(b, _beyond(owned, a, missing))

@@ -10,64 +10,11 @@ searches per minibatch.
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
+from feedline.feed.packing.ownership import Ownership
 from feedline.feed.packing.packer import Plan, nothing_left
 from feedline.feed.packing.whole import fit
-from feedline.feed.timeline import Segment
-
-Ints = NDArray[np.int64]
-
-
-class Owned(NamedTuple):
-    """The sequences of a segment that one worker owns.
-
-    Attributes:
-        segment: only these sequences.
-        which: int64 (n,), their indices in the whole segment, ascending; None: all of them.
-    """
-
-    segment: Segment
-    which: Ints | None = None
-
-    def before(self, k: int) -> int:
-        """Return how many of them precede index ``k`` of the whole segment."""
-        return k if self.which is None else int(np.searchsorted(self.which, k))
-
-    def whole(self, i: int) -> int:
-        """Return the index in the whole segment of number ``i`` of them."""
-        return i if self.which is None else int(self.which[i])
-
-
-class Ownership:
-    """Determines which sequences a worker owns: those whose number, modulo the number of workers, is its rank.
-
-    The number is that of the chunk in the order of the sweep if the order is shuffled, else that of the sequence in the
-    sweep (in its window, if chunk sizes are unknown before reading). Caches the last segment.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[Segment, int, int, Owned] | None = None
-
-    def of(self, axis: Axis, segment: Segment, index: int, count: int) -> Owned:
-        """Return the part of ``segment`` that worker ``index`` of ``count`` owns."""
-        if count == 1:
-            return Owned(segment)
-        last = self._last
-        if last is not None and last[0] is segment and last[1:3] == (index, count):
-            return last[3]
-        if axis.timeline.shuffle:
-            numbers = segment.plan.position + segment.place.astype(np.int64)
-        else:
-            numbers = segment.plan.first + segment.start + np.arange(segment.n)
-        which = np.flatnonzero(numbers % count == index)
-        owned = Owned(segment.take(which), which)
-        self._last = (segment, index, count, owned)
-        return owned
 
 
 class Local:
@@ -87,7 +34,7 @@ class Local:
         total, sweep_end = 0, False
         while parts or settled.segment.plan.sweep <= barren:
             segment = settled.segment
-            owned = self._ownership.of(axis, segment, index, count)
+            owned = self._ownership.of(segment, index, count, by_chunk=axis.timeline.shuffle)
             mine, limit = owned.segment, axis.limit(settled)
             a, b = owned.before(settled.k), owned.before(limit)
             stop = fit(mine, a, b, room - total, first=not parts and not sweep_end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from feedline.feed.packing.arcs import ArcShares
 from feedline.feed.packing.lanes import Lanes
 from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
@@ -20,18 +19,16 @@ def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, a
     if filling not in ("global", "cntk"):
         raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')
     local = filling == "cntk"
+    got = 'filling="cntk"' if local else "truncation_length"
     if arcs is not None and (local or truncation_length is not None):
-        got, instead = (
-            ('filling="cntk"', 'leave it out: filling="global" is what arcs are for')
-            if local
-            else ("truncation_length", "leave fl.Arcs out, and minibatches are divided by position")
-        )
+        instead = "leave fl.Arcs out, and minibatches are divided by position"
+        if local:
+            instead = 'leave it out: filling="global" is what arcs are for'
         raise ValueError(f"expected whole sequences of global minibatches with fl.Arcs({arcs}), got {got}; {instead}")
     if says_where_batches_end(corpus) and (local or truncation_length is not None):
-        got = 'filling="cntk"' if local else "truncation_length"
         raise ValueError(f"expected whole sequences of global minibatches for {corpus.name}, got {got}")
     if truncation_length is not None:
         return Lanes(truncation_length, local=local)
     if local:
         return Local()
-    return Whole() if arcs is None else Whole(ArcShares(arcs))
+    return Whole(arcs)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Schema, Value
-from feedline.data.value import BytesValue, DenseValue, SparseValue
-from feedline.feed.pieces import joined
+from feedline.data.value import DenseValue
+from feedline.feed.pieces import copied, in_sequences, joined
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
@@ -167,25 +167,5 @@ def _concatenate(ranges: list[tuple[Value, int, int]], offsets: Ints) -> Value:
     dense = [value.rows[a:b] for value, a, b in ranges if isinstance(value, DenseValue)]
     if dense:
         return DenseValue(np.concatenate(dense), offsets)
-    if isinstance(ranges[0][0], BytesValue):
-        whole = joined([_strings(value, a, b) for value, a, b in ranges])
-        return BytesValue(whole.bounds, whole.data, offsets, text=ranges[0][0].text)
-    counts, indices, values = [], [], []
-    classes = 0
-    for value, a, b in ranges:
-        assert isinstance(value, SparseValue)
-        low, high = value.indptr[a], value.indptr[b]
-        counts.append(np.diff(value.indptr[a : b + 1]))
-        indices.append(value.indices[low:high])
-        values.append(value.values[low:high])
-        classes = value.classes
-    lengths = np.concatenate(counts)
-    indptr = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=indptr[1:])
-    return SparseValue(indptr, np.concatenate(indices), np.concatenate(values), classes, offsets)
-
-
-def _strings(value: Value, a: int, b: int) -> Value:
-    """Return the byte strings a..b-1 of a value, one per sequence."""
-    assert isinstance(value, BytesValue)
-    return BytesValue(value.bounds, value.data, None, text=value.text).slice(a, b)
+    parts = [in_sequences(value, None).slice(a, b) for value, a, b in ranges]
+    return in_sequences(copied(parts[0]) if len(parts) == 1 else joined(parts), offsets)

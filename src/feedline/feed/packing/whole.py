@@ -2,57 +2,38 @@
 
 Every rank computes the same global minibatch and takes its part, so all ranks take the same number of steps. A sequence
 that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``, or to the last one if it
-starts at the very end, having no samples; the parts in rank order are the global minibatch. (Orders in arcs have shares
-of their own, see `arcs`.) Cost: one binary search per minibatch and segment.
+starts at the very end, having no samples; the parts in rank order are the global minibatch. (In orders in arcs, what a
+rank takes lies in the windows of its own arcs, so that it reads nothing else.) Cost: one binary search per minibatch
+and segment.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
+from feedline.feed.packing.ownership import Ownership
 from feedline.feed.packing.packer import Plan, nothing_left
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
 
 
-class Sharing(Protocol):
-    """A rule that divides global minibatches between ranks."""
-
-    def share(self, parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
-        """Return what part ``index`` of ``count`` takes of a minibatch of ``samples`` samples, in order."""
-
-    def held(self, segment: Segment, index: int, count: int) -> Segment:
-        """Return what of a segment the part needs in memory, even if it takes nothing of it."""
-
-
-class PlaceShares:
-    """The `Sharing` by places in the minibatch: a run of neighbours for every rank."""
-
-    def share(self, parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
-        """See `Sharing.share`."""
-        return share(parts, samples, index, count)
-
-    def held(self, segment: Segment, index: int, count: int) -> Segment:
-        """See `Sharing.held`: all of it."""
-        return segment
-
-
 class Whole:
     """The `Packer` of ``filling="global"``: never exceeds the size, except for a single longer sequence.
 
     Args:
-        sharing: rule that divides minibatches between ranks.
+        arcs: number of arcs, of which part r of w takes the sequences of r, r + w, r + 2w, ... (see `timeline.arcs`);
+            None: each part takes a run of neighbours.
     """
 
-    def __init__(self, sharing: Sharing | None = None) -> None:
-        self._sharing: Sharing = PlaceShares() if sharing is None else sharing
+    def __init__(self, arcs: int | None = None) -> None:
+        self._ownership = None if arcs is None else Ownership(arcs)
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
         """See `Packer`. Minibatches cross sweeps."""
@@ -86,8 +67,20 @@ class Whole:
             if following is None:
                 break
             settled = following
-        mine = self._sharing.share(tuple(parts), total, index, count)
-        held = None if mine else self._sharing.held(start.segment, index, count)
+        held = None
+        if count == 1:
+            mine = tuple(parts)
+        elif self._ownership is None:
+            mine = _by_place(parts, total, index, count)
+        else:
+            slices = []
+            for segment, a, b in parts:
+                owned = self._ownership.of(segment, index, count)
+                low, high = owned.before(a), owned.before(b)
+                if low < high:
+                    slices.append(SegmentSlice(owned.segment, low, high))
+            mine = tuple(slices)
+            held = None if mine else self._ownership.of(start.segment, index, count).segment
         return Plan(start, mine, total, sweep_end, settled, held=held)
 
 
@@ -112,10 +105,8 @@ def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
     return min(k + max(room, int(first)), limit)
 
 
-def share(parts: tuple[SegmentSlice, ...], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
-    """Return the part of rank ``index`` of ``count``."""
-    if count == 1:
-        return parts
+def _by_place(parts: Sequence[SegmentSlice], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
+    """Return what part ``index`` of ``count`` takes of a minibatch of ``samples`` samples: a run of neighbours."""
     starts = np.concatenate([_starts(part) for part in parts]) if len(parts) > 1 else _starts(parts[0])
     if len(parts) > 1:
         # _starts counts from the part's own first sequence.

@@ -12,12 +12,11 @@ from feedline.errors import DataError, install_line
 from feedline.feed.remote.stores import (
     AZURE,
     Body,
-    EndedError,
     ObjectInfo,
     OptionError,
     Store,
     StoreFault,
-    fault_of,
+    faults,
     scheme_of,
     without_credentials,
 )
@@ -106,18 +105,18 @@ class BucketStore(Store):
     async def head(self, key: str) -> ObjectInfo | None:
         """See `Store.head`."""
         try:
-            return _info(await self._obstore.head_async(self._store, key))
-        except Exception as error:
-            fault = fault_of(error)
+            with faults():
+                return _info(await self._obstore.head_async(self._store, key))
+        except StoreFault as fault:
             if fault.kind == "missing":
                 return None
-            raise fault from error
+            raise
 
     async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
         """See `Store.listed`."""
         # obstore's prefixes are whole parts of a name, and it shows a folder's own empty object without its slash.
         prefix = folder.removesuffix("/")
-        try:
+        with faults():
             if not deep:
                 found = await self._obstore.list_with_delimiter_async(self._store, prefix or None)
                 yield [
@@ -127,49 +126,35 @@ class BucketStore(Store):
                 return
             async for batch in self._obstore.list(self._store, prefix or None, chunk_size=1000):
                 yield [_info(meta) for meta in batch if meta["path"] != prefix]
-        except Exception as error:
-            raise fault_of(error) from error
 
     async def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:
         """See `Store.read`."""
         options: dict[str, Any] = {"range": (begin, end)}
         if info.etag and not info.etag.startswith("W/"):
             options["if_match"] = info.etag
-        try:
+        with faults():
             found = await self._obstore.get_async(self._store, info.key, options=options)
             if not info.is_same(now := _info(found.meta)):
                 raise StoreFault(f"an object of {now}", kind="changed")
             # As the bytes come, few or many: of a slow line, a larger piece would look like none.
             async for piece in found.stream(min_chunk_size=1):
                 yield piece
-        except StoreFault:
-            raise
-        except Exception as error:
-            raise fault_of(error) from error
 
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
         """See `Store.write`."""
         try:
-            if body.whole is None:
-                # Of what fails, or ends before its time, obstore aborts the upload; not of what is cancelled.
-                done = await self._obstore.put_async(
-                    self._writes,
-                    key,
-                    body.parts(),
-                    use_multipart=True,
-                    chunk_size=body.part_bytes,
-                    max_concurrency=_WRITES_AT_ONCE,
-                )
-            else:
-                done = await self._put_whole(key, body.whole, new)
-        except EndedError:
-            raise
-        except Exception as error:
-            fault = fault_of(error)
+            with faults():
+                if body.whole is not None:
+                    done = await self._put_whole(key, body.whole, new)
+                else:
+                    # Of what fails, or ends before its time, obstore aborts the upload; not of what is cancelled.
+                    parts = {"chunk_size": body.part_bytes, "max_concurrency": _WRITES_AT_ONCE}
+                    done = await self._obstore.put_async(self._writes, key, body.parts(), use_multipart=True, **parts)
+        except StoreFault as fault:
             if fault.kind == "missing" and not _NO_BUCKET.search(fault.answer):
                 # The upload: it may be complete, and the answer that says so be lost.
-                fault = StoreFault(fault.answer, again=True)
-            raise fault from error
+                raise StoreFault(fault.answer, again=True) from fault
+            raise
         etag = done.get("e_tag")
         if etag:
             return str(etag)
@@ -194,11 +179,11 @@ class BucketStore(Store):
     async def delete(self, key: str) -> None:
         """See `Store.delete`."""
         try:
-            await self._obstore.delete_async(self._store, key)
-        except Exception as error:
-            fault = fault_of(error)
+            with faults():
+                await self._obstore.delete_async(self._store, key)
+        except StoreFault as fault:
             if fault.kind != "missing":
-                raise fault from error
+                raise
 
     async def retry_after(self, key: str) -> float | None:
         """Ask for one byte: obstore does not pass on the header that says how long to wait."""

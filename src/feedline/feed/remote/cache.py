@@ -32,7 +32,7 @@ import secrets
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, Union
 
@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from feedline.concurrency.jobs import ended_by
 from feedline.errors import DataError
 from feedline.feed.files.cache import own_folder
-from feedline.feed.files.remote import RemoteObject, object_at
+from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, open_own, pages_of
@@ -74,8 +74,8 @@ _log = logging.getLogger("feedline")
 
 Result = TypeVar("Result")
 
-Coming = Union["Room", "asyncio.Future[Room | None]", None]
-"""Room for pages that are to be kept, or what will make it; None: they are not kept."""
+Coming = Union["asyncio.Future[Room | None]", None]
+"""What makes room for pages that are to be kept, or has made it; None: they are not kept."""
 
 
 class CachedObject:
@@ -189,8 +189,7 @@ class CachedObject:
             return
         self.stay()
         try:
-            if not self.has(0, self.size):
-                wait_for(self.cache.bring(self, 0, self.pages))
+            self.hold(0, self.size).release()
         except BaseException:
             self.go()
             raise
@@ -204,7 +203,7 @@ class CachedObject:
         try:
             self._begin(ahead)
             if not self.has(begin, min(end, self.size)):
-                wait_for(self.cache.bring(self, first, last))
+                wait_for(_Transfer(self).all(first, last))
         except BaseException:
             lease.release()
             raise
@@ -230,7 +229,8 @@ class Lease:
         if self.of is not None:
             self.of.held.pop(self, None)
         if slot >= 0:
-            self._cache.released(slot)
+            with self._cache._mutex:
+                self._cache._holder.release(slot)
 
 
 class Cache:
@@ -405,11 +405,6 @@ class Cache:
         with self._locked():
             return Lease(self, self._holder.lease(found.number, first, end))
 
-    def released(self, slot: int) -> None:
-        """End a lease."""
-        with self._mutex:
-            self._holder.release(slot)
-
     def tables(self) -> dict[str, NDArray[np.bool_]]:
         """Return which pages are kept of the objects that this process uses, by key."""
         found = {}
@@ -445,8 +440,7 @@ class Cache:
         room = self._reserved(pages)
         if room is None:
             with self._locked():
-                views = self._views()
-                self._drop_unclaimed(views, self._short(pages, views))
+                self._drop_unclaimed(pages)
             room = self._reserved(pages)
         if room is None:
             # Where parts lie may have to be read first, so that is asked without the lock.
@@ -457,8 +451,7 @@ class Cache:
                     break
         if room is None and must:
             with self._locked():
-                views = self._views()
-                self._drop_any(views, self._short(pages, views))
+                self._drop_any(pages)
             room = self._reserved(pages)
         return room
 
@@ -478,13 +471,6 @@ class Cache:
             self._holder.reserve(pages)
             return Room(self, pages)
 
-    def given_back(self, pages: int) -> None:
-        """Take pages off what is reserved, unless the cache has been left meanwhile, and all of it with that."""
-        with self._mutex:
-            if self._lock >= 0:
-                with self._locked():
-                    self._holder.reserve(-pages)
-
     def _views(self) -> list[HolderView]:
         return [self._holder.own, *(view for _, view in self._holder.others())]
 
@@ -492,8 +478,10 @@ class Cache:
         coming = sum(view.reserved for view in views)
         return int(self._state[2]) + coming + pages - self.budget_bytes // PAGE_BYTES
 
-    def _drop_unclaimed(self, views: Sequence[HolderView], short: int) -> None:
+    def _drop_unclaimed(self, pages_wanted: int) -> None:
         """Drop objects that no living process uses, those first that were written long ago."""
+        views = self._views()
+        short = self._short(pages_wanted, views)
         claimed = set(self._objects).union(*(claims_of(path) for path, _ in self._holder.others()))
         found = []
         with contextlib.suppress(FileNotFoundError):  # the cache was deleted
@@ -555,10 +543,12 @@ class Cache:
         self._state[2] -= dropped
         return dropped
 
-    def _drop_any(self, views: Sequence[HolderView], short: int) -> None:
+    def _drop_any(self, pages_wanted: int) -> None:
+        views = self._views()
+        short = self._short(pages_wanted, views)
         for found, *_ in list(self._objects.values()):
             with self.opened(found) as pages:
-                for a, b in list(pages.runs()):
+                for a, b in pages.runs():
                     for at in range(a, b, _PART):
                         if short <= 0:
                             return
@@ -566,175 +556,40 @@ class Cache:
 
     # ---- fetching ---------------------------------------------------------------------------------
 
-    async def bring(self, found: CachedObject, first: int, end: int) -> None:
-        """Fetch pages into the file.
-
-        Raises:
-            DataError: they cannot be had, or there is no room for them.
-        """
-        with self.opened(found) as pages:
-            await _all(self._part(found, pages, a, b, None) for a, b in parts_of(first, end))
-
     async def bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
         """Fetch pages into the file if they can be had: whoever needs them asks again, and is told why not."""
-        with contextlib.suppress(DataError, OSError), self.opened(found) as pages:
-            await _all(self._part(found, pages, a, b, None, patient=False) for a, b in parts_of(first, end))
+        with contextlib.suppress(DataError, OSError):
+            await _Transfer(found, patient=False).all(first, end)
 
     async def copied(self, found: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
         """Fill memory with what lies ``skip`` bytes behind the beginning of pages."""
         with self.opened(found) as pages:
             missing = sum(b - a for a, b in pages.missing(first, end))
             data = np.empty(pages.bytes_of(first, end), np.uint8).data
-        room = await self.room(missing) if missing else None
+        room = asyncio.ensure_future(self.room(missing)) if missing else None
         try:
-            await self.into_memory(found, first, end, data, room=room)
+            if room is not None:
+                await room
+            await _Transfer(found, room).all(first, end, data)
+        finally:
+            if room is not None:
+                await _closed(room)
+        into[:] = data[skip : skip + len(into)]
+
+    def _keep_at_last(self, pages: ObjectPages, first: int, data: memoryview) -> None:
+        """Write pages in the place of others, after the disk turned out to be full.
+
+        Raises:
+            DataError: there is no room for them.
+        """
+        count = -(-len(data) // PAGE_BYTES)
+        room = self.reserve(count, (), True)
+        try:
+            if room is None or not self._keep(pages, first, data, room):
+                raise self.too_small(count)
         finally:
             if room is not None:
                 room.close()
-        into[:] = data[skip : skip + len(into)]
-
-    async def into_memory(
-        self,
-        found: CachedObject,
-        first: int,
-        end: int,
-        into: memoryview,
-        *,
-        room: Coming,
-    ) -> int:
-        """Fill memory with pages, from the file or from the store; they are kept if there is room.
-
-        Returns:
-            The bytes that came from the store.
-        """
-        with self.opened(found) as pages:
-            return sum(
-                await _all(
-                    self._part(found, pages, a, b, pages.part_of(into, first, a, b), room=room)
-                    for a, b in parts_of(first, end)
-                )
-            )
-
-    async def _part(
-        self,
-        found: CachedObject,
-        pages: ObjectPages,
-        first: int,
-        end: int,
-        into: memoryview | None,
-        *,
-        room: Coming = None,
-        patient: bool = True,
-    ) -> int:
-        """Have pages, within one multiple of `PART_BYTES`, in memory, and in the file if ``room`` was reserved for
-        them; without memory, in the file alone. Returns the bytes that came from the store."""
-        async with found.turns.setdefault(first // _PART, asyncio.Lock()):
-            while not pages.has(first, end) or not await self._from_file(found, pages, first, end, into):
-                if not pages.try_lock(first, end):
-                    await asyncio.sleep(_OTHERS_S)
-                    continue
-                try:
-                    came = await self._from_store(found, pages, first, end, into, room=room, patient=patient)
-                    if came is not None:
-                        return came
-                finally:
-                    pages.unlock(first, end)
-        return 0
-
-    async def _from_store(
-        self,
-        found: CachedObject,
-        pages: ObjectPages,
-        first: int,
-        end: int,
-        into: memoryview | None,
-        *,
-        room: Coming,
-        patient: bool,
-    ) -> int | None:
-        """Fetch the pages that are missing, while nobody else does; return their bytes, or None if others are
-        damaged."""
-        missing = pages.missing(first, end)
-        for a, b in _without(first, end, np.array(missing, np.int64).reshape(-1, 2)):
-            if not await self._from_file(found, pages, a, b, pages.part_of(into, first, a, b)):
-                return None
-        for a, b in missing:
-            data = pages.part_of(into, first, a, b)
-            if data is None:
-                data = np.empty(pages.bytes_of(a, b), np.uint8).data
-            own = await self._room_for(b - a, patient) if into is None else None
-            try:
-                if into is None and own is None:
-                    raise self.too_small(b - a)
-                await self._fetch(found, pages, a, data, own or room)
-                given = own or (await asyncio.shield(room) if isinstance(room, asyncio.Future) else room)
-                if given is not None:
-                    kept = await in_thread(functools.partial(self._keep, pages, a, data, given))
-                    if not kept and into is None:
-                        kept = await in_thread(functools.partial(self._keep_at_last, pages, a, data))
-                        if not kept:
-                            raise self.too_small(b - a)
-            finally:
-                if own is not None:
-                    own.close()
-        return sum(pages.bytes_of(a, b) for a, b in missing)
-
-    async def _fetch(self, found: CachedObject, pages: ObjectPages, first: int, data: memoryview, room: Coming) -> None:
-        """Fetch pages into memory; of what is given up, also by Ctrl-C, the whole pages that have come are kept.
-
-        Raises:
-            DataError: they cannot be had.
-        """
-        come = 0
-
-        def heard(done: int) -> None:
-            nonlocal come
-            come = done
-
-        at = first * PAGE_BYTES
-        try:
-            await fetched(found.store, found.info, at, at + len(data), into=data, patience=found.patience, heard=heard)
-        except BaseException:
-            if isinstance(room, asyncio.Future):
-                room = room.result() if room.done() and not room.cancelled() and not room.exception() else None
-            whole = come // PAGE_BYTES
-            if room is not None and whole:
-                self._keep(pages, first, data[: whole * PAGE_BYTES], room)
-            raise
-
-    async def _room_for(self, pages: int, patient: bool) -> Room | None:
-        """Reserve room for pages that have to be in the file; what others are using may be free in a moment."""
-        for left in range(_ROOM_TRIES if patient else 1, 0, -1):
-            room = await self.room(pages, must=True)
-            if room is not None or left == 1:
-                return room
-            await asyncio.sleep(_ROOM_S / _ROOM_TRIES)
-        return None
-
-    async def _from_file(
-        self, found: CachedObject, pages: ObjectPages, first: int, end: int, into: memoryview | None
-    ) -> bool:
-        """Read pages that are in the file into memory; return whether they are there, and what was written."""
-        if first == end:
-            return True
-        wrong = await in_thread(functools.partial(pages.read, first, end, into))
-        if not wrong:
-            return pages.has(first, end)
-        _log.warning("%s: %d damaged pages in the cache are fetched again", found.url, len(wrong))
-        with self._locked():
-            for page in wrong:
-                self._state[2] -= pages.drop(page, page + 1)
-        return False
-
-    def _keep_at_last(self, pages: ObjectPages, first: int, data: memoryview) -> bool:
-        """Write pages in the place of others, after the disk turned out to be full."""
-        room = self.reserve(-(-len(data) // PAGE_BYTES), (), True)
-        if room is None:
-            return False
-        try:
-            return self._keep(pages, first, data, room)
-        finally:
-            room.close()
 
     def _keep(self, pages: ObjectPages, first: int, data: memoryview, room: Room) -> bool:
         """Write pages to the file, if the disk has room for them."""
@@ -770,6 +625,119 @@ class Cache:
         )
 
 
+class _Transfer:
+    """Pages of one object on their way into memory, into its file, or both.
+
+    Args:
+        found: the object.
+        room: room that was reserved for the pages; what is wanted in the file alone gets room of its own.
+        patient: whether to wait for room that others are using.
+    """
+
+    def __init__(self, found: CachedObject, room: Coming = None, *, patient: bool = True) -> None:
+        self._cache, self._found, self._room, self._patient = found.cache, found, room, patient
+
+    async def all(self, first: int, end: int, into: memoryview | None = None) -> int:
+        """Have pages in memory, and in the file if there is room; without memory, in the file alone.
+
+        Returns:
+            The bytes that came from the store.
+
+        Raises:
+            DataError: they cannot be had, or there is no room for them in the file.
+        """
+        parts = parts_of(first, end)
+        with self._cache.opened(self._found) as self._pages:
+            return sum(await _all(self._part(a, b, self._pages.part_of(into, first, a, b)) for a, b in parts))
+
+    async def _part(self, first: int, end: int, into: memoryview | None) -> int:
+        """Do the same for pages within one multiple of `PART_BYTES`."""
+        pages = self._pages
+        async with self._found.turns.setdefault(first // _PART, asyncio.Lock()):
+            while not pages.has(first, end) or not await self._from_file(first, end, into):
+                if not pages.try_lock(first, end):
+                    await asyncio.sleep(_OTHERS_S)
+                    continue
+                try:
+                    came = await self._from_store(first, end, into)
+                    if came is not None:
+                        return came
+                finally:
+                    pages.unlock(first, end)
+        return 0
+
+    async def _from_store(self, first: int, end: int, into: memoryview | None) -> int | None:
+        """Fetch the pages that are missing, while nobody else does; return their bytes, or None if others are
+        damaged."""
+        cache, pages = self._cache, self._pages
+        missing = pages.missing(first, end)
+        for a, b in _without(first, end, np.array(missing, np.int64).reshape(-1, 2)):
+            if not await self._from_file(a, b, pages.part_of(into, first, a, b)):
+                return None
+        for a, b in missing:
+            data = pages.part_of(into, first, a, b)
+            if data is None:
+                data = np.empty(pages.bytes_of(a, b), np.uint8).data
+            own = await self._own_room(b - a) if into is None else None
+            try:
+                await self._fetch(a, data, own or self._room)
+                given = own or (None if self._room is None else await asyncio.shield(self._room))
+                if given is not None:
+                    kept = await in_thread(functools.partial(cache._keep, pages, a, data, given))
+                    if not kept and into is None:
+                        await in_thread(functools.partial(cache._keep_at_last, pages, a, data))
+            finally:
+                if own is not None:
+                    own.close()
+        return sum(pages.bytes_of(a, b) for a, b in missing)
+
+    async def _own_room(self, pages: int) -> Room:
+        """Reserve room for pages that have to be in the file; what others are using may be free in a moment.
+
+        Raises:
+            DataError: there is none.
+        """
+        for left in range(_ROOM_TRIES if self._patient else 1, 0, -1):
+            room = await self._cache.room(pages, must=True)
+            if room is not None:
+                return room
+            if left > 1:
+                await asyncio.sleep(_ROOM_S / _ROOM_TRIES)
+        raise self._cache.too_small(pages)
+
+    async def _fetch(self, first: int, data: memoryview, room: Room | Coming) -> None:
+        """Fetch pages into memory; of what is given up, also by Ctrl-C, the whole pages that have come are kept.
+
+        Raises:
+            DataError: they cannot be had.
+        """
+        found = self._found
+        come = [0]  # bytes, after each piece
+        try:
+            await fetched(found.store, found.info, first * PAGE_BYTES, data, found.patience, come.append)
+        except BaseException:
+            if isinstance(room, asyncio.Future):
+                room = room.result() if room.done() and not room.cancelled() and not room.exception() else None
+            whole = come[-1] // PAGE_BYTES
+            if room is not None and whole:
+                self._cache._keep(self._pages, first, data[: whole * PAGE_BYTES], room)
+            raise
+
+    async def _from_file(self, first: int, end: int, into: memoryview | None) -> bool:
+        """Read pages that are in the file into memory; return whether they are there, and what was written."""
+        if first == end:
+            return True
+        cache, pages = self._cache, self._pages
+        wrong = await in_thread(functools.partial(pages.read, first, end, into))
+        if not wrong:
+            return pages.has(first, end)
+        _log.warning("%s: %d damaged pages in the cache are fetched again", self._found.url, len(wrong))
+        with cache._locked():
+            for page in wrong:
+                cache._state[2] -= pages.drop(page, page + 1)
+        return False
+
+
 class Fate(Protocol):
     """What was decided about pages that are fetched; see `feedline.feed.reading.keeping`."""
 
@@ -787,9 +755,12 @@ class Room:
 
     def take(self, pages: int) -> None:
         """Use up some of it."""
-        pages = min(pages, self._left)
+        pages, cache = min(pages, self._left), self._cache
         self._left -= pages
-        self._cache.given_back(pages)
+        with cache._mutex:
+            if cache._lock >= 0:  # else the cache has been left meanwhile, and all that was reserved with it
+                with cache._locked():
+                    cache._holder.reserve(-pages)
 
     def close(self) -> None:
         """Give back what is left."""
@@ -805,7 +776,7 @@ class Arrival:
         must_keep: whether to drop anything that is not being used, as others on this machine will want them, too.
         fate: whether they are kept, and what is dropped for them, if that has been decided; instead of ``victims``.
         before: arrivals about which was decided before.
-        known: the objects by the paths in ``extents``; None: those that are known now.
+        known: the objects by the paths in ``extents``: these may be settled, or forgotten, while their bytes come.
 
     Attributes:
         fetched_bytes: bytes that came from stores.
@@ -821,18 +792,15 @@ class Arrival:
         must_keep: bool = False,
         fate: Fate | None = None,
         before: Sequence[Arrival] = (),
-        known: Mapping[str, CachedObject] | None = None,
+        known: Mapping[str, CachedObject],
     ) -> None:
         self.fetched_bytes = self.cached_bytes = 0
         self.drifted = False
         self._extents, self._victims, self._must = extents, victims, must_keep
         self._fate, self._before = fate, before
-        # As they are known now: they may be settled, or forgotten, while their bytes come.
-        now: dict[str, RemoteObject | None] = {extent.path: object_at(extent.path) for extent in extents}
-        self._objects: Mapping[str, RemoteObject | None] = known or now
-        self._ranges = together(extents, self._objects)
+        self._objects, self._ranges = known, together(extents, known)
         self._leases: list[Lease] = []
-        self._rooms: list[Coming] = []
+        self._rooms: list[asyncio.Future[Room | None]] = []
         self._started = self._dropped = False
         try:
             if fate is None:
@@ -854,19 +822,20 @@ class Arrival:
             self._fate.drops[0][0].cache.drop(self._fate.drops)
         self._dropped = True
 
-    async def _begin_in_turn(self) -> None:
-        """Wait until all that was decided before has begun, and is dropped if it is wanted here."""
+    async def _after(self, ready: Callable[[Arrival], bool]) -> None:
+        """Wait until all about which was decided before have ended, or are ready."""
         for one in self._before:
-            while not one.ended and not (one._started and (one._dropped or not self.overlaps(one.drops))):
+            while not one.ended and not ready(one):
                 await asyncio.sleep(_ORDER_S)
-        self._take_leases()
 
     async def _run(self) -> list[Piece]:
         buffers, work = [], []
         try:
             decided: Coming = None
             if self._fate is not None:
-                await self._begin_in_turn()
+                # All that was decided before has begun, and is dropped if it is wanted here.
+                await self._after(lambda one: one._started and (one._dropped or not self.overlaps(one.drops)))
+                self._take_leases()
                 if self._fate.keeps and self._missing():
                     decided = asyncio.ensure_future(self._decided_room())  # the bytes come meanwhile
                     self._rooms.append(decided)
@@ -876,9 +845,10 @@ class Arrival:
                     buffers.append(np.empty(pages.bytes_of(first, end), np.uint8).data)
                 room = decided
                 if self._fate is None and (missing := self._missing(one)):
-                    room = await found.cache.room(missing, self._victims, must=self._must)
+                    room = asyncio.ensure_future(found.cache.room(missing, self._victims, must=self._must))
                     self._rooms.append(room)
-                work.append(found.cache.into_memory(found, first, end, buffers[-1], room=room))
+                    await room
+                work.append(_Transfer(found, room).all(first, end, buffers[-1]))
             self._started = True
             self.fetched_bytes = sum(await _all(work))
             self.cached_bytes = sum(map(len, buffers)) - self.fetched_bytes
@@ -900,16 +870,12 @@ class Arrival:
     async def _decided_room(self) -> Room | None:
         """Make room for all pages that are not in the files, as was decided; None: there is none."""
         # What was decided before this has to be done before: all arrivals only wait for earlier ones.
-        for one in self._before:
-            while not one.ended and not self._dropped and one.overlaps(self.drops):
-                await asyncio.sleep(_ORDER_S)
+        await self._after(lambda one: self._dropped or not one.overlaps(self.drops))
         if not self._dropped:
             await in_thread(self._drop_now)
         # What later ones drop was counted on by still later ones: whoever took room out of turn would take an earlier
         # one's, for which none would be left.
-        for one in self._before:
-            while not one.ended and not one.has_room:
-                await asyncio.sleep(_ORDER_S)
+        await self._after(lambda one: one.has_room)
         while True:
             # Asked first: one that ends while room is looked for gives back what it had too much of, a shared page.
             last = all(one.ended for one in self._before)
@@ -931,7 +897,7 @@ class Arrival:
     @property
     def has_room(self) -> bool:
         """Whether it needs no room, or has got it, or has found that there is none."""
-        return self._started and all(not isinstance(room, asyncio.Future) or room.done() for room in self._rooms)
+        return self._started and all(room.done() for room in self._rooms)
 
     @property
     def ended(self) -> bool:
@@ -976,15 +942,12 @@ def _given_back(made: asyncio.Future[Room | None]) -> None:
         room.close()
 
 
-async def _closed(room: Coming) -> None:
+async def _closed(room: asyncio.Future[Room | None]) -> None:
     """Give back what is left of room, also if it is being made."""
-    made: object = room
-    if isinstance(room, asyncio.Future):
-        room.cancel()
-        (made,) = await asyncio.gather(room, return_exceptions=True)
-        room = made if isinstance(made, Room) else None
-    if room is not None:
-        room.close()
+    room.cancel()
+    (made,) = await asyncio.gather(room, return_exceptions=True)
+    if isinstance(made, Room):
+        made.close()
 
 
 _caches: dict[Path, Cache] = {}
@@ -1046,7 +1009,7 @@ def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[in
 
 
 def together(
-    extents: Sequence[Extent], known: Mapping[str, RemoteObject | None] | None = None
+    extents: Sequence[Extent], known: Mapping[str, CachedObject] | None = None
 ) -> list[tuple[CachedObject, int, int]]:
     """Return the pages to fetch for extents: those that lie close to each other with one request.
 

@@ -10,11 +10,12 @@ import functools
 import hashlib
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from feedline.errors import DataError, install_line
-from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault, fault_of, scheme_of
+from feedline.feed.remote.stores import Body, ObjectInfo, Store, StoreFault, fault_of, faults, scheme_of
 from feedline.feed.remote.threads import in_own_thread
 
 _ETAGS = ("ETag", "etag", "blob_id", "sha", "checksum", "md5", "content_md5", "md5Hash")
@@ -31,9 +32,6 @@ _TIMES = (
 )
 _LEAST_PIECE, _FIRST_PIECE, _MOST_PIECE = 4 << 10, 64 << 10, 8 << 20
 _MOST_SECONDS = 1 << 36  # a time that is larger is in milliseconds
-
-
-_Question = asyncio.Task[ObjectInfo | None]
 
 
 class FileSystemStore(Store):
@@ -61,8 +59,9 @@ class FileSystemStore(Store):
         # With a slash before it, if paths have one: without, a path may be one in a folder of the user's.
         self._base = kind._strip_protocol(f"{root}/x").removesuffix("x")
         self._piece = _FIRST_PIECE
-        # Questions about what there is at a path: the one that is asked, and the one that comes next.
-        self._asked: dict[str, tuple[_Question | None, _Question | None]] = {}
+        # By path: the question what there is that comes next, and the turn that it waits for.
+        self._next: dict[str, asyncio.Task[ObjectInfo | None]] = {}
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     @property
     def _system(self) -> Any:
@@ -90,12 +89,11 @@ class FileSystemStore(Store):
             found: Mapping[str, Any] = self._system.info(path)
             return found
 
-        try:
-            return await in_own_thread(ask)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except Exception as error:
-            raise fault_of(error) from error
+        with faults():
+            try:
+                return await in_own_thread(ask)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def _forget(self, path: str) -> None:
         """Let the file system ask again, rather than answer from listings that it keeps."""
@@ -121,12 +119,11 @@ class FileSystemStore(Store):
                 return list(self._system.find(path, detail=True).items())
             return [(str(about["name"]), about) for about in self._system.ls(path, detail=True)]
 
-        try:
-            found = await in_own_thread(ask)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except Exception as error:
-            raise fault_of(error) from error
+        with faults():
+            try:
+                found = await in_own_thread(ask)
+            except (FileNotFoundError, NotADirectoryError):
+                return
         page = []
         for name, about in found:
             info = self._found(name, about)
@@ -145,13 +142,13 @@ class FileSystemStore(Store):
             began = time.monotonic()
             call = functools.partial(self._cat, path, begin, begin + size)
             try:
-                piece = await in_own_thread(call)
+                with faults():
+                    piece = await in_own_thread(call)
             except asyncio.CancelledError:  # it does not come in time
                 self._piece = max(_LEAST_PIECE, size // 4)
                 raise
-            except Exception as error:
-                raise fault_of(error) from error
-            self._piece = _next_piece(size, time.monotonic() - began)
+            fitting = int(size / max(time.monotonic() - began, 1e-3))
+            self._piece = max(_LEAST_PIECE, min(_MOST_PIECE, 4 * size, fitting))
             # Asked after the piece has come: if the object is as it was, so is the piece.
             now = await self._now(path)
             if now is None or not info.is_same(now):
@@ -163,28 +160,21 @@ class FileSystemStore(Store):
 
     async def _now(self, path: str) -> ObjectInfo | None:
         """Return what there is at a path after this call, by one request for all who ask while another is under way."""
-        running, waiting = self._asked.get(path, (None, None))
-        if waiting is None:
+        coming = self._next.get(path)
+        if coming is None or coming.done():
+            coming = self._next[path] = asyncio.ensure_future(self._ask_in_turn(path))
+        return await asyncio.shield(coming)
 
-            async def ask() -> ObjectInfo | None:
-                if running is not None:
-                    await asyncio.wait([running])
-                self._asked[path] = (waiting, None)
-                try:
-                    about = await self._info(path)
-                    return None if about is None else self._found(path, about)
-                finally:
-                    if self._asked.get(path) == (waiting, None):
-                        del self._asked[path]
-
-            waiting = asyncio.ensure_future(ask())
-            self._asked[path] = (running, waiting)
-        return await asyncio.shield(waiting)
+    async def _ask_in_turn(self, path: str) -> ObjectInfo | None:
+        async with self._turns.setdefault(path, asyncio.Lock()):
+            del self._next[path]  # it is asked now: whoever wants to know later has to ask again
+            about = await self._info(path)
+            return None if about is None else self._found(path, about)
 
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
         """See `Store.write`."""
         path = self._path(key)
-        try:
+        with faults():
             if new and await in_own_thread(lambda: self._system.exists(path)):
                 raise StoreFault("an object of that name", kind="exists")
             with contextlib.suppress(FileExistsError):
@@ -203,20 +193,12 @@ class FileSystemStore(Store):
                     raise
                 await in_own_thread(file.close)
             about = await in_own_thread(lambda: self._system.info(path))
-        except (StoreFault, EndedError):
-            raise
-        except Exception as error:
-            raise fault_of(error) from error
         return self._found(path, about).etag
 
     async def delete(self, key: str) -> None:
         """See `Store.delete`."""
-        try:
+        with faults(), contextlib.suppress(FileNotFoundError):
             await in_own_thread(lambda: self._system.rm_file(self._path(key)))
-        except FileNotFoundError:
-            pass
-        except Exception as error:
-            raise fault_of(error) from error
 
 
 def _nanoseconds(when: Any) -> int:
@@ -235,8 +217,3 @@ def _nanoseconds(when: Any) -> int:
     if not isinstance(when, (int, float)):
         return 0
     return int(when * 1e6) if when > _MOST_SECONDS else int(when * 1e9)
-
-
-def _next_piece(size: int, seconds: float) -> int:
-    """Return how many bytes to ask for next."""
-    return max(_LEAST_PIECE, min(_MOST_PIECE, 4 * size, int(size / max(seconds, 1e-3))))

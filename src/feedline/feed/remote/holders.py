@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.feed.files.atomic import try_lock
 from feedline.feed.remote.pages import allocate
 
 _SLOT = np.dtype([("object", "<u8"), ("first", "<u4"), ("end", "<u4")])
@@ -100,7 +101,7 @@ class CacheHolder:
             except OSError:
                 continue
             try:
-                if _is_dead(descriptor):
+                if try_lock(descriptor):  # it is dead
                     _remove(path)
                     continue
                 size = os.fstat(descriptor).st_size
@@ -126,14 +127,6 @@ def _remove(holder: Path) -> None:
     for path in (holder.with_name(holder.name + _CLAIMS), holder):
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _is_dead(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 class HolderView:

@@ -14,7 +14,6 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -116,10 +115,7 @@ class ObjectPages:
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return the runs of pages that are not in the file, as (first, end)."""
         lacking = self.table[first:end] == 0
-        if not lacking.any():
-            return []
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], lacking, [False]]).astype(np.int8)))
-        return [(first + int(a), first + int(b)) for a, b in edges.reshape(-1, 2)]
+        return [(first + a, first + b) for a, b in _runs_of(lacking)] if lacking.any() else []
 
     def bytes_of(self, first: int, end: int) -> int:
         """Return the bytes of pages: the last one of an object may be shorter."""
@@ -243,11 +239,14 @@ class ObjectPages:
         request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, max(1, end - first), 0)
         fcntl.fcntl(self._table_file, fcntl.F_OFD_SETLK, request)
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """Yield the runs of pages that are in the file, as (first, end)."""
-        there = np.concatenate([[False], self.table != 0, [False]])
-        for a, b in np.flatnonzero(np.diff(there.astype(np.int8))).reshape(-1, 2).tolist():  # noqa: UP028
-            yield a, b
+    def runs(self) -> list[tuple[int, int]]:
+        """Return the runs of pages that are in the file, as (first, end)."""
+        return _runs_of(self.table != 0)
+
+
+def _runs_of(which: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], which, [False]]).astype(np.int8)))
+    return [(a, b) for a, b in edges.reshape(-1, 2).tolist()]
 
 
 def checksums(data: memoryview) -> NDArray[np.uint32]:

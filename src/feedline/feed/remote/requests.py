@@ -10,7 +10,6 @@ an error, with the object, the range, the attempts and the last answer.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import atexit
 import contextlib
@@ -20,11 +19,11 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
-from feedline.concurrency.jobs import Threads, ended_by
+from feedline.concurrency.jobs import Job, Threads, ended_by
 from feedline.concurrency.threads import begin
 from feedline.errors import DataError
 from feedline.feed.arguments import DEADLINE_S
@@ -45,7 +44,6 @@ _FIRST_DELAY_S, _MOST_DELAY_S = 0.1, 20.0
 _LEAST_HEDGE_S, _HEDGE = 0.25, 3.0  # of the 95th percentile of what came before
 _LEAST_SEEN = 16  # first bytes, before any request is made twice
 _HEDGED_SHARE = 0.05  # of all requests
-_PATIENCE_S = 0.5
 _PROBE_S = 10.0  # for the question how long to wait
 _FILE_THREADS = 6
 _FIRST_TURNS = 4
@@ -112,48 +110,6 @@ class Traffic:
 
 TRAFFIC = Traffic()
 """Of this process."""
-
-
-class LoopOutcome(Generic[Result]):
-    """What another thread will set; waiting for it can be interrupted at any moment (see `concurrency.jobs`)."""
-
-    __slots__ = ("_done", "_error", "_lock", "_value")
-
-    def __init__(self) -> None:
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-        self._done = False
-        self._value: Result | None = None
-        self._error: BaseException | None = None
-
-    def set(self, value: Result | None, error: BaseException | None = None) -> None:
-        """Set the value, or the exception to raise; once."""
-        if not self._done:
-            self._value, self._error, self._done = value, error, True
-            self._lock.release()
-
-    @property
-    def done(self) -> bool:
-        """Whether it is set."""
-        return self._done
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it is set, for a while."""
-        if not self._done and self._lock.acquire(timeout=seconds):
-            self._lock.release()
-
-    def result(self) -> Result:
-        """Wait for the value.
-
-        Raises:
-            BaseException: what was set instead.
-        """
-        while not self._done:
-            if self._lock.acquire(timeout=_PATIENCE_S):
-                self._lock.release()
-        if self._error is not None:
-            raise self._error
-        return cast(Result, self._value)
 
 
 class Line:
@@ -249,9 +205,9 @@ class Loop:
         self._loop.set_exception_handler(lambda _, about: _log.debug("%s", about.get("message")))
         self.line = Line()
         self._ending = False
-        self._coming: dict[LoopOutcome[Any], Coroutine[Any, Any, Any]] = {}  # not begun yet
+        self._coming: dict[Job[Any], Coroutine[Any, Any, Any]] = {}  # not begun yet
         self.random = random.Random()
-        self._files = Threads(_FILE_THREADS)
+        self.files = Threads(_FILE_THREADS)
         self._thread = begin("fetch", self._run)
 
     def _run(self) -> None:
@@ -270,19 +226,16 @@ class Loop:
             self._loop.close()
             for outcome in list(self._coming):
                 self._drop(outcome)
-            self._files.close()
+            self.files.close()
 
-    def begin(self, work: Coroutine[Any, Any, Result]) -> tuple[LoopOutcome[Result], Callable[[], None]]:
+    def begin(self, work: Coroutine[Any, Any, Result]) -> tuple[Job[Result], Callable[[], None]]:
         """Begin work on the loop; return its outcome, and what cancels it."""
-        outcome: LoopOutcome[Result] = LoopOutcome()
         task: asyncio.Task[Result] | None = None
 
-        def ended(done: asyncio.Task[Result]) -> None:
-            if done.cancelled():
-                outcome.set(None, asyncio.CancelledError())
-            else:
-                error = done.exception()
-                outcome.set(None if error else done.result(), error)
+        def result() -> Result:
+            if task is None:
+                raise asyncio.CancelledError
+            return task.result()
 
         def start() -> None:
             nonlocal task
@@ -291,12 +244,13 @@ class Loop:
                 return
             del self._coming[outcome]
             task = self._loop.create_task(work)
-            task.add_done_callback(ended)
+            task.add_done_callback(lambda _: outcome.run())
 
         def cancel() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(lambda: task.cancel() if task is not None else None)
 
+        outcome = Job(result)
         self._coming[outcome] = work
         try:
             self._loop.call_soon_threadsafe(start)
@@ -304,19 +258,11 @@ class Loop:
             self._drop(outcome)
         return outcome, cancel
 
-    def _drop(self, outcome: LoopOutcome[Any]) -> None:
+    def _drop(self, outcome: Job[Any]) -> None:
         """Cancel work that was not begun."""
         if (work := self._coming.pop(outcome, None)) is not None:
             work.close()
-            outcome.set(None, asyncio.CancelledError())
-
-    async def in_thread(self, call: Callable[[], Result]) -> Result:
-        """Await a call that works on local files, for which the end of the process waits.
-
-        Raises:
-            Exception: what the call raised.
-        """
-        return await run_in(self._files.submit, call)
+            outcome.run()
 
     def stop(self) -> None:
         """End the thread; what is under way is cancelled."""
@@ -387,17 +333,17 @@ def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
                 return outcome.result()
         except BaseException:
             cancel()
-            outcome.wait(_ENDING_S)  # until what has come is kept
+            outcome.wait()  # until what has come is kept
             raise
 
 
 async def in_thread(call: Callable[[], Result]) -> Result:
-    """Await a call in a thread of this process's loop; see `Loop.in_thread`.
+    """Await a call that works on local files, in a thread of the loop, for which the end of the process waits.
 
     Raises:
         Exception: what the call raised.
     """
-    return await loop().in_thread(call)
+    return await run_in(loop().files.submit, call)
 
 
 async def settled() -> None:
@@ -416,15 +362,7 @@ async def looked_up(
         DataError: the store does not answer, or refuses.
     """
     tries = Tries(store.url(what), "an answer that lists objects and their sizes", patience)
-    while True:
-        tries.begin()
-        TRAFFIC.lookups += 1
-        try:
-            return await asyncio.wait_for(ask(), patience.stall_s)
-        except TimeoutError:
-            await tries.failed(StoreFault(f"no answer in {patience.stall_s:g} s", again=True))
-        except StoreFault as fault:
-            await tries.failed(fault, store, what)
+    return await _answered(tries, lambda: asyncio.wait_for(ask(), patience.stall_s), patience.stall_s, store, what)
 
 
 async def listing(store: Store, folder: str, patience: Patience, *, deep: bool = True) -> list[ObjectInfo]:
@@ -436,25 +374,35 @@ async def listing(store: Store, folder: str, patience: Patience, *, deep: bool =
     tries = Tries(store.url(folder).rstrip("/"), "an answer that lists objects and their sizes", patience)
     # Where a listing comes as a whole, a long one is silent for long.
     stall_s = patience.deadline_s / 2 if store.blocks or not deep else patience.stall_s
-    while True:
+
+    async def ask() -> list[ObjectInfo]:
         found: list[ObjectInfo] = []
         pages = store.listed(folder, deep=deep)
+        async with contextlib.aclosing(pages):  # type: ignore[type-var]  # it is a generator
+            while (page := await asyncio.wait_for(anext(pages, None), stall_s)) is not None:
+                found += page
+                tries.heard()
+        return sorted(found, key=lambda info: os.fsencode(info.key))
+
+    return await _answered(tries, ask, stall_s, store, folder)
+
+
+async def _answered(
+    tries: Tries, ask: Callable[[], Awaitable[Result]], stall_s: float, store: Store, what: str
+) -> Result:
+    """Ask a store for names or sizes until it answers."""
+    while True:
         tries.begin()
         TRAFFIC.lookups += 1
         try:
-            while True:
-                found += await asyncio.wait_for(anext(pages), stall_s)
-                tries.heard()
-        except StopAsyncIteration:
-            return sorted(found, key=lambda info: os.fsencode(info.key))
+            return await ask()
         except TimeoutError:
             await tries.failed(StoreFault(f"no answer in {stall_s:g} s", again=True))
         except StoreFault as fault:
-            await tries.failed(fault, store, folder)
-        finally:
-            await pages.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await tries.failed(fault, store, what)
 
 
+@dataclass(slots=True)
 class Tries:
     """The attempts to get one thing, and the delays between them.
 
@@ -468,18 +416,13 @@ class Tries:
         after: what to do after it.
     """
 
-    def __init__(
-        self,
-        url: str,
-        what: str,
-        patience: Patience,
-        *,
-        instead: str = "nothing",
-        after: str = "go on from the last state",
-    ) -> None:
-        self._url, self._what, self._patience, self._instead, self._after = url, what, patience, instead, after
-        self._since: float | None = None
-        self._attempts = 0
+    url: str
+    what: str
+    patience: Patience
+    instead: str = "nothing"
+    after: str = "go on from the last state"
+    _since: float | None = None
+    _attempts: int = 0
 
     def begin(self) -> None:
         """Note that a request is made now: what waits for its turn has not begun to wait for the store."""
@@ -504,7 +447,7 @@ class Tries:
         TRAFFIC.failed += 1
         most = min(_MOST_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._attempts - 1, 16))
         delay = most * (0.5 + loop().random.random() / 2)
-        left = self._patience.deadline_s - elapsed_s
+        left = self.patience.deadline_s - elapsed_s
         if fault.throttled and left > 0:
             wanted = fault.wait_s
             if wanted is None and store is not None:
@@ -512,7 +455,7 @@ class Tries:
                     wanted = await asyncio.wait_for(store.retry_after(key), min(_PROBE_S, left))
             if wanted is not None:
                 delay = max(delay, wanted)
-        if delay > self._patience.deadline_s - self._elapsed_s:
+        if delay > self.patience.deadline_s - self._elapsed_s:
             raise self._error(fault, elapsed_s) from fault
         await asyncio.sleep(delay)
 
@@ -524,7 +467,7 @@ class Tries:
         """Return the error that an object is not the one that was opened."""
         return DataError(
             f"expected the object as it was when it was opened, of {was}, got {now}",
-            path=self._url,
+            path=self.url,
             hint="open it again; its sequences and their order may have changed",
         )
 
@@ -534,31 +477,23 @@ class Tries:
             "missing": "it was removed, or its name is wrong",
             "unnamable": "keys with an empty part, `.` or `..` cannot be read: name other folders, or single objects",
             "denied": "check credentials and permissions; fl.Remote(storage_options=...) passes them on",
-        }.get(fault.kind, f"check the store and the network, then {self._after}")
+        }.get(fault.kind, f"check the store and the network, then {self.after}")
         return DataError(
-            f"expected {self._what}, got {self._instead} after {times}; the last answer: {fault.answer}",
-            path=self._url,
+            f"expected {self.what}, got {self.instead} after {times}; the last answer: {fault.answer}",
+            path=self.url,
             hint=hint,
         )
 
 
 async def fetched(
-    store: Store,
-    info: ObjectInfo,
-    begin: int,
-    end: int,
-    *,
-    into: memoryview,
-    patience: Patience,
-    heard: Callable[[int], None] = lambda done: None,
+    store: Store, info: ObjectInfo, begin: int, into: memoryview, patience: Patience, heard: Callable[[int], object]
 ) -> None:
-    """Fetch the bytes ``begin:end`` of an object into memory.
+    """Fill memory with the bytes of an object from ``begin`` on.
 
     Args:
         store: the store.
         info: the object.
         begin: the first byte.
-        end: the byte after the last one.
         into: memory for them.
         patience: how long to wait for the store.
         heard: called with the number of bytes that have come so far, those in ``into`` from its beginning.
@@ -566,8 +501,8 @@ async def fetched(
     Raises:
         DataError: they cannot be had.
     """
+    done, end = begin, begin + len(into)
     tries = Tries(store.url(info.key), f"the bytes {begin} to {end}", patience)
-    done = begin
     line = loop().line
     while done < end:
         try:

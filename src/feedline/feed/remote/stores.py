@@ -9,12 +9,14 @@ part of a message.
 from __future__ import annotations
 
 import abc
+import asyncio
+import contextlib
 import datetime
 import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,7 +202,9 @@ class Store(abc.ABC):
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self.root, self.address = root, without_credentials(root)
-        about = json.dumps([_without_password(root), _places(options), _named_in_environment()])
+        # From which the libraries take endpoints and accounts.
+        named = ((name, without_credentials(value)) for name, value in os.environ.items() if _VARIABLES.match(name))
+        about = json.dumps([_without_password(root), _places(options), sorted(named)])
         self.place = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
 
     def url(self, key: str) -> str:
@@ -317,9 +321,15 @@ def _places(options: Any) -> Any:
     return options if isinstance(options, (bool, int, float)) else None
 
 
-def _named_in_environment() -> list[tuple[str, str]]:
-    """Return the variables from which the libraries take endpoints and accounts."""
-    return sorted((name, without_credentials(value)) for name, value in os.environ.items() if _VARIABLES.match(name))
+@contextlib.contextmanager
+def faults() -> Iterator[None]:
+    """A context in which what a library raises becomes a `StoreFault`, see `fault_of`."""
+    try:
+        yield
+    except (StoreFault, EndedError):
+        raise
+    except Exception as error:
+        raise fault_of(error) from error
 
 
 def fault_of(error: BaseException) -> StoreFault:
@@ -328,6 +338,8 @@ def fault_of(error: BaseException) -> StoreFault:
     text = re.sub(r"\s+", " ", text).strip(" :")
     text = re.sub(_ADDRESS.pattern + r"\S+", lambda found: without_credentials(found[0]), text)[:_MOST_ANSWER]
     name = type(error).__name__
+    if isinstance(error, asyncio.IncompleteReadError):
+        return StoreFault("the connection was closed", again=True)
     if name == "NotFoundError" or isinstance(error, FileNotFoundError):
         return StoreFault(text, kind="missing")
     if name in ("PermissionDeniedError", "UnauthenticatedError") or isinstance(error, PermissionError):

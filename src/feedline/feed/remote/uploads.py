@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline import _native
+from feedline.concurrency.jobs import Job
 from feedline.errors import DataError
 from feedline.feed.files.records import record, recorded
 from feedline.feed.remote.requests import (
-    LoopOutcome,
     Patience,
     Tries,
     fetched,
@@ -82,7 +82,7 @@ class Uploads:
     def __init__(self, store: Store, prefix: str, work: Path, patience: Patience) -> None:
         self._store, self._prefix, self._work, self._patience = store, prefix, work, patience
         self._held = contextlib.ExitStack()
-        self._pending: dict[str, LoopOutcome[None]] = {}
+        self._pending: dict[str, Job[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._records = 0
         self.stored: dict[str, Stored] = {}
@@ -205,7 +205,7 @@ class Uploads:
             if info is None or info.size != len(data):
                 return False
             there = bytearray(info.size)
-            await fetched(self._store, info, 0, info.size, into=memoryview(there), patience=self._patience)
+            await fetched(self._store, info, 0, memoryview(there), self._patience, lambda done: None)
             return there == data
         return True
 

@@ -31,8 +31,8 @@ from feedline.feed.remote.stores import (
     OptionError,
     Store,
     StoreFault,
-    fault_of,
     fault_of_status,
+    faults,
     without_credentials,
 )
 from feedline.feed.remote.threads import in_own_thread
@@ -71,11 +71,6 @@ def close_connections() -> None:
     _writers.clear()
 
 
-class _Connection(NamedTuple):
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-
 class _Origin(NamedTuple):
     """What a connection leads to."""
 
@@ -90,6 +85,15 @@ class _Origin(NamedTuple):
         return host if self.port == usual else f"{host}:{self.port}"
 
 
+class _Connection(NamedTuple):
+    """A connection to a server, perhaps through a proxy, whose address is empty without."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    origin: _Origin
+    proxy: str = ""
+
+
 class Response:
     """The answer to a request.
 
@@ -99,7 +103,7 @@ class Response:
     """
 
     def __init__(self, connection: _Connection, status: int, reason: str, headers: email.message.Message) -> None:
-        self._connection, self.status, self.reason, self.headers = connection, status, reason, headers
+        self.connection, self.status, self.reason, self.headers = connection, status, reason, headers
         self.ended = False  # whether all of it was read, and another request may follow
 
     @property
@@ -116,7 +120,7 @@ class Response:
 
     async def body(self) -> AsyncIterator[bytes]:
         """Yield its bytes as they come."""
-        reader = self._connection.reader
+        reader = self.connection.reader
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
                 async for piece in _exactly(reader, size):
@@ -192,10 +196,9 @@ class WebClient:
         """
         first = _origin_of(url)
         own: Mapping[str, str] = self._own
-        try:
+        with faults():
             for _ in range(_MOST_REDIRECTS):
-                asked = url
-                connection, answer = await self._asked(method, asked, {**own, **headers})
+                answer = await self._asked(method, url, {**own, **headers})
                 try:
                     place = answer.headers.get("Location")
                     if answer.status not in _REDIRECTS or not place:
@@ -206,16 +209,10 @@ class WebClient:
                     if _origin_of(url) != first:
                         own = {}
                 finally:
-                    self._left(connection, answer, asked)
+                    self._left(answer)
             raise StoreFault(f"more than {_MOST_REDIRECTS} redirects")
-        except StoreFault:
-            raise
-        except asyncio.IncompleteReadError as error:
-            raise StoreFault("the connection was closed", again=True) from error
-        except Exception as error:
-            raise fault_of(error) from error
 
-    async def _asked(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[_Connection, Response]:
+    async def _asked(self, method: str, url: str, headers: Mapping[str, str]) -> Response:
         parts, origin = urllib.parse.urlsplit(url), _origin_of(url)
         proxy = self._proxy(origin)
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
@@ -228,13 +225,10 @@ class WebClient:
         for name, value in headers.items():
             lines.pop(next((known for known in lines if known.lower() == name.lower()), name), None)
             lines[name] = value
-        request = "\r\n".join([f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in lines.items()), "", ""])
         while True:
             connection, used = await self._connection(origin, proxy)
             try:
-                connection.writer.write(request.encode("latin-1"))
-                await connection.writer.drain()
-                return connection, await _answer(connection, method)
+                return await _answer(connection, method, target, lines)
             except (OSError, asyncio.IncompleteReadError) as error:
                 connection.writer.transport.abort()
                 # A server may close a connection that was left idle at any moment.
@@ -264,17 +258,15 @@ class WebClient:
         through = _origin_of(proxy)
         connection = await _connect(through, self._tls if through.scheme == "https" else None)
         if tls is None:
-            return connection
+            return connection._replace(origin=origin, proxy=proxy)
         place = f"{origin.shown}" if ":" in origin.shown.rpartition("]")[2] else f"{origin.shown}:{origin.port}"
         lines = {"Host": place, **_authorization("Proxy-Authorization", proxy)}
-        request = "\r\n".join([f"CONNECT {place} HTTP/1.1", *(f"{k}: {v}" for k, v in lines.items()), "", ""])
-        connection.writer.write(request.encode("latin-1"))
-        answer = await _answer(connection, "CONNECT")
+        answer = await _answer(connection, "CONNECT", place, lines)
         if answer.status != 200:
             connection.writer.transport.abort()
             raise StoreFault(f"HTTP status {answer.status} {answer.reason} of the proxy", again=answer.status >= 500)
         await connection.writer.start_tls(tls, server_hostname=origin.host)
-        return connection
+        return connection._replace(origin=origin, proxy=proxy)
 
     def _proxy(self, origin: _Origin) -> str:
         """Return the address of the proxy to a host; empty: none."""
@@ -284,10 +276,10 @@ class WebClient:
             proxy = proxies.get(origin.scheme) or proxies.get("all") or ""
         return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
-    def _left(self, connection: _Connection, answer: Response, url: str) -> None:
+    def _left(self, answer: Response) -> None:
         """Keep a connection for the next request, if all of the answer was read."""
-        origin = _origin_of(url)
-        idle = self._idle.setdefault((origin, self._proxy(origin)), [])
+        connection = answer.connection
+        idle = self._idle.setdefault((connection.origin, connection.proxy), [])
         if answer.ended and len(idle) < _MOST_IDLE:
             idle.append(connection)
         else:
@@ -336,20 +328,23 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
             error = failed
             continue
         _writers.add(writer)
-        return _Connection(reader, writer)
+        return _Connection(reader, writer, origin)
     raise error or OSError(f"no address of {origin.host}")
 
 
-async def _answer(connection: _Connection, method: str) -> Response:
-    """Read the head of an answer."""
+async def _answer(connection: _Connection, method: str, target: str, lines: Mapping[str, str]) -> Response:
+    """Send a request, and read the head of its answer."""
+    request = "\r\n".join([f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in lines.items()), "", ""])
+    connection.writer.write(request.encode("latin-1"))
+    await connection.writer.drain()
     while True:
         head = await connection.reader.readuntil(b"\r\n\r\n")
-        first, _, lines = head.partition(b"\r\n")
+        first, _, fields = head.partition(b"\r\n")
         version, _, rest = first.decode("latin-1").partition(" ")
         code, _, reason = rest.partition(" ")
         if not version.startswith("HTTP/1.") or not code.isdecimal():
             raise StoreFault(f"no answer of a web server, but one that begins with {first[:40]!r}", again=True)
-        headers = http.client.parse_headers(io.BytesIO(lines))
+        headers = http.client.parse_headers(io.BytesIO(fields))
         if int(code) >= 200:
             break
     answer = Response(connection, int(code), reason, headers)

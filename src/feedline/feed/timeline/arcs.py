@@ -13,8 +13,10 @@ each arc in a segment; memory of 4 bytes per sequence of the current windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple
+import copy
+import functools
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +24,11 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.feed.distinct import distinct
 from feedline.feed.timeline.blocks import Blocks
-from feedline.feed.timeline.feedline import CHUNKS, identity, permutation
-from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
+from feedline.feed.timeline.feedline import chunk_order
+from feedline.feed.timeline.plan import ChunkTable, Cut, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 
 # Level of the key of a window of an arc; docs/explanation/order.md lists the others.
 ARC_SEQUENCES = 14
-
-Cut = Callable[[int, int], Any]
 
 
 class ArcOrder(Timeline):
@@ -53,25 +53,17 @@ class ArcOrder(Timeline):
         super().__init__(table, seed, shuffle, window)
         self.arcs: int = arcs
         self.in_corpus_order = not shuffle and arcs == 1  # several arcs take turns
-        self._sweeps: dict[int, _ArcSweep] = {}
-
-    def sweep(self, number: int) -> _ArcSweep:
-        """Return the layout of a sweep."""
-        found = self._sweeps.get(number)
-        if found is None:
-            found = _ArcSweep(self, number)
-            self._sweeps = with_sweep(self._sweeps, number, found)
-        return found
+        self._sweeps = SweepLayouts(functools.partial(_ArcSweep, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
         self._check(sweep, ordinal)
-        layout = self.sweep(sweep)
+        layout = self._sweeps.get(sweep)
         return ArcPlan(layout, int(np.searchsorted(layout.rounds, ordinal // self.arcs, side="right")) - 1)
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`: of the arcs of a part only, as many windows at a time as it has arcs."""
-        layout = self.sweep(plan.sweep)
+        layout = self._sweeps.get(plan.sweep)
         share = layout.share(*plan.share)
         at, missing = share.begun(int(layout.rounds[plan.number])), share.arcs
         chunks: list[Ints] = []
@@ -86,7 +78,7 @@ class ArcOrder(Timeline):
             sweep = layout.number + 1
             if max_sweeps is not None and sweep >= max_sweeps:
                 break
-            layout, at = self.sweep(sweep), 0
+            layout, at = self._sweeps.get(sweep), 0
             share = layout.share(*plan.share)
         if chunks:
             yield np.concatenate(chunks)
@@ -166,11 +158,7 @@ class _ArcSweep:
         table, arcs = order.table, order.arcs
         self._order, self.number, self.arcs, total = order, number, arcs, table.total_sequences
         self.total = total
-        if order.shuffle:
-            key = _native.hash_key([order.seed, number, CHUNKS])
-            chunks: Ints = np.asarray(permutation(key, len(table))(0, len(table)), np.int64)
-        else:
-            chunks = np.arange(len(table), dtype=np.int64)
+        chunks = chunk_order(order, len(table), number)
         chunks = chunks[table.sequences[chunks] > 0]
         starts = np.concatenate([[0], np.cumsum(table.sequences[chunks])]).astype(np.int64)
         i = np.arange(arcs + 1, dtype=np.int64)
@@ -201,11 +189,10 @@ class _ArcSweep:
         if found is None:
             owned = np.arange(self.arcs) % count == index
             windows = self._by_round[owned[self.arc[self._by_round]]]
-            found = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
             # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
-            self._shares = (
-                {**self._shares, (index, count): found} if len(self._shares) < 64 else {(index, count): found}
-            )
+            if len(self._shares) >= 64:
+                self._shares = {}
+            found = self._shares[index, count] = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
         return found
 
     def pieces_of(self, windows: Ints) -> _ArcPieces:
@@ -226,13 +213,9 @@ class _ArcSweep:
         """Return the order of the sequences of a window; keeps those of the windows ``beside`` it."""
         found = self._cuts.get(window)
         if found is None:
-            if self._order.shuffle:
-                arc = int(self.arc[window])
-                number = window - int(self._first_windows[arc])
-                key = _native.hash_key([self._order.seed, self.number, ARC_SEQUENCES, arc, number])
-                found = permutation(key, int(self._sizes[window]))
-            else:
-                found = identity
+            arc = int(self.arc[window])
+            number = window - int(self._first_windows[arc])
+            found = permuted(self._order, int(self._sizes[window]), self.number, ARC_SEQUENCES, arc, number)
             if len(self._cuts) > 4 * self.arcs:
                 known = self._cuts
                 self._cuts = {w: known[w] for w in beside.tolist() if w in known}
@@ -244,12 +227,11 @@ class ArcPlan(WindowPlan):
     """The rounds of a sweep from one at which windows begin to before the next.
 
     Attributes:
+        layout: layout of the sweep.
         windows: int64 (arcs,), window that each arc is in.
     """
 
     gradual: ClassVar[bool] = True
-
-    __slots__ = ("_layout", "_of", "_offsets", "_part", "_shift", "windows")
 
     def __init__(self, layout: _ArcSweep, number: int) -> None:
         begun = int(layout.rounds[number])
@@ -259,25 +241,17 @@ class ArcPlan(WindowPlan):
         pieces, self._of, before = layout.pieces_of(windows)
         starts = np.zeros(len(pieces) + 1, np.int64)
         np.cumsum(layout.counts[pieces], out=starts[1:])
-        self._layout, self.windows, self._offsets = layout, windows, layout.offsets[pieces]
+        self.layout, self.windows, self._offsets = layout, windows, layout.offsets[pieces]
         self._shift: Ints = starts[before]
-        self._part: WindowPlan | None = None
-        super().__init__(
-            layout.number,
-            number,
-            chunks=layout.chunks[pieces],
-            position=0,
-            starts=starts,
-            first=first,
-            last=last,
-            make_cut=lambda: identity,
-        )
-        self.count = stop - first
+        self._part: ArcPlan | None = None
+        self._numbers: NDArray[np.uint32] | None = None  # in the plan of a part, of its chunks among all
+        chunks, count = layout.chunks[pieces], stop - first
+        super().__init__(layout.number, number, chunks=chunks, starts=starts, first=first, last=last, count=count)
         self.together = layout.share(0, 1).together(layout.number, begun)
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
-        layout, arcs, n = self._layout, self._layout.arcs, b - a
+        layout, arcs, n = self.layout, self.layout.arcs, b - a
         start = self.first + a
         windows, begin = self.windows.tolist(), layout.begin[self.windows].tolist()
         places = np.empty(n, np.int64)
@@ -292,53 +266,26 @@ class ArcPlan(WindowPlan):
         return place, index
 
     def part(self, index: int, count: int) -> WindowPlan:
-        """See `WindowPlan.part`."""
-        if count == 1:
+        """See `WindowPlan.part`; `locate` is not for it: segments of a part are taken from those of the whole."""
+        if count == 1 or self._numbers is not None:
             return self
-        if self._part is None or self._part.share != (index, count):
-            self._part = _PlanPart(self, index, count)
-        return self._part
-
-    @property
-    def layout(self) -> _ArcSweep:
-        """Layout of the sweep."""
-        return self._layout
-
-
-class _PlanPart(WindowPlan):
-    """The share of one part in an `ArcPlan`: the chunks of its own arcs only.
-
-    `locate` is not for these: segments of a part are taken from those of the whole.
-    """
-
-    gradual: ClassVar[bool] = True
-
-    __slots__ = ("_numbers",)
-
-    def __init__(self, plan: ArcPlan, index: int, count: int) -> None:
-        layout = plan.layout
-        share = layout.share(index, count)
-        mine = share.owned[plan._of]
-        super().__init__(
-            plan.sweep,
-            plan.number,
-            chunks=plan.chunks[mine],
-            position=0,
-            starts=plan.starts,
-            first=plan.first,
-            last=plan.last,
-            make_cut=lambda: identity,
-        )
-        self.count, self.share = plan.count, (index, count)
+        if self._part is not None and self._part.share == (index, count):
+            return self._part
+        share = self.layout.share(index, count)
+        mine = share.owned[self._of]
+        part = copy.copy(self)
+        part.chunks, part.share, part._part = self.chunks[mine], (index, count), None
         # Windows of other arcs begin meanwhile, but what this part needs stays the same.
-        begun = int(layout.rounds[plan.number])
-        self.key = (plan.sweep, share.begun(begun), index, count)
-        self.together = (*share.together(plan.sweep, begun), index, count)
-        self._numbers: NDArray[np.uint32] = (np.cumsum(mine) - 1).astype(np.uint32)
+        begun = int(self.layout.rounds[self.number])
+        part.key = (self.sweep, share.begun(begun), index, count)
+        part.together = (*share.together(self.sweep, begun), index, count)
+        part._numbers = (np.cumsum(mine) - 1).astype(np.uint32)
+        self._part = part
+        return part
 
     def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """See `WindowPlan.renumbered`."""
-        return self._numbers[place]
+        return place if self._numbers is None else self._numbers[place]
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, edges: Ints, window: Window | None) -> Ints:

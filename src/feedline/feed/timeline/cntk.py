@@ -8,13 +8,13 @@ reproduced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import ClassVar
 
 import numpy as np
 
 from feedline import _native
-from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
+from feedline.feed.timeline.plan import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan
 
 DEFAULT_WINDOW = Window(chunks=128)
 
@@ -28,15 +28,12 @@ class CntkOrder(Timeline):
         if window is not None and window.bytes is not None:
             raise ValueError('expected Window(chunks=...) or Window(samples=...) with order="cntk", got bytes')
         super().__init__(table, seed, shuffle, window or DEFAULT_WINDOW)
-        self._sweeps: dict[int, _CntkSweep] = {}
+        self._sweeps = SweepLayouts(functools.partial(_CntkSweep, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`; here a window is the range of places that one chunk occupies."""
         self._check(sweep, ordinal)
         layout = self._sweeps.get(sweep)
-        if layout is None:
-            layout = _CntkSweep(self, sweep)
-            self._sweeps = with_sweep(self._sweeps, sweep, layout)
         return layout.plan(int(np.searchsorted(layout.starts, ordinal, side="right")) - 1)
 
 
@@ -69,7 +66,8 @@ class _CntkSweep:
         begin, end = int(self.begin[number]), int(self.end[number])
         first, stop = int(self.starts[number]), int(self.starts[number + 1])
         origin = int(self.starts[begin])
-        return RollingPlan(
+        # It delivers fewer sequences than its chunks hold: the places of one of them.
+        return WindowPlan(
             self._number,
             number,
             chunks=self.chunks[begin:end],
@@ -78,32 +76,8 @@ class _CntkSweep:
             first=first,
             count=stop - first,
             last=stop == self._order.table.total_sequences,
-            cut=lambda a, b: self.order[first + a : first + b] - origin,
+            make_cut=lambda: lambda a, b: self.order[first + a : first + b] - origin,
         )
-
-
-class RollingPlan(WindowPlan):
-    """A window that delivers fewer sequences than its chunks hold: the places of one chunk."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        sweep: int,
-        number: int,
-        *,
-        chunks: Ints,
-        position: int,
-        starts: Ints,
-        first: int,
-        count: int,
-        last: bool,
-        cut: Callable[[int, int], Ints],
-    ) -> None:
-        super().__init__(
-            sweep, number, chunks=chunks, position=position, starts=starts, first=first, last=last, make_cut=lambda: cut
-        )
-        self.count = count
 
 
 def rolling_windows_in_chunks(count: int, width: int) -> tuple[Ints, Ints]:

@@ -7,25 +7,15 @@ nothing for windows of more than 2^20 sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+import functools
+from typing import ClassVar
 
 import numpy as np
 
-from feedline import _native
-from feedline.feed.timeline.plan import ChunkTable, Ints, Timeline, Window, WindowPlan, with_sweep
+from feedline.feed.timeline.plan import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 
 # Levels of the key, by what is permuted.
 CHUNKS, SEQUENCES = 0, 1
-FISHER_YATES_LIMIT = 1 << 20
-
-
-def permutation(key: int, n: int) -> Callable[[int, int], Any]:
-    """Return the permutation of n places under ``key``, as a function from a range of places to their images."""
-    if n <= FISHER_YATES_LIMIT:
-        whole = _native.fisher_yates(key, n)
-        return lambda a, b: whole[a:b]
-    return lambda a, b: _native.feistel(key, n, a, b - a)
 
 
 class FeedlineOrder(Timeline):
@@ -35,19 +25,12 @@ class FeedlineOrder(Timeline):
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         super().__init__(table, seed, shuffle, window)
-        self._sweeps: dict[int, _Sweep] = {}
-
-    def _sweep(self, number: int) -> _Sweep:
-        found = self._sweeps.get(number)
-        if found is None:
-            found = _Sweep(self, number)
-            self._sweeps = with_sweep(self._sweeps, number, found)
-        return found
+        self._sweeps = SweepLayouts(functools.partial(_Sweep, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
         self._check(sweep, ordinal)
-        layout = self._sweep(sweep)
+        layout = self._sweeps.get(sweep)
         return layout.plan(int(np.searchsorted(layout.firsts, ordinal, side="right")) - 1)
 
 
@@ -57,15 +40,10 @@ class _Sweep:
     def __init__(self, order: FeedlineOrder, number: int) -> None:
         table, window = order.table, order.window
         self._order, self._number = order, number
-        chunks = len(table)
-        if order.shuffle:
-            key = _native.hash_key([order.seed, number, CHUNKS])
-            self.chunks: Ints = np.asarray(permutation(key, chunks)(0, chunks), np.int64)
-        else:
-            self.chunks = np.arange(chunks, dtype=np.int64)
+        self.chunks = chunk_order(order, len(table), number)
         self.starts: Ints = np.concatenate([[0], np.cumsum(table.sequences[self.chunks])]).astype(np.int64)
         if window is None:
-            self.bounds: Ints = np.array([0, chunks], np.int64)
+            self.bounds: Ints = np.array([0, len(table)], np.int64)
         else:
             self.bounds = _fill_windows(table, self.chunks, window)
         # First ordinal of each window. Taking the last window that starts at an ordinal skips empty ones (chunks
@@ -75,29 +53,21 @@ class _Sweep:
     def plan(self, number: int) -> WindowPlan:
         a, b = int(self.bounds[number]), int(self.bounds[number + 1])
         first, stop = int(self.starts[a]), int(self.starts[b])
-        order, sweep = self._order, self._number
-
-        def make_cut() -> Callable[[int, int], Any]:
-            if not order.shuffle:
-                return identity
-            return permutation(_native.hash_key([order.seed, sweep, SEQUENCES, number]), stop - first)
-
-        last = stop == order.table.total_sequences
         return WindowPlan(
-            sweep,
+            self._number,
             number,
             chunks=self.chunks[a:b],
             position=a,
             starts=self.starts[a : b + 1] - first,
             first=first,
-            last=last,
-            make_cut=make_cut,
+            last=stop == self._order.table.total_sequences,
+            make_cut=functools.partial(permuted, self._order, stop - first, self._number, SEQUENCES, number),
         )
 
 
-def identity(a: int, b: int) -> Ints:
-    """Return the places a..b-1 themselves, int64."""
-    return np.arange(a, b, dtype=np.int64)
+def chunk_order(order: Timeline, count: int, sweep: int) -> Ints:
+    """Return the numbers of the ``count`` chunks of an order as a sweep has them, int64 (count,)."""
+    return np.asarray(permuted(order, count, sweep, CHUNKS)(0, count), np.int64)
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, window: Window) -> Ints:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,27 @@ from feedline import _native
 from feedline.feed.protocol import CHUNK_MASK, ChunkInfo, whole_number
 
 Ints = NDArray[np.int64]
+Cut = Callable[[int, int], Any]
 
 # Sequences planned at a time: few enough that the first minibatch after a restore comes at once (about a millisecond),
 # enough that planning takes a few nanoseconds per sequence.
 SEGMENT = 16384
+
+
+FISHER_YATES_LIMIT = 1 << 20
+
+
+def permutation(key: int, n: int) -> Cut:
+    """Return the permutation of n places under ``key``, as a function from a range of places to their images."""
+    if n <= FISHER_YATES_LIMIT:
+        whole = _native.fisher_yates(key, n)
+        return lambda a, b: whole[a:b]
+    return lambda a, b: _native.feistel(key, n, a, b - a)
+
+
+def identity(a: int, b: int) -> Ints:
+    """Return the places a..b-1 themselves, int64."""
+    return np.arange(a, b, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,39 +130,25 @@ class WindowPlan:
 
     gradual: ClassVar[bool] = False
 
-    __slots__ = (
-        "_cut",
-        "_last",
-        "_make_cut",
-        "chunks",
-        "count",
-        "first",
-        "key",
-        "number",
-        "position",
-        "share",
-        "starts",
-        "sweep",
-        "together",
-    )
-
     def __init__(
         self,
         sweep: int,
         number: int,
         *,
         chunks: Ints,
-        position: int,
         starts: Ints,
         first: int,
         last: bool | Callable[[], bool],
-        make_cut: Callable[[], Callable[[int, int], Any]],
+        position: int = 0,
+        count: int | None = None,
+        make_cut: Callable[[], Cut] | None = None,
     ) -> None:
         self.sweep, self.number, self.chunks, self.position = sweep, number, chunks, position
-        self.starts, self.first, self.count, self._last = starts, first, int(starts[-1]), last
+        self.starts, self.first, self._last = starts, first, last
+        self.count = int(starts[-1]) if count is None else count
         # The permutation is made at first use: looking ahead for chunks to read does not need it.
         self._make_cut = make_cut
-        self._cut: Callable[[int, int], Any] | None = None
+        self._cut: Cut | None = None
         self.share = (0, 1)
         self.key: tuple[int, ...] = (sweep, number)
         self.together: tuple[int, ...] = self.key
@@ -167,11 +170,12 @@ class WindowPlan:
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """Return position in ``chunks`` and index in that chunk of places a..b-1 of the window's order."""
         if self._cut is None:
-            self._cut = self._make_cut()
+            self._cut = identity if self._make_cut is None else self._make_cut()
         place, index = _native.locate(self.starts, self._cut(a, b))
         return place, index
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """A run of consecutive sequences of the order, inside one window.
 
@@ -192,54 +196,36 @@ class Segment:
             consecutive.
     """
 
-    __slots__ = (
-        "at",
-        "breaks",
-        "closing",
-        "ends",
-        "held",
-        "index",
-        "n",
-        "ordinals",
-        "place",
-        "plan",
-        "slots",
-        "start",
-        "sweeps",
-        "taken",
-    )
+    plan: WindowPlan
+    start: int
+    n: int
+    place: NDArray[np.uint32]
+    index: Ints
+    ordinals: Ints
+    ends: Ints | None = None
+    slots: NDArray[np.uint32] | None = None
+    held: object = None
+    taken: Ints | None = None
+    sweeps: Ints | Callable[[], Ints] | None = None
+    closing: int | None = None
+    breaks: list[int] | None = None
+    at: Ints | None = None
 
-    def __init__(self, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> None:
-        """Locate the sequences; ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
-        self.plan, self.start, self.n = plan, start, n
-        self.place, self.index = plan.locate(start, start + n)
-        self.ordinals = chunk_ordinals[self.place] + self.index
-        self.ends: Ints | None = None
-        self.slots: NDArray[np.uint32] | None = None
-        self.held: object = None
-        self.taken: Ints | None = None
-        self.sweeps: Ints | Callable[[], Ints] | None = None
-        self.closing: int | None = None
-        self.breaks: list[int] | None = None
-        self.at: Ints | None = None
+    @classmethod
+    def located(cls, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> Segment:
+        """Return a segment; ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
+        place, index = plan.locate(start, start + n)
+        return cls(plan, start, n, place, index, chunk_ordinals[place] + index)
 
     def take(self, which: Ints) -> Segment:
         """Return only the sequences at the ascending indices ``which``; their order on the axis is unchanged."""
-        part = object.__new__(Segment)
-        part.plan, part.start, part.n, part.at = self.plan, self.start, len(which), which
-        part.closing, part.breaks = self.closing, None
-        part.place, part.index, part.ordinals = self.place[which], self.index[which], self.ordinals[which]
-        part.slots = part.held = part.taken = None  # readers determine them for what they read
+        # Without what readers determine for what they read.
+        place, index, ordinals = self.place[which], self.index[which], self.ordinals[which]
+        part = Segment(self.plan, self.start, len(which), place, index, ordinals, closing=self.closing, at=which)
         part.sweeps = None if self.sweeps is None else self.own_sweeps()[which]
-        part.ends = None
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])
         return part
-
-    def within(self, part: WindowPlan) -> Segment:
-        """Let this be a segment of a part of its window, which has its chunks; return it."""
-        self.place, self.plan = part.renumbered(self.place), part
-        return self
 
     def ends_sweep(self, place: int) -> bool:
         """Return whether no sequence of the sweep follows before ``place`` of the window."""
@@ -276,14 +262,29 @@ class Segment:
 Layout = TypeVar("Layout")
 
 
-def with_sweep(sweeps: dict[int, Layout], number: int, layout: Layout) -> dict[int, Layout]:
-    """Return the layouts of sweeps that an order keeps: a new one, and the nearest of the others.
+class SweepLayouts(Generic[Layout]):
+    """The layouts of sweeps that an order keeps: the last one that was made, and the nearest of the others.
 
-    Two suffice: the current one, and the next while the last window of this one is in use. The dictionary is new,
-    since other threads may share the order and be reading the old one.
+    Two suffice: the current one, and the next while the last window of this one is in use.
+
+    Args:
+        make: function that lays out the sweep of a number.
     """
-    nearest = sorted(sweeps, key=lambda n: abs(n - number))[:1]
-    return {**{n: sweeps[n] for n in nearest}, number: layout}
+
+    def __init__(self, make: Callable[[int], Layout]) -> None:
+        self._make = make
+        self._kept: dict[int, Layout] = {}
+
+    def get(self, number: int) -> Layout:
+        """Return the layout of a sweep."""
+        found = self._kept.get(number)
+        if found is None:
+            found = self._make(number)
+            # Read once and replaced by a new one, since other threads may share the order.
+            kept = self._kept
+            nearest = sorted(kept, key=lambda n: abs(n - number))[:1]
+            self._kept = {**{n: kept[n] for n in nearest}, number: found}
+        return found
 
 
 class Share(NamedTuple):
@@ -366,7 +367,7 @@ class Timeline(abc.ABC):
 
     def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """Return the segment of at most ``most`` sequences of ``plan`` that begins at its place ``start``."""
-        return Segment(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks & CHUNK_MASK])
+        return Segment.located(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks & CHUNK_MASK])
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """Return (sweep, ordinal, window) of place ``place`` of a window; if that is its end, of the next window's
@@ -395,6 +396,11 @@ class Timeline(abc.ABC):
                 f"expected {'sweep 0' if length is None else 'sweep >= 0'} and 0 <= sequence"
                 f"{'' if length is None else f' < {length}'}, got sweep {sweep}, sequence {ordinal}"
             )
+
+
+def permuted(order: Timeline, n: int, *levels: int) -> Cut:
+    """Return the permutation of n places that the seed of an order and ``levels`` key; `identity` without shuffle."""
+    return permutation(_native.hash_key([order.seed, *levels]), n) if order.shuffle else identity
 
 
 class InParts(abc.ABC):

@@ -6,15 +6,15 @@ reads it. The ordinal of a sequence, for `Minibatch.ids` and fingerprints, is ``
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.timeline.feedline import CHUNKS, SEQUENCES, permutation
-from feedline.feed.timeline.plan import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan
+from feedline.feed.timeline.feedline import SEQUENCES, chunk_order
+from feedline.feed.timeline.plan import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan, permuted
 
 DEFAULT_WINDOW = Window(chunks=8)
 
@@ -44,12 +44,7 @@ class UnsizedOrder(Timeline):
 
     def chunks_of(self, sweep: int, window: int) -> Ints:
         """Return the chunk numbers of a window, in its order; reads nothing."""
-        if self.shuffle:
-            key = _native.hash_key([self.seed, sweep, CHUNKS])
-            row = np.asarray(permutation(key, self._total)(0, self._total), np.int64)
-        else:
-            row = np.arange(self._total, dtype=np.int64)
-        return row[window * self._width : (window + 1) * self._width]
+        return chunk_order(self, self._total, sweep)[window * self._width : (window + 1) * self._width]
 
     @property
     def windows(self) -> int:
@@ -69,11 +64,6 @@ class UnsizedOrder(Timeline):
         chunks = self.chunks_of(sweep, number)
         starts = np.concatenate([[0], np.cumsum(self._count(chunks))]).astype(np.int64)
 
-        def make_cut() -> Callable[[int, int], Any]:
-            if not self.shuffle:
-                return lambda a, b: np.arange(a, b, dtype=np.int64)
-            return permutation(_native.hash_key([self.seed, sweep, SEQUENCES, number]), int(starts[-1]))
-
         def is_last() -> bool:
             following = range(number + 1, self.windows)
             return not any(self._count(self.chunks_of(sweep, after)).any() for after in following)
@@ -86,7 +76,7 @@ class UnsizedOrder(Timeline):
             starts=starts,
             first=0,
             last=is_last,
-            make_cut=make_cut,
+            make_cut=functools.partial(permuted, self, int(starts[-1]), sweep, SEQUENCES, number),
         )
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
@@ -109,7 +99,7 @@ class UnsizedOrder(Timeline):
 
     def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """See `Timeline.segment`."""
-        return Segment(plan, start, min(most, plan.count - start), plan.chunks << 32)
+        return Segment.located(plan, start, min(most, plan.count - start), plan.chunks << 32)
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """See `Timeline.position_of`."""

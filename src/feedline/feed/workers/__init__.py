@@ -12,13 +12,13 @@ from feedline.feed.workers.message import empty
 
 if TYPE_CHECKING:
     from feedline.feed.workers.pool import Pool, Task
-    from feedline.feed.workers.results import PoolStats, WorkerStats
+    from feedline.feed.workers.results import WorkerStats
     from feedline.feed.workers.start_methods import context, prepare
 
-__all__ = ["Pool", "PoolStats", "Task", "WorkerStats", "context", "empty", "prepare"]
+__all__ = ["Pool", "Task", "WorkerStats", "context", "empty", "prepare"]
 
 # What starts workers comes when somebody asks for it: many programs have none.
-_MODULES = {"pool": ("Pool", "Task"), "results": ("PoolStats", "WorkerStats"), "start_methods": ("context", "prepare")}
+_MODULES = {"pool": ("Pool", "Task"), "results": ("WorkerStats",), "start_methods": ("context", "prepare")}
 
 
 def __getattr__(name: str) -> Any:

@@ -52,9 +52,7 @@ class Control:
         """The last lines of stderr, complete ones if there are several."""
         end = self._words[1]
         at = end % TAIL_BYTES
-        text = bytes(self._tail[:at]) if end <= TAIL_BYTES else bytes(self._tail[at:]) + bytes(self._tail[:at])
-        if end == TAIL_BYTES:
-            text = bytes(self._tail)
+        text = (bytes(self._tail[at:]) + bytes(self._tail[:at]))[max(TAIL_BYTES - end, 0) :]
         if end > TAIL_BYTES:
             text = text.partition(b"\n")[2] or text
         return text.decode(errors="replace").rstrip()

@@ -14,6 +14,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 
+def _dumps(thing: Any) -> bytes:
+    return pickle.dumps(thing, 5)
+
+
 class _Text(str):
     """A string whose ``repr`` keeps its line breaks; ``KeyError`` shows the ``repr``."""
 
@@ -29,11 +33,10 @@ class Failure:
     Args:
         error: exception that was raised.
         where: completion of "Caught ValueError ...", such as "in DataLoader worker process 0".
-        dumps: function that pickles; None: pickle's.
+        dumps: function that pickles.
     """
 
-    def __init__(self, error: BaseException, where: str, dumps: Callable[[Any], bytes] | None = None) -> None:
-        dumps = dumps or _dumps
+    def __init__(self, error: BaseException, where: str, dumps: Callable[[Any], bytes] = _dumps) -> None:
         self.name, self.where = type(error).__name__, where
         self.text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.error = self.type = b""
@@ -85,7 +88,3 @@ class Failure:
             if isinstance(error, BaseException) and text in str(error):
                 return error
         return None
-
-
-def _dumps(thing: Any) -> bytes:
-    return pickle.dumps(thing, 5)

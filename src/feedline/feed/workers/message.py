@@ -11,6 +11,7 @@ from __future__ import annotations
 import copyreg
 import importlib
 import io
+import math
 import pickle
 import sys
 import threading
@@ -57,10 +58,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     kind = np.dtype(dtype)
     arena = _arena
     if arena is not None and not kind.hasobject and arena.thread == threading.get_ident():
-        size = shape if isinstance(shape, int) else 1
-        if not isinstance(shape, int):
-            for n in shape:
-                size *= n
+        size = shape if isinstance(shape, int) else math.prod(shape)
         if size * kind.itemsize > INLINE_BYTES:
             return np.ndarray(shape, kind, arena.take(size * kind.itemsize)[1])
     return np.empty(shape, kind)
@@ -70,12 +68,12 @@ class Encoder:
     """Encodes trees as messages.
 
     Args:
-        arena: memory for large buffers; None: they go into the pickle, or stay apart (`parts`).
+        arena: memory for large buffers, for `encode`; None: they stay apart, see `parts`.
         fallback: class of picklers for what pickle cannot do; None: that is an error.
     """
 
     def __init__(self, arena: Arena | None, *, fallback: Any = None) -> None:
-        self._arena, self._apart, self._fallback = arena, arena is not None, fallback
+        self._arena, self._fallback = arena, fallback
         self._table: dict[Any, Callable[[Any], Any]] = {np.ndarray: self._array}
         self._torch = False
         self._buffers: list[Any] = []
@@ -89,10 +87,9 @@ class Encoder:
             Exception: pickling failed.
         """
         text, buffers = self._pickled(tree)
-        total = len(text)
-        if self._arena is None or (not buffers and total <= 16 * INLINE_BYTES):
-            return [], text, total
-        return self._place(buffers, text, total)
+        if not buffers and len(text) <= 16 * INLINE_BYTES:
+            return [], text, len(text)
+        return self._place(buffers, text)
 
     def parts(self, tree: Any) -> tuple[bytes, list[Array], int]:
         """Return the pickle, the out-of-band buffers, which are `tree`'s own memory, and the number of bytes of all.
@@ -100,7 +97,6 @@ class Encoder:
         Raises:
             Exception: pickling failed.
         """
-        self._apart = True
         text, buffers = self._pickled(tree)
         # Others may be read-only, or not C-contiguous.
         buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in buffers]
@@ -121,7 +117,7 @@ class Encoder:
         buffers: list[Array] = []
         self._buffers = buffers
         stream = io.BytesIO()
-        pickler = kind(stream, 5, buffer_callback=self._buffer if self._apart else None)
+        pickler = kind(stream, 5, buffer_callback=self._buffer)
         # A private table, since others may add to the global one at any time.
         known = copyreg.dispatch_table if kind is pickle.Pickler else dict(kind.dispatch_table)
         pickler.dispatch_table = known | self._table
@@ -136,7 +132,7 @@ class Encoder:
         shape, strides = array.shape, None
         if not array.flags.c_contiguous:
             array, strides = _dense(array)
-        if not self._apart or array.nbytes <= INLINE_BYTES:
+        if array.nbytes <= INLINE_BYTES:
             return np.ndarray, (shape, array.dtype.str, bytearray(array.tobytes()), 0, strides)
         self._reduced = array
         return np.ndarray, (shape, array.dtype.str, _MARK, 0, strides)
@@ -158,7 +154,7 @@ class Encoder:
         self._buffers.append(np.frombuffer(raw, np.uint8))
         return False
 
-    def _place(self, buffers: list[Array], text: bytes, total: int) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
+    def _place(self, buffers: list[Array], text: bytes) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
         arena = self._arena
         assert arena is not None
         found = [arena.find(a.ctypes.data, a.nbytes) if a.flags.c_contiguous else None for a in buffers]
@@ -182,7 +178,7 @@ class Encoder:
                 message = SharedSpan(whole.number, whole.offset + offset, len(text))
         else:
             pieces = [piece for piece in found if piece is not None]
-        return pieces, message, total + sum(piece.nbytes for piece in pieces)
+        return pieces, message, len(text) + sum(piece.nbytes for piece in pieces)
 
 
 def decode(text: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:

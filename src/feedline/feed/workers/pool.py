@@ -17,11 +17,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest
-from feedline.feed.workers.results import Outcome, PoolStats, WorkerStats
+from feedline.feed.workers.results import Outcome
 
 if TYPE_CHECKING:
     from feedline.feed.workers.process_pool import ProcessPool
@@ -30,10 +29,7 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What workers run. Pickled once for each worker process; shared by threads.
-
-    A task may also define ``seconds() -> dict[str, float]``: seconds by stage since it started, summed in `Pool.stats`.
-    """
+    """What workers run. Pickled once for each worker process; shared by threads."""
 
     def start(self, worker: int, workers: int) -> None:
         """Called once in every worker before its first unit. If it raises, every unit of that worker raises the
@@ -53,12 +49,12 @@ class Pool:
         method: start method for processes: its name, a multiprocessing context, or None for multiprocessing's default.
         depth: approximate number of units in flight per worker; sets how long unused memory is kept.
         timeout_s: seconds without any result after which `result` raises; 0: never.
-        shared_memory: whether large results travel in shared memory rather than through a socket.
         budget_bytes: with Ray: bytes of results that may wait to be taken; None: 256 MiB.
 
     Attributes:
         backend: the processes, threads or actors.
-        timeout_s: see above.
+        workers, timeout_s: see above.
+        figures: counts and times by worker, which go on counting.
 
     Raises:
         ValueError: an argument is invalid.
@@ -75,7 +71,6 @@ class Pool:
         method: Any = None,
         depth: int = 2,
         timeout_s: float = 0.0,
-        shared_memory: bool = True,
         budget_bytes: int | None = None,
     ) -> None:
         if workers < 1:
@@ -85,7 +80,7 @@ class Pool:
         if kind not in ("process", "thread", "ray"):
             raise ValueError(f"expected kind to be 'process', 'thread' or 'ray', got {kind!r}")
         self.timeout_s = timeout_s
-        self._count, self._pid, self._next = workers, os.getpid(), 0
+        self.workers, self._pid, self._next = workers, os.getpid(), 0
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._leader: int | None = None  # the thread that polls the backend for all
@@ -105,7 +100,8 @@ class Pool:
         else:
             from feedline.feed.workers.process_pool import ProcessPool
 
-            self.backend = ProcessPool(task, workers, method, max(depth, 1), shared_memory)
+            self.backend = ProcessPool(task, workers, method, max(depth, 1))
+        self.figures = self.backend.figures
         self._end = weakref.finalize(self, self.backend.close)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:
@@ -117,19 +113,9 @@ class Pool:
             raise
 
     @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self._count
-
-    @property
     def pids(self) -> list[int]:
         """Process ids, by worker."""
-        return self.backend.pids
-
-    @property
-    def figures(self) -> list[WorkerStats]:
-        """Counts and times by worker, which go on counting."""
-        return self.backend.figures
+        return list(self.backend.pids)
 
     def submit(self, unit: Any, worker: int | None = None) -> int:
         """Queue ``unit`` and return its ticket: 0, 1, 2, ... Never blocks.
@@ -142,8 +128,8 @@ class Pool:
             RuntimeError: the pool is closed or belongs to another process.
         """
         self._check()
-        if worker is not None and not 0 <= worker < self._count:
-            raise ValueError(f"expected a worker from 0 to {self._count - 1}, got {worker}")
+        if worker is not None and not 0 <= worker < self.workers:
+            raise ValueError(f"expected a worker from 0 to {self.workers - 1}, got {worker}")
         ticket = -1
         try:
             with self._lock:
@@ -174,7 +160,9 @@ class Pool:
             try:
                 return outcome.take()
             finally:
-                self._forget(ticket)
+                with self._lock:
+                    self._done.pop(ticket, None)
+                    self._waited.discard(ticket)
         except BaseException as error:
             if not isinstance(error, Exception) and error is not outcome.why:
                 # Raised by a signal handler, not by the unit: the caller may ask again.
@@ -213,13 +201,8 @@ class Pool:
         if self._closed or os.getpid() != self._pid:
             return
         with SigintDeferred():  # an exception raised in a finaliser is lost, and could leave a lock held
-            if at_rest(self._lock) and self.backend.at_rest():
+            if at_rest(self._lock) and at_rest(self.backend.lock):
                 self._settle()
-
-    def stats(self) -> PoolStats:
-        """Return counts and times so far."""
-        workers = [replace(f, pid=pid) for f, pid in zip(self.backend.figures, self.backend.pids, strict=False)]
-        return PoolStats(workers or list(self.backend.figures), self.backend.restarts, self.backend.stages)
 
     def close(self) -> None:
         """Shut the workers down and discard untaken results; running units get a few seconds to finish. Idempotent."""
@@ -236,7 +219,7 @@ class Pool:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"pids {self.pids}"
-        return f"Pool({self._count} workers, {len(self._waited)} outstanding, {state})"
+        return f"Pool({self.workers} workers, {len(self._waited)} outstanding, {state})"
 
     # ---- internals ---------------------------------------------------------------------------------------
 
@@ -310,11 +293,6 @@ class Pool:
                     arrived.popleft()
                 self._leader = None
                 self._changed.notify_all()
-
-    def _forget(self, ticket: int) -> None:
-        with self._lock:
-            self._done.pop(ticket, None)
-            self._waited.discard(ticket)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -21,10 +21,10 @@ from feedline.errors import WorkerError
 from feedline.feed.workers import limits
 from feedline.feed.workers import start_methods as start
 from feedline.feed.workers import worker_process as process
-from feedline.feed.workers.interrupts import SigintDeferred, at_rest
+from feedline.feed.workers.interrupts import SigintDeferred
 from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
-from feedline.feed.workers.results import Arrived, Failed, Outcome, WorkerStats
+from feedline.feed.workers.results import Arrived, Failed, Outcome, WorkerStats, short
 from feedline.feed.workers.worker_handle import FDS_EACH, FDS_ONCE, Terms, WorkerHandle, readable
 from feedline.feed.workers.worker_process import WorkerMessage
 
@@ -46,13 +46,17 @@ class ProcessPool:
         workers: number of workers.
         method: start method, multiprocessing context, or None for multiprocessing's default.
         depth: approximate number of units in flight per worker.
-        shared_memory: whether results travel in shared memory.
+
+    Attributes:
+        lock: a finaliser calls `cancel` only while nobody holds it.
+        outcomes: finished units that have not been collected.
+        figures: counts and times, by worker.
     """
 
-    def __init__(self, task: Any, workers: int, method: Any, depth: int, shared_memory: bool) -> None:
-        self._context = start.context(method)
-        self._task, self._count, self._depth, self._shared_memory = task, workers, depth, shared_memory
-        self._lock, self._pid = threading.RLock(), os.getpid()
+    def __init__(self, task: Any, workers: int, method: Any, depth: int) -> None:
+        options = process.Options(workers, parent=os.getpid(), depth=depth)
+        self._terms = Terms(start.context(method), process.Parcel(task), options)
+        self.lock, self._pid = threading.RLock(), os.getpid()
         self._started = self._closed = False
         self._jobs: dict[int, _PendingUnit] = {}
         self._backlog: deque[Record] = deque()
@@ -61,30 +65,21 @@ class ProcessPool:
         self._deaths_in_row = 0
         self._torn = False
         self._buffer = bytearray(process.FRAGMENT_BYTES + 64)
-        self.restarts = 0
         self.figures = [WorkerStats(index=i) for i in range(workers)]
-        self._stages: dict[str, float] = {}  # of workers that died
         self._members: list[WorkerHandle] = []
         self._by_fd: dict[int, WorkerHandle] = {}
         self._poller = select.poll()
 
     def start(self) -> None:
         """Start the workers. If this raises, `close` stops those already started."""
-        limits.require_descriptors(FDS_EACH * self._count + FDS_ONCE)
+        workers = self._terms.options.workers
+        limits.require_descriptors(FDS_EACH * workers + FDS_ONCE)
         with SigintDeferred():
             self._queue = UnitQueue()
             self._started = True
-        self._terms = Terms(
-            self._context,
-            parcel=process.Parcel(self._task),
-            workers=self._count,
-            depth=self._depth,
-            shared_memory=self._shared_memory,
-            queue=self._queue,
-        )
-        start.prepare(self._context)
+        start.prepare(self._terms.context)
         _pools.add(self)  # first, so that forked workers close their copies of each other's descriptors
-        for index in range(self._count):
+        for index in range(workers):
             with SigintDeferred():
                 self._members.append(self._start(index))
 
@@ -95,18 +90,10 @@ class ProcessPool:
         """Process ids, by worker."""
         return [member.pid for member in self._members]
 
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds by stage, summed over all workers, dead ones included."""
-        total = dict(self._stages)
-        for member in self._members:
-            _add(total, member.stages)
-        return total
-
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
         """Queue a unit; never blocks."""
         text = pickle.dumps(unit, 5)
-        with SigintDeferred(), self._lock:
+        with SigintDeferred(), self.lock:
             record = self._queue.write(ticket, text)
             self._jobs[ticket] = _PendingUnit(unit, record, worker)
             (self._backlog if worker is None else self._members[worker].backlog).append(record)
@@ -115,9 +102,9 @@ class ProcessPool:
     def poll(self, timeout_s: float | None) -> bool:
         """Append finished units to ``outcomes``, waiting up to ``timeout_s`` seconds for an event."""
         if self._torn:
-            with SigintDeferred(), self._lock:
+            with SigintDeferred(), self.lock:
                 self._recover()
-        with self._lock:
+        with self.lock:
             if self._broken is not None:
                 self._fail_all()
             if self.outcomes:
@@ -125,7 +112,7 @@ class ProcessPool:
         events = self._poller.poll(None if timeout_s is None else max(timeout_s, 0.0) * 1000)
         if not events:
             return False
-        with SigintDeferred(), self._lock:
+        with SigintDeferred(), self.lock:
             ended = []
             self._torn = True  # until done: an exception in here may lose a received message
             for fd, _ in events:
@@ -144,7 +131,7 @@ class ProcessPool:
 
     def cancel(self, tickets: Iterable[int]) -> None:
         """Forget units; the results of running ones are dropped."""
-        with SigintDeferred(), self._lock:
+        with SigintDeferred(), self.lock:
             for ticket in tickets:
                 job = self._jobs.pop(ticket, None)
                 if job is not None:
@@ -155,10 +142,6 @@ class ProcessPool:
                 backlog.clear()
                 backlog.extend(kept)
 
-    def at_rest(self) -> bool:
-        """Return whether `cancel` would neither block nor interrupt another call; for finalisers."""
-        return at_rest(self._lock)
-
     def close(self, grace_s: float = process.GRACE_S) -> None:
         """Stop the workers: idle ones at once, busy ones after their unit or ``grace_s`` seconds.
 
@@ -167,7 +150,7 @@ class ProcessPool:
         if self._closed or not self._started or os.getpid() != self._pid:
             return
         self._closed = True
-        with self._lock:
+        with self.lock:
             _pools.discard(self)
             left = {member for member in (*self._by_fd.values(), *self._members) if not member.gone}
             self._members = []
@@ -203,7 +186,7 @@ class ProcessPool:
     # ---- internals -------------------------------------------------------------------------------------
 
     def _start(self, index: int) -> WorkerHandle:
-        member = WorkerHandle(self._terms, index)
+        member = WorkerHandle(self._terms, self._queue, index)
         for fd in (member.fileno(), member.ended):
             self._by_fd[fd] = member
             self._poller.register(fd, select.POLLIN)
@@ -263,14 +246,13 @@ class ProcessPool:
         running = member.running
         if not member.gone:
             self._end(member)
-            _add(self._stages, member.stages)
         self._deaths_in_row += 1
         job = None if running is None else self._jobs.get(running)
         if job is not None:
             job.deaths += 1
             if job.deaths >= 2:
                 assert running is not None
-                error = member.error(f"twice while it ran unit {_short(job.unit)}")
+                error = member.error(f"twice while it ran unit {short(job.unit)}")
                 error.unit = job.unit
                 self._settle(running, Failed(error))
         if not member.ready and member.exitcode >= 0:
@@ -282,13 +264,12 @@ class ProcessPool:
                     f"each worker. Put what starts them under `if __name__ == '__main__':`, or {start.WAYS_OUT}"
                 )
             self._broken = member.error(hint)
-        elif self._deaths_in_row > 2 * self._terms.workers + 3:
+        elif self._deaths_in_row > 2 * self._terms.options.workers + 3:
             words = f"the last of {self._deaths_in_row} workers in a row that died without finishing a unit"
             self._broken = member.error(words)
         if self._broken is not None:
             self._fail_all()
             return
-        self.restarts += 1
         self.figures[member.index].restarts += 1
         try:
             self._members[member.index] = self._start(member.index)
@@ -341,16 +322,6 @@ class ProcessPool:
         assert self._broken is not None
         for ticket in list(self._jobs):
             self._settle(ticket, Failed(self._broken))
-
-
-def _short(unit: Any) -> str:
-    text = repr(unit)
-    return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _add(total: dict[str, float], more: dict[str, float]) -> None:
-    for name, seconds in more.items():
-        total[name] = total.get(name, 0.0) + seconds
 
 
 _pools: weakref.WeakSet[ProcessPool] = weakref.WeakSet()

@@ -49,7 +49,6 @@ class UnitAnswer(NamedTuple):
         buffers: large buffers of the result, uint8.
         nbytes: bytes of both.
         seconds: time taken.
-        stages: seconds by stage as the task measured them.
     """
 
     failed: bool
@@ -57,7 +56,6 @@ class UnitAnswer(NamedTuple):
     buffers: list[Any]
     nbytes: int
     seconds: float
-    stages: dict[str, float] | None
 
 
 class RayWorker:
@@ -99,20 +97,15 @@ class RayWorker:
 
     def _run(self, unit: bytes) -> UnitAnswer:
         began = time.perf_counter()
-        if self._broken is not None:
-            return self._failed(self._broken, began)
-        try:
-            result = self._task.run(pickle.loads(unit))
-            limits.limit_torch()
-            text, buffers, nbytes = self._encoder.parts(result)
-        except Exception as error:
-            answer = self._failed(Failure(error, self._where, self._dumps), began)
-            error.__traceback__ = None  # its frames hold what the unit made
-            return answer
-        stages = getattr(self._task, "seconds", None)
-        spent = stages() if stages is not None else None
-        return UnitAnswer(False, text, buffers, nbytes, time.perf_counter() - began, stages=spent)
-
-    def _failed(self, failure: Failure, began: float) -> UnitAnswer:
+        failure = self._broken
+        if failure is None:
+            try:
+                result = self._task.run(pickle.loads(unit))
+                limits.limit_torch()
+                text, buffers, nbytes = self._encoder.parts(result)
+                return UnitAnswer(False, text, buffers, nbytes, time.perf_counter() - began)
+            except Exception as error:
+                failure = Failure(error, self._where, self._dumps)
+                error.__traceback__ = None  # its frames hold what the unit made
         text = pickle.dumps(failure, 5)
-        return UnitAnswer(True, text, [], len(text), time.perf_counter() - began, stages=None)
+        return UnitAnswer(True, text, [], len(text), time.perf_counter() - began)

@@ -32,10 +32,10 @@ import numpy as np
 
 from feedline.concurrency.threads import NamedThread, begin
 from feedline.errors import WorkerError
-from feedline.feed.workers.interrupts import SigintDeferred, at_rest
+from feedline.feed.workers.interrupts import SigintDeferred
 from feedline.feed.workers.message import decode
 from feedline.feed.workers.ray_actor import RayOptions, RayWorker, UnitAnswer, Whereabouts
-from feedline.feed.workers.results import Failed, Outcome, WorkerStats
+from feedline.feed.workers.results import Failed, Outcome, WorkerStats, short
 from feedline.interop import ray_session
 from feedline.interop.private_ray import START_S, NotStartedError
 from feedline.interop.ray_session import RaySession
@@ -78,13 +78,41 @@ class _Member:
         self.at = Whereabouts(0, "")
         self.greeting: Any = None  # says that it runs
         self.calls: deque[_Interval] = deque()
-        self.stages: dict[str, float] = {}
 
 
-class _RayShared:
-    """State shared by the thread and the pool. The thread holds this rather than the pool, so that the pool can die.
+class RayOutcome(Outcome):
+    """A result in Ray's memory."""
+
+    def __init__(self, answer: UnitAnswer, pool: RayPool) -> None:
+        self._answer, self._pool, self._counted = answer, pool, True
+        pool.waiting += answer.nbytes
+
+    def take(self) -> Any:
+        """Return the tree. Its arrays are the caller's. May be interrupted, and called again."""
+        tree = decode(self._answer.text, [np.array(buffer).data for buffer in self._answer.buffers])
+        self.drop()
+        return tree
+
+    def drop(self) -> None:
+        """Count it no longer; Ray's memory is free when nobody refers to this."""
+        if self._counted:
+            self._counted = False
+            self._pool.release(self._answer.nbytes)
+
+
+class RayPool:
+    """A pool of Ray actors; `Pool` documents the semantics. The thread holds this, not the `Pool`, which can die.
+
+    Args:
+        task: object sent to every worker.
+        workers: number of workers.
+        budget_bytes: bytes of results that may wait.
 
     Attributes:
+        lock: a finaliser calls `cancel` only while nobody holds it.
+        outcomes: finished units that have not been collected.
+        figures: counts and times, by worker.
+        pids: process ids, by worker; 0: it has not started yet. They may be of other machines.
         events: what the thread waits for: a member and a life of it, or None to look around.
         wanted: units without a result.
         queue, own: tickets not given out, of any worker and by worker.
@@ -95,8 +123,10 @@ class _RayShared:
         full: whether it could but for the budget.
     """
 
-    def __init__(self, workers: int, budget_bytes: int) -> None:
-        self.workers, self.budget = workers, budget_bytes
+    def __init__(self, task: Any, workers: int, budget_bytes: int | None) -> None:
+        self._task, self._pid, self.workers = task, os.getpid(), workers
+        self._thread: NamedThread | None = None
+        self.budget = BUDGET_BYTES if budget_bytes is None else budget_bytes
         self.lock = threading.RLock()  # reentrant: signal handlers and finalisers may call in from within a call
         self.came = threading.Condition(self.lock)
         self.events: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
@@ -108,10 +138,83 @@ class _RayShared:
         self.open, self.full = True, False
         self.broken: WorkerError | None = None
         self.closed, self.deadline_s = False, 0.0
-        self.restarts = 0
         self.pids = [0] * workers
         self.figures = [WorkerStats(index=i) for i in range(workers)]
-        self.stages: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Join Ray, and let it start the workers.
+
+        Raises:
+            ModuleNotFoundError: Ray is not installed.
+            WorkerError: there is no Ray to join, and none can be started.
+            TypeError, AttributeError, PicklingError: the task cannot be pickled.
+        """
+        try:
+            session = ray_session.join()
+        except (ConnectionError, NotStartedError) as error:
+            raise WorkerError(str(error)) from error
+        self._dumps = ray_session.pickling().dumps
+        parcel = session.ray.put(self._parcel())
+        _pools.add(self)
+        # Before Ray's own exit function disconnects, which was registered when Ray was imported.
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+        self._thread = begin("ray", _Dispatcher(self, session, parcel).run)
+
+    # ---- called by Pool --------------------------------------------------------------------------------
+
+    def put(self, ticket: int, unit: Any, worker: int | None) -> None:
+        """Queue a unit; never blocks."""
+        try:
+            text = pickle.dumps(unit, 5)
+        except (AttributeError, TypeError, pickle.PicklingError):
+            text = self._dumps(unit)
+        with self.lock:
+            self.wanted[ticket] = _Pending(unit, text, worker)
+            (self.queue if worker is None else self.own[worker]).append(ticket)
+            if self.open:
+                self.events.put(None)
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
+        with self.lock:
+            if not self.outcomes and not self.closed and timeout_s != 0:
+                self.hungry += 1
+                try:
+                    if not self.flying:
+                        self.events.put(None)
+                    self.came.wait(timeout_s)
+                finally:
+                    self.hungry -= 1
+            return bool(self.outcomes)
+
+    def cancel(self, tickets: Iterable[int]) -> None:
+        """Forget units; the results of running ones are dropped."""
+        with self.lock:
+            for ticket in tickets:
+                self.wanted.pop(ticket, None)
+
+    def close(self, grace_s: float = 5.0) -> None:
+        """Stop the workers: idle ones at once, busy ones after their interval or ``grace_s`` seconds.
+
+        As a finaliser this may run in any thread. In the pool's own it does not wait.
+        """
+        if os.getpid() != self._pid:
+            return  # forked: the workers are the parent's
+        self.deadline_s = time.monotonic() + grace_s
+        self.closed = True
+        self.events.put(None)
+        _pools.discard(self)
+        if self._thread is None or threading.current_thread() is self._thread:
+            return
+        with self.lock:
+            self.came.notify_all()
+        self._thread.join(grace_s + 2 * _LOOK_S)
+        with self.lock:
+            while self.outcomes:
+                self.outcomes.popleft()[1].drop()
+
+    # ---- called by the thread ---------------------------------------------------------------------------
 
     def release(self, nbytes: int) -> None:
         """Note that a result has been taken, or dropped."""
@@ -135,148 +238,6 @@ class _RayShared:
                 self.settle(ticket, Failed(error))
             self.came.notify_all()
 
-
-class RayOutcome:
-    """A result in Ray's memory."""
-
-    __slots__ = ("_answer", "_counted", "_shared", "why")
-
-    def __init__(self, answer: UnitAnswer, shared: _RayShared) -> None:
-        self.why: BaseException | None = None
-        self._answer, self._shared, self._counted = answer, shared, True
-        shared.waiting += answer.nbytes
-
-    def take(self) -> Any:
-        """Return the tree. Its arrays are the caller's. May be interrupted, and called again."""
-        tree = decode(self._answer.text, [np.array(buffer).data for buffer in self._answer.buffers])
-        self.drop()
-        return tree
-
-    def drop(self) -> None:
-        """Count it no longer; Ray's memory is free when nobody refers to this."""
-        if self._counted:
-            self._counted = False
-            self._shared.release(self._answer.nbytes)
-
-
-class RayPool:
-    """A pool of Ray actors; `Pool` documents the semantics.
-
-    Args:
-        task: object sent to every worker.
-        workers: number of workers.
-        budget_bytes: bytes of results that may wait.
-    """
-
-    def __init__(self, task: Any, workers: int, budget_bytes: int | None) -> None:
-        self._task, self._pid = task, os.getpid()
-        self._shared = _RayShared(workers, BUDGET_BYTES if budget_bytes is None else budget_bytes)
-        self._thread: NamedThread | None = None
-
-    def start(self) -> None:
-        """Join Ray, and let it start the workers.
-
-        Raises:
-            ModuleNotFoundError: Ray is not installed.
-            WorkerError: there is no Ray to join, and none can be started.
-            TypeError, AttributeError, PicklingError: the task cannot be pickled.
-        """
-        try:
-            session = ray_session.join()
-        except (ConnectionError, NotStartedError) as error:
-            raise WorkerError(str(error)) from error
-        self._dumps = ray_session.pickling().dumps
-        parcel = session.ray.put(self._parcel())
-        _pools.add(self)
-        _close_before_ray()
-        self._thread = begin("ray", _Dispatcher(self._shared, session, parcel).run)
-
-    # ---- called by Pool --------------------------------------------------------------------------------
-
-    @property
-    def pids(self) -> list[int]:
-        """Process ids, by worker; 0: it has not started yet. They may be of other machines."""
-        return list(self._shared.pids)
-
-    @property
-    def figures(self) -> list[WorkerStats]:
-        """Counts and times, by worker."""
-        return self._shared.figures
-
-    @property
-    def restarts(self) -> int:
-        """Times a worker died and was replaced."""
-        return self._shared.restarts
-
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds by stage, summed over all workers."""
-        return dict(self._shared.stages)
-
-    @property
-    def outcomes(self) -> deque[tuple[int, Outcome]]:
-        """Finished units that have not been collected."""
-        return self._shared.outcomes
-
-    def put(self, ticket: int, unit: Any, worker: int | None) -> None:
-        """Queue a unit; never blocks."""
-        try:
-            text = pickle.dumps(unit, 5)
-        except (AttributeError, TypeError, pickle.PicklingError):
-            text = self._dumps(unit)
-        shared = self._shared
-        with shared.lock:
-            shared.wanted[ticket] = _Pending(unit, text, worker)
-            (shared.queue if worker is None else shared.own[worker]).append(ticket)
-            if shared.open:
-                shared.events.put(None)
-
-    def poll(self, timeout_s: float | None) -> bool:
-        """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
-        shared = self._shared
-        with shared.lock:
-            if not shared.outcomes and not shared.closed and timeout_s != 0:
-                shared.hungry += 1
-                try:
-                    if not shared.flying:
-                        shared.events.put(None)
-                    shared.came.wait(timeout_s)
-                finally:
-                    shared.hungry -= 1
-            return bool(shared.outcomes)
-
-    def cancel(self, tickets: Iterable[int]) -> None:
-        """Forget units; the results of running ones are dropped."""
-        shared = self._shared
-        with shared.lock:
-            for ticket in tickets:
-                shared.wanted.pop(ticket, None)
-
-    def at_rest(self) -> bool:
-        """Return whether `cancel` would neither block nor interrupt another call; for finalisers."""
-        return at_rest(self._shared.lock)
-
-    def close(self, grace_s: float = 5.0) -> None:
-        """Stop the workers: idle ones at once, busy ones after their interval or ``grace_s`` seconds.
-
-        As a finaliser this may run in any thread. In the pool's own it does not wait.
-        """
-        shared = self._shared
-        if os.getpid() != self._pid:
-            return  # forked: the workers are the parent's
-        shared.deadline_s = time.monotonic() + grace_s
-        shared.closed = True
-        shared.events.put(None)
-        _pools.discard(self)
-        if self._thread is None or threading.current_thread() is self._thread:
-            return
-        with shared.lock:
-            shared.came.notify_all()
-        self._thread.join(grace_s + 2 * _LOOK_S)
-        with shared.lock:
-            while shared.outcomes:
-                shared.outcomes.popleft()[1].drop()
-
     # ---- internals -------------------------------------------------------------------------------------
 
     def _parcel(self) -> bytes:
@@ -295,13 +256,13 @@ class _Dispatcher:
     """What the thread does: gives out intervals, takes answers, replaces dead actors.
 
     Args:
-        shared: what it shares with the pool.
+        pool: the pool.
         session: connection to Ray.
         parcel: reference to the pickled task in Ray's memory.
     """
 
-    def __init__(self, shared: _RayShared, session: RaySession, parcel: Any) -> None:
-        self._shared, self._session, self._parcel = shared, session, parcel
+    def __init__(self, pool: RayPool, session: RaySession, parcel: Any) -> None:
+        self._pool, self._session, self._parcel = pool, session, parcel
         self._ray = session.ray
         # Nobody else uses a private Ray, and as with local workers nothing there limits their number.
         self._class = self._ray.remote(RayWorker).options(
@@ -309,7 +270,7 @@ class _Dispatcher:
             max_restarts=0,
             scheduling_strategy="DEFAULT" if session.private else "SPREAD",
         )
-        self._members = [_Member(i) for i in range(shared.workers)]
+        self._members = [_Member(i) for i in range(pool.workers)]
         self._path, self._folder = [entry for entry in sys.path if entry], os.getcwd()
         self._deaths_in_row = 0
         self._largest, self._mean_s = 0, 0.0
@@ -317,28 +278,28 @@ class _Dispatcher:
 
     def run(self) -> None:
         """Work until the pool is closed."""
-        shared = self._shared
+        pool = self._pool
         began_s = time.monotonic()
         try:
             for member in self._members:
                 self._begin(member)
-            while not shared.closed:
+            while not pool.closed:
                 self._dispatch()
                 self._handle(self._events())
                 self._look(began_s)
         except Exception as error:
             fault = WorkerError(f"expected Ray to run DataLoader's workers, got {type(error).__name__}: {error}")
             fault.__cause__ = error
-            shared.fail_all(fault)
-            while not shared.closed:
-                shared.events.get()
-                shared.fail_all(fault)
+            pool.fail_all(fault)
+            while not pool.closed:
+                pool.events.get()
+                pool.fail_all(fault)
         finally:
             self._end()
 
     def _events(self) -> set[tuple[int, int]]:
         """Wait for events; return the members that have some, with their lives."""
-        events = self._shared.events
+        events = self._pool.events
         found: set[tuple[int, int] | None] = set()
         with suppress(Empty):
             found.add(events.get(timeout=_LOOK_S))
@@ -361,12 +322,12 @@ class _Dispatcher:
     # ---- giving out ------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        shared = self._shared
-        if shared.broken is not None:
-            shared.fail_all(shared.broken)
+        pool = self._pool
+        if pool.broken is not None:
+            pool.fail_all(pool.broken)
             return
-        shared.open, shared.full = True, False  # first: what comes in the meantime is looked at again
-        if not shared.wanted:
+        pool.open, pool.full = True, False  # first: what comes in the meantime is looked at again
+        if not pool.wanted:
             return
         ready = [member for member in self._members if member.ready]
         for level in range(CALLS):
@@ -377,48 +338,48 @@ class _Dispatcher:
                         future = member.actor.run.remote(units).future()
                         member.calls.append(_Interval(tickets, future))
                         self._listen(member, future)
-        shared.open = any(len(member.calls) < CALLS for member in self._members)
+        pool.open = any(len(member.calls) < CALLS for member in self._members)
 
     def _interval(self, member: _Member, ready: int) -> tuple[list[int], list[bytes]]:
         """Take the next units that a member may run."""
-        shared = self._shared
+        pool = self._pool
         tickets: list[int] = []
         units: list[bytes] = []
-        with shared.lock:
-            queue = shared.own[member.index] or shared.queue
-            most = min(_MOST_UNITS, -(-len(queue) // (CALLS * (ready if queue is shared.queue else 1))))
+        with pool.lock:
+            queue = pool.own[member.index] or pool.queue
+            most = min(_MOST_UNITS, -(-len(queue) // (CALLS * (ready if queue is pool.queue else 1))))
             if self._seen:
                 most = min(most, int(_INTERVAL_S / max(self._mean_s, 1e-6)), _INTERVAL_BYTES // max(self._largest, 1))
             while queue and len(units) < max(most, 1):
-                pending = shared.wanted.get(queue[0])
+                pending = pool.wanted.get(queue[0])
                 if pending is None:
                     queue.popleft()
                     continue
                 if not self._affords(member, pending, len(units)):
-                    shared.full = True
+                    pool.full = True
                     break
                 tickets.append(queue.popleft())
                 units.append(pending.text)
-                shared.flying += 1
+                pool.flying += 1
                 if pending.deaths or not self._seen:
                     break
         return tickets, units
 
     def _affords(self, member: _Member, pending: _Pending, taken: int) -> bool:
         """Whether one more unit may be given out; the lock is held."""
-        shared = self._shared
+        pool = self._pool
         if pending.deaths and (taken or member.calls):
             return False  # alone, so that it is known which unit kills
-        if shared.hungry and not shared.flying and not shared.outcomes:
+        if pool.hungry and not pool.flying and not pool.outcomes:
             return True  # outcomes that the caller has not woken up for may have what it waits for
         if not self._seen and member.calls:
             return False  # the size of results is unknown
-        return shared.waiting + (shared.flying + 1) * self._largest <= shared.budget
+        return pool.waiting + (pool.flying + 1) * self._largest <= pool.budget
 
     # ---- answers ---------------------------------------------------------------------------------------
 
     def _listen(self, member: _Member, future: Any) -> None:
-        events, event = self._shared.events, (member.index, member.lives)
+        events, event = self._pool.events, (member.index, member.lives)
         future.add_done_callback(lambda _: events.put(event))
 
     def _handle(self, events: set[tuple[int, int]]) -> None:
@@ -441,49 +402,41 @@ class _Dispatcher:
             self._lose(member, error)
             return
         member.at, member.ready = member.greeting.result(), True
-        self._shared.pids[member.index] = member.at.pid
+        self._pool.pids[member.index] = member.at.pid
 
     def _deliver(self, member: _Member, call: _Interval) -> None:
-        shared = self._shared
+        pool = self._pool
         self._deaths_in_row, self._seen = 0, True
         answers: list[UnitAnswer] = call.future.result()
-        with shared.lock:
-            figures = shared.figures[member.index]
-            shared.flying -= len(call.tickets)
+        with pool.lock:
+            figures = pool.figures[member.index]
+            pool.flying -= len(call.tickets)
             for ticket, answer in zip(call.tickets, answers, strict=True):
                 figures.units += 1
                 figures.seconds += answer.seconds
                 figures.bytes += answer.nbytes
                 self._mean_s += (answer.seconds - self._mean_s) * (0.2 if self._mean_s else 1.0)
                 self._largest = max(self._largest, answer.nbytes)
-                if answer.stages is not None:
-                    self._add_stages(member, answer.stages)
                 if answer.failed:
-                    shared.settle(ticket, Failed(pickle.loads(answer.text)))
+                    pool.settle(ticket, Failed(pickle.loads(answer.text)))
                 else:
-                    shared.settle(ticket, RayOutcome(answer, shared))
-            shared.came.notify_all()
-
-    def _add_stages(self, member: _Member, stages: dict[str, float]) -> None:
-        total = self._shared.stages
-        for name, seconds in stages.items():
-            total[name] = total.get(name, 0.0) + seconds - member.stages.get(name, 0.0)
-        member.stages = stages
+                    pool.settle(ticket, RayOutcome(answer, pool))
+            pool.came.notify_all()
 
     # ---- dead actors -----------------------------------------------------------------------------------
 
     def _begin(self, member: _Member) -> None:
         """Start an actor; Ray says when it runs."""
-        options = RayOptions(member.index, self._shared.workers, self._path, self._folder)
+        options = RayOptions(member.index, self._pool.workers, self._path, self._folder)
         member.lives += 1
-        member.ready, member.stages = False, {}
+        member.ready = False
         member.actor = self._class.remote(self._parcel, options)
         member.greeting = future = member.actor.whereabouts.remote().future()
         self._listen(member, future)
 
     def _lose(self, member: _Member, error: BaseException) -> None:
         """Queue again what a dead actor had, and start another."""
-        shared = self._shared
+        pool = self._pool
         # What it returned before it died is valid.
         while member.calls and member.calls[0].future.done() and member.calls[0].future.exception() is None:
             self._deliver(member, member.calls.popleft())
@@ -492,30 +445,29 @@ class _Dispatcher:
         self._deaths_in_row += 1
         calls = list(member.calls)
         member.calls.clear()
-        with shared.lock:
+        with pool.lock:
             # The first interval is the one that it was running.
             for ticket in calls[0].tickets if calls else ():
-                pending = shared.wanted.get(ticket)
+                pending = pool.wanted.get(ticket)
                 if pending is None:
                     continue
                 pending.deaths += 1
                 if pending.deaths >= 2:
-                    fault = self._error(member, f"twice while it ran unit {_short(pending.unit)}", error)
+                    fault = self._error(member, f"twice while it ran unit {short(pending.unit)}", error)
                     fault.unit = pending.unit
-                    shared.settle(ticket, Failed(fault))
+                    pool.settle(ticket, Failed(fault))
             tickets = sorted(ticket for call in calls for ticket in call.tickets)
-            shared.flying -= len(tickets)
+            pool.flying -= len(tickets)
             for ticket in reversed(tickets):
-                pending = shared.wanted.get(ticket)
+                pending = pool.wanted.get(ticket)
                 if pending is not None:
-                    (shared.queue if pending.worker is None else shared.own[pending.worker]).appendleft(ticket)
-            shared.came.notify_all()
-        if self._deaths_in_row > 2 * shared.workers + 3:
+                    (pool.queue if pending.worker is None else pool.own[pending.worker]).appendleft(ticket)
+            pool.came.notify_all()
+        if self._deaths_in_row > 2 * pool.workers + 3:
             words = f"the last of {self._deaths_in_row} workers in a row that died without finishing a unit"
-            shared.fail_all(self._error(member, words, error))
+            pool.fail_all(self._error(member, words, error))
             return
-        shared.restarts += 1
-        shared.figures[member.index].restarts += 1
+        pool.figures[member.index].restarts += 1
         self._begin(member)
 
     def _error(self, member: _Member, words: str, error: BaseException) -> WorkerError:
@@ -523,7 +475,7 @@ class _Dispatcher:
         said = "\n    ".join(str(error).strip().splitlines()[:40])
         fault = WorkerError(
             f"DataLoader worker (pid(s) {member.at.pid}) exited unexpectedly, {words}\n"
-            f"  worker {member.index} of {self._shared.workers}, a Ray actor{where}; Ray says:\n    {said}"
+            f"  worker {member.index} of {self._pool.workers}, a Ray actor{where}; Ray says:\n    {said}"
         )
         fault.__cause__ = error
         return fault
@@ -532,13 +484,13 @@ class _Dispatcher:
 
     def _end(self) -> None:
         """Kill the actors, after what they run."""
-        shared = self._shared
+        pool = self._pool
         with suppress(Exception):
-            while (left := shared.deadline_s - time.monotonic()) > 0 and self._ray.is_initialized():
+            while (left := pool.deadline_s - time.monotonic()) > 0 and self._ray.is_initialized():
                 if all(not member.calls or member.calls[0].future.done() for member in self._members):
                     break
                 with suppress(Empty):
-                    shared.events.get(timeout=min(left, _LOOK_S))
+                    pool.events.get(timeout=min(left, _LOOK_S))
         for member in self._members:
             if member.actor is not None:
                 with suppress(Exception):  # Ray was shut down, and its actors with it
@@ -548,21 +500,7 @@ class _Dispatcher:
         self._parcel = None
 
 
-def _short(unit: Any) -> str:
-    text = repr(unit)
-    return text if len(text) <= 200 else text[:200] + "..."
-
-
 _pools: weakref.WeakSet[RayPool] = weakref.WeakSet()
-_registered = False
-
-
-def _close_before_ray() -> None:
-    """Close pools before Ray's own exit function disconnects, which was registered when Ray was imported."""
-    global _registered
-    if not _registered:
-        _registered = True
-        atexit.register(_close_all)
 
 
 def _close_all() -> None:

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import abc
+from dataclasses import dataclass
+from typing import Any
 
 from feedline.feed.workers.failure import Failure
 from feedline.feed.workers.memory import SharedSegment, SharedSpan
 from feedline.feed.workers.message import decode
 
 
-class Outcome(Protocol):
+class Outcome(abc.ABC):
     """A result or failure that has not been taken.
 
     Attributes:
         why: the exception that `take` will raise, if it was raised in a thread.
     """
 
-    why: BaseException | None
+    why: BaseException | None = None
 
+    @abc.abstractmethod
     def take(self) -> Any:
         """Return the result, or raise the failure."""
 
-    def drop(self) -> None:
+    def drop(self) -> None:  # noqa: B027  # most hold nothing
         """Discard the outcome and release what it holds."""
 
 
-class Failed:
+class Failed(Outcome):
     """The outcome of a unit that raised, or whose workers died."""
 
-    __slots__ = ("_failure", "why")
-
     def __init__(self, why: Failure | BaseException) -> None:
-        self.why: BaseException | None = None if isinstance(why, Failure) else why
+        self.why = None if isinstance(why, Failure) else why
         self._failure = why
 
     def take(self) -> Any:
@@ -41,34 +41,22 @@ class Failed:
             self._failure.throw()
         raise self._failure
 
-    def drop(self) -> None:
-        """Do nothing: no memory is held."""
 
-
-class LocalOutcome:
+class LocalOutcome(Outcome):
     """The outcome of a unit that ran in this process."""
-
-    __slots__ = ("_value", "why")
 
     def __init__(self, value: Any) -> None:
         self._value = value
-        self.why: BaseException | None = None
 
     def take(self) -> Any:
         """Return the result unchanged."""
         return self._value
 
-    def drop(self) -> None:
-        """Do nothing: no memory is held."""
 
-
-class Arrived:
+class Arrived(Outcome):
     """A result in shared memory."""
 
-    __slots__ = ("_pieces", "_segments", "_text", "_windows", "why")
-
     def __init__(self, segments: dict[int, SharedSegment], pieces: list[SharedSpan], text: bytes | SharedSpan) -> None:
-        self.why: BaseException | None = None
         self._segments, self._pieces, self._text = segments, pieces, text
         self._windows: dict[int, memoryview] = {}
 
@@ -113,16 +101,7 @@ class WorkerStats:
     restarts: int = 0
 
 
-@dataclass(slots=True)
-class PoolStats:
-    """Statistics of a pool.
-
-    Attributes:
-        workers: statistics by worker.
-        restarts: times a worker died and was replaced.
-        stages: seconds by stage as the task measured them, summed over workers.
-    """
-
-    workers: list[WorkerStats]
-    restarts: int = 0
-    stages: dict[str, float] = field(default_factory=dict)
+def short(unit: Any) -> str:
+    """Return what an error says of a unit."""
+    text = repr(unit)
+    return text if len(text) <= 200 else text[:200] + "..."

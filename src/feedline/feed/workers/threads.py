@@ -20,43 +20,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from feedline.concurrency.threads import NamedThread
-from feedline.feed.workers.interrupts import at_rest
 from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerStats
 
 
-class _Shared:
-    """State shared by the threads and the pool. Threads hold this rather than the pool, so that the pool can die."""
-
-    def __init__(self, task: Any, workers: int) -> None:
-        self.task, self.workers = task, workers
-        self.lock = threading.RLock()  # reentrant: signal handlers and finalisers may call in from within a call
-        self.came = threading.Condition(self.lock)
-        self.idle: set[int] = set()
-        self.bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(workers)]
-        self.queue: deque[tuple[int, Any]] = deque()
-        self.own: list[deque[tuple[int, Any]]] = [deque() for _ in range(workers)]
-        self.outcomes: deque[tuple[int, Outcome]] = deque()
-        self.wanted: set[int] = set()
-        self.closed = False
-        self.figures = [WorkerStats(index=i, pid=os.getpid()) for i in range(workers)]
-
-    def wake(self, worker: int | None = None) -> None:
-        """Wake ``worker``, or any idle one, to look for a unit; the lock is held. Busy workers look by themselves."""
-        if worker is None:
-            worker = next(iter(self.idle), None)
-        if worker in self.idle:
-            self.bells[worker].put(None)  # first: a spurious wake-up is harmless
-            self.idle.discard(worker)
-
-    def end(self) -> None:
-        """Let every thread exit after its current unit. Takes no lock."""
-        self.closed = True
-        for bell in self.bells:
-            bell.put(None)
-
-
 class ThreadPool:
-    """A pool of threads; `Pool` documents the semantics.
+    """A pool of threads; `Pool` documents the semantics. The threads hold this, not the `Pool`, which can die.
 
     Args:
         task: object whose units the threads run.
@@ -64,65 +32,56 @@ class ThreadPool:
 
     Attributes:
         threads: all of them, idle or not.
+        lock: a finaliser calls `cancel` only while nobody holds it.
+        outcomes: finished units that have not been collected.
+        wanted: tickets of the others.
+        figures: counts and times, by thread.
+        pids: this process, once for each thread.
     """
 
-    restarts = 0
-
     def __init__(self, task: Any, workers: int) -> None:
-        self._shared, self._pid = _Shared(task, workers), os.getpid()
-        self.threads = [NamedThread(f"worker-{i}", functools.partial(_work, self._shared, i)) for i in range(workers)]
+        self._task, self._workers, self._pid = task, workers, os.getpid()
+        self.lock = threading.RLock()  # reentrant: signal handlers and finalisers may call in from within a call
+        self._came = threading.Condition(self.lock)
+        self._idle: set[int] = set()
+        self._bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(workers)]
+        self._queue: deque[tuple[int, Any]] = deque()
+        self._own: list[deque[tuple[int, Any]]] = [deque() for _ in range(workers)]
+        self.outcomes: deque[tuple[int, Outcome]] = deque()
+        self.wanted: set[int] = set()
+        self._closed = False
+        self.pids = [self._pid] * workers
+        self.figures = [WorkerStats(index=i, pid=self._pid) for i in range(workers)]
+        self.threads = [NamedThread(f"worker-{i}", functools.partial(self._work, i)) for i in range(workers)]
 
     def start(self) -> None:
         """Start the threads."""
         for thread in self.threads:
             thread.start()
 
-    @property
-    def pids(self) -> list[int]:
-        """This process, once for each thread."""
-        return [os.getpid()] * self._shared.workers
-
-    @property
-    def figures(self) -> list[WorkerStats]:
-        """Counts and times, by thread."""
-        return self._shared.figures
-
-    @property
-    def stages(self) -> dict[str, float]:
-        """Seconds by stage."""
-        seconds = getattr(self._shared.task, "seconds", None)
-        return dict(seconds()) if seconds is not None else {}
-
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
         """Queue a unit."""
-        shared = self._shared
-        with shared.lock:
-            shared.wanted.add(ticket)
-            (shared.queue if worker is None else shared.own[worker]).append((ticket, unit))
-            shared.wake(worker)
-
-    @property
-    def outcomes(self) -> deque[tuple[int, Outcome]]:
-        """Finished units that have not been collected."""
-        return self._shared.outcomes
+        with self.lock:
+            self.wanted.add(ticket)
+            (self._queue if worker is None else self._own[worker]).append((ticket, unit))
+            # Busy threads look for units by themselves.
+            if worker is None:
+                worker = next(iter(self._idle), None)
+            if worker in self._idle:
+                self._bells[worker].put(None)  # first: a spurious wake-up is harmless
+                self._idle.discard(worker)
 
     def poll(self, timeout_s: float | None) -> bool:
         """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
-        shared = self._shared
-        with shared.lock:
-            if not shared.outcomes and not shared.closed and timeout_s != 0:
-                shared.came.wait(timeout_s)
-            return bool(shared.outcomes)
+        with self.lock:
+            if not self.outcomes and not self._closed and timeout_s != 0:
+                self._came.wait(timeout_s)
+            return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
         """Forget units; the results of running ones are dropped."""
-        shared = self._shared
-        with shared.lock:
-            shared.wanted.difference_update(tickets)
-
-    def at_rest(self) -> bool:
-        """Return whether `cancel` would neither block nor interrupt another call; for finalisers."""
-        return at_rest(self._shared.lock)
+        with self.lock:
+            self.wanted.difference_update(tickets)
 
     def close(self, grace_s: float = 5.0) -> None:
         """Let the threads exit after their current units, and wait up to ``grace_s`` seconds for that.
@@ -130,60 +89,57 @@ class ThreadPool:
         As a finaliser this may run in any thread. In one of the pool's own it does not wait: the others may need a lock
         that this thread holds.
         """
-        shared = self._shared
         if os.getpid() != self._pid:
             return  # forked: the threads are the parent's
-        shared.end()
+        self._closed = True
+        for bell in self._bells:
+            bell.put(None)
         if threading.current_thread() in self.threads:
             return
-        with shared.lock:
-            shared.came.notify_all()
+        with self.lock:
+            self._came.notify_all()
         deadline_s = time.monotonic() + grace_s
         for thread in self.threads:
             if thread.ident is not None:
                 thread.join(max(deadline_s - time.monotonic(), 0.0))
 
-    def abandon(self) -> None:
-        """Do nothing: a forked child has none of the threads."""
-
-
-def _work(shared: _Shared, index: int) -> None:
-    broken: Failed | None = None
-    try:
-        shared.task.start(index, shared.workers)
-    except BaseException as error:
-        broken = Failed(_noted(error, index))
-    own, figures = shared.own[index], shared.figures[index]
-    while True:
-        with shared.lock:
-            if shared.closed:
-                return
-            queue = own or shared.queue
-            found = queue.popleft() if queue else None
-            if found is None:
-                shared.idle.add(index)
-            elif found[0] not in shared.wanted:
-                continue
-        if found is None:
-            shared.bells[index].get()
-            continue
-        ticket, unit = found
-        began = time.perf_counter()
-        outcome: Outcome
+    def _work(self, index: int) -> None:
+        broken: Failed | None = None
         try:
-            outcome = broken if broken is not None else LocalOutcome(shared.task.run(unit))
+            self._task.start(index, self._workers)
         except BaseException as error:
-            outcome = Failed(_noted(error, index))
-        seconds = time.perf_counter() - began
-        with shared.lock:
-            figures.units += 1
-            figures.seconds += seconds
-            if ticket in shared.wanted:
-                shared.wanted.discard(ticket)
-                shared.outcomes.append((ticket, outcome))
-                shared.came.notify()
-        # Do not keep alive what has been handed over.
-        del outcome, unit, found
+            broken = Failed(_noted(error, index))
+        own, figures = self._own[index], self.figures[index]
+        while True:
+            with self.lock:
+                if self._closed:
+                    return
+                queue = own or self._queue
+                found = queue.popleft() if queue else None
+                if found is None:
+                    self._idle.add(index)
+                elif found[0] not in self.wanted:
+                    continue
+            if found is None:
+                self._bells[index].get()
+                continue
+            ticket, unit = found
+            began = time.perf_counter()
+            outcome: Outcome
+            try:
+                outcome = broken if broken is not None else LocalOutcome(self._task.run(unit))
+            except BaseException as error:
+                outcome = Failed(_noted(error, index))
+            seconds = time.perf_counter() - began
+            with self.lock:
+                figures.units += 1
+                figures.seconds += seconds
+                if ticket in self.wanted:
+                    self.wanted.discard(ticket)
+                    self.outcomes.append((ticket, outcome))
+                    self._came.notify()
+            # Do not keep alive what has been handed over.
+            del outcome, unit, found
 
 
 def _noted(error: BaseException, index: int) -> BaseException:

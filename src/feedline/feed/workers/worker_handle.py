@@ -35,10 +35,7 @@ class Terms(NamedTuple):
 
     context: Any
     parcel: process.Parcel
-    workers: int
-    depth: int
-    shared_memory: bool
-    queue: UnitQueue
+    options: process.Options
 
 
 class WorkerHandle:
@@ -46,6 +43,7 @@ class WorkerHandle:
 
     Args:
         terms: settings of the pool.
+        queue: its queue.
         index: number of this worker.
 
     Attributes:
@@ -53,23 +51,21 @@ class WorkerHandle:
         backlog: unsent records of units pinned to this worker.
         ready: whether it has started the task.
         gone: whether it is dead and `end` has run; its descriptors are closed then.
-        stages: seconds by stage, as last reported.
         exitcode, tail: exit code, and the last lines of its stderr; set once it is gone.
 
     Raises:
         OSError: processes or descriptors are exhausted; the message states the limit.
     """
 
-    def __init__(self, terms: Terms, index: int) -> None:
-        self.index, self._workers = index, terms.workers
+    def __init__(self, terms: Terms, queue: UnitQueue, index: int) -> None:
+        self.index, self._workers = index, terms.options.workers
         self.backlog: deque[Record] = deque()
         self.ready = self.gone = False
-        self.stages: dict[str, float] = {}
         self.exitcode, self.tail = 0, ""
         self._segments: dict[int, SharedSegment] = {}
         self._partial: list[bytes] = []
         try:
-            self._start(terms)
+            self._start(terms, queue)
         except OSError as error:
             raise limits.descriptors_short(error) from error
         self.pid: int = self._child.pid
@@ -182,7 +178,7 @@ class WorkerHandle:
 
     # ---- internals -------------------------------------------------------------------------------------
 
-    def _start(self, terms: Terms) -> None:
+    def _start(self, terms: Terms, queue: UnitQueue) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._channel, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.callback(self._channel.close)
@@ -195,17 +191,10 @@ class WorkerHandle:
             self._control = Control(shared)
             forks = terms.context.get_start_method() == "fork"
             foreign = (self._channel.fileno(), self._stderr, writing, shared) if forks else ()
-            options = process.Options(
-                worker=self.index,
-                workers=terms.workers,
-                parent=os.getpid(),
-                depth=terms.depth,
-                shared_memory=terms.shared_memory,
-                foreign=foreign,
-            )
+            options = terms.options._replace(worker=self.index, foreign=foreign)
             self._child = start.launch(terms.context, (end, terms.parcel, options))
             ours.callback(self._child.kill)
-            fds = [terms.queue.reader, terms.queue.store, shared, self._stderr, writing]
+            fds = [queue.reader, queue.store, shared, self._stderr, writing]
             # Its stderr becomes this process's, not the one that the fork server was started with.
             fds += [2] if _is_open(2) else []
             with contextlib.suppress(ConnectionError):  # already dead: its pidfd will say so
@@ -225,8 +214,6 @@ class WorkerHandle:
             raise limits.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         for (number, size), fd in zip(said.fresh, fds, strict=True):
             self._segments[number] = SharedSegment(number, fd, size, self._control.mapping, FLAGS)
-        if said.stages is not None:
-            self.stages = said.stages
         segments = {number: self._segments[number] for number in said.segments}
         for number in said.segments:
             if number >= memory.SEGMENTS:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import functools
 import os
 import pickle
 import select
@@ -48,29 +47,25 @@ class Parcel:
     def __init__(self, task: Any) -> None:
         self._task, self._text = task, b""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _parcel, (bytes(ForkingPickler.dumps(self._task, 5)),)
+    def __getstate__(self) -> bytes:
+        return bytes(ForkingPickler.dumps(self._task, 5))
+
+    def __setstate__(self, text: bytes) -> None:
+        self._text = text
 
     def open(self) -> Any:
         """The task."""
         return pickle.loads(self._text) if self._text else self._task
 
 
-def _parcel(text: bytes) -> Parcel:
-    parcel = Parcel(None)
-    parcel._text = text
-    return parcel
-
-
 class Options(NamedTuple):
     """Settings of one worker."""
 
-    worker: int
     workers: int
     parent: int
     depth: int
-    shared_memory: bool
-    foreign: tuple[int, ...]  # descriptors of the parent that a forked worker closes
+    worker: int = 0
+    foreign: tuple[int, ...] = ()  # descriptors of the parent that a forked worker closes
 
 
 class WorkerMessage(NamedTuple):
@@ -79,7 +74,6 @@ class WorkerMessage(NamedTuple):
     kind: int
     ticket: int = -1
     seconds: float = 0.0
-    stages: dict[str, float] | None = None
     fresh: list[tuple[int, int]] = []  # noqa: RUF012  # never changed
     retired: list[int] = []  # noqa: RUF012
     segments: list[int] = []  # noqa: RUF012
@@ -100,39 +94,22 @@ def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     records, store, shared, reading, writing, *target = fds
     control = Control(shared)
     os.close(shared)
-    _watch(
-        channel,
-        control,
-        parent=options.parent,
-        reading=reading,
-        writing=writing,
-        target=target[0] if target else os.dup(2),
-    )
+    forwarded = target[0] if target else os.dup(2)
+    _watch(channel, control, parent=options.parent, reading=reading, writing=writing, target=forwarded)
     # A forked worker may have another sys.stderr, and handlers that the parent installed over faulthandler's.
     faulthandler.disable()
     faulthandler.enable(2)
-    arena = None
-    if options.shared_memory:
-        arena = Arena(control.flags, _PATIENCE_UNITS * options.depth)
-        message.set_arena(arena)
-    _Worker(channel, control, arena=arena, options=options, records=records, store=store).run(parcel)
+    _Worker(channel, control, options, records, store).run(parcel)
     sys.stderr.flush()
 
 
 class _Worker:
-    def __init__(
-        self,
-        channel: socket.socket,
-        control: Control,
-        *,
-        arena: Arena | None,
-        options: Options,
-        records: int,
-        store: int,
-    ) -> None:
-        self._channel, self._control, self._arena, self._options = channel, control, arena, options
+    def __init__(self, channel: socket.socket, control: Control, options: Options, records: int, store: int) -> None:
+        self._channel, self._control, self._options = channel, control, options
         self._records, self._store = records, store
-        self._encoder = message.Encoder(arena)
+        self._arena = Arena(control.flags, _PATIENCE_UNITS * options.depth)
+        message.set_arena(self._arena)
+        self._encoder = message.Encoder(self._arena)
         self._where = f"in DataLoader worker process {options.worker}"
         channel.setblocking(True)
         self._poller = select.epoll()
@@ -152,7 +129,6 @@ class _Worker:
             # As in torch, the units fail, so that the error is raised where results are requested.
             broken = Failure(error, self._where)
         del parcel
-        stages = getattr(task, "seconds", None)
         if not self._send(WorkerMessage(READY), []):
             return
         while (record := self._next()) is not None:
@@ -160,53 +136,40 @@ class _Worker:
             if text is None:
                 continue
             self._control.running = ticket
-            began = time.perf_counter()
-            sent = self._unit(task, ticket, text, broken=broken, stages=stages, began=began)
+            sent = self._send(*self._unit(task, ticket, text, broken))
             self._control.running = None
             if not sent:
                 return
 
-    def _unit(self, task: Any, ticket: int, text: bytes, *, broken: Failure | None, stages: Any, began: float) -> bool:
-        """Run one unit and send its result or failure; return False if the parent has closed the channel."""
-        arena = self._arena
-        fds: list[int] = []
-        try:
-            if broken is None:
-                say, fds = self._result(task.run(pickle.loads(text)), ticket, stages, began)
-            else:
-                say = self._failure(broken, ticket, began)
-        except Exception as error:
-            say = self._failure(Failure(error, self._where), ticket, began)
-            # Its frames reference what the unit created, partly in memory that is reclaimed now.
-            error.__traceback__ = None
-            if arena is not None:
-                arena.drop()
-        return self._send(say, fds)
+    def _unit(self, task: Any, ticket: int, text: bytes, broken: Failure | None) -> tuple[WorkerMessage, list[int]]:
+        """Run one unit; return its result or failure, and the descriptors to send with it."""
+        began = time.perf_counter()
+        failure = broken
+        if failure is None:
+            try:
+                return self._result(task.run(pickle.loads(text)), ticket, began)
+            except Exception as error:
+                failure = Failure(error, self._where)
+                # Its frames reference what the unit created, partly in memory that is reclaimed now.
+                error.__traceback__ = None
+                self._arena.drop()
+        return WorkerMessage(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5)), []
 
-    def _result(self, tree: Any, ticket: int, stages: Any, began: float) -> tuple[WorkerMessage, list[int]]:
-        arena = self._arena
+    def _result(self, tree: Any, ticket: int, began: float) -> tuple[WorkerMessage, list[int]]:
         limits.limit_torch()
         pieces, text, nbytes = self._encoder.encode(tree)
-        spent = stages() if stages is not None else None
-        seconds = time.perf_counter() - began
-        if arena is None:
-            return WorkerMessage(RESULT, ticket, seconds, spent, text=text, nbytes=nbytes), []
-        fresh, fds, retired = arena.announce()
+        fresh, fds, retired = self._arena.announce()
         return WorkerMessage(
             RESULT,
             ticket,
-            seconds=seconds,
-            stages=spent,
+            seconds=time.perf_counter() - began,
             fresh=fresh,
             retired=retired,
-            segments=arena.taken(),
+            segments=self._arena.taken(),
             pieces=pieces,
             text=text,
             nbytes=nbytes,
         ), fds
-
-    def _failure(self, failure: Failure, ticket: int, began: float) -> WorkerMessage:
-        return WorkerMessage(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5))
 
     def _next(self) -> bytes | None:
         """Wait for the next record; None: the channel is shut down."""
@@ -242,7 +205,7 @@ class _Worker:
                 self._channel.send(last)
         except ConnectionError:
             return False
-        if say.kind == RESULT and self._arena is not None:
+        if say.kind == RESULT:
             self._arena.sent()
         return True
 
@@ -262,33 +225,34 @@ def _watch(channel: socket.socket, control: Control, *, parent: int, reading: in
         os.kill(os.getpid(), signal.SIGKILL)
     except OSError:
         pass  # an old kernel; the channel also closes when the parent dies
-    pipes = {"channel": channel.fileno(), "watched": watched, "reading": reading, "target": target}
-    begin("stderr", functools.partial(_tee, poller, control, **pipes))
-
-
-def _tee(poller: Any, control: Control, *, channel: int, watched: int, reading: int, target: int) -> None:
-    deadline_s: float | None = None
+    # The socket itself is the worker's, which may close it.
+    closed = channel.fileno()
     # Text that this thread has consumed would be lost if the process crashed, so it forwards a copy (tee(2)) before
     # consuming the original. A crash in between prints lines twice rather than not at all.
     duplicate = ctypes.CDLL(None, use_errno=True).tee
-    copied, copying = os.pipe()
-    while True:
-        wait_ms = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0) * 1000
-        ready = [fd for fd, _ in poller.poll(wait_ms)]
-        if reading in ready:
-            size = duplicate(reading, copying, 1 << 16, 0)
-            if size > 0:
-                text = os.read(copied, size)
-                with contextlib.suppress(OSError):  # the parent's stderr is closed; the tail is still kept
-                    at = 0
-                    while at < size:
-                        at += os.write(target, text[at:])
-                control.write(text)
-                os.read(reading, size)
-            else:
-                poller.unregister(reading)  # the user's code has closed stderr
-        if watched in ready or (deadline_s is not None and time.monotonic() >= deadline_s):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if channel in ready:
-            deadline_s = time.monotonic() + GRACE_S
-            poller.unregister(channel)
+
+    def tee() -> None:
+        deadline_s: float | None = None
+        copied, copying = os.pipe()
+        while True:
+            wait_ms = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0) * 1000
+            ready = [fd for fd, _ in poller.poll(wait_ms)]
+            if reading in ready:
+                size = duplicate(reading, copying, 1 << 16, 0)
+                if size > 0:
+                    text = os.read(copied, size)
+                    with contextlib.suppress(OSError):  # the parent's stderr is closed; the tail is still kept
+                        at = 0
+                        while at < size:
+                            at += os.write(target, text[at:])
+                    control.write(text)
+                    os.read(reading, size)
+                else:
+                    poller.unregister(reading)  # the user's code has closed stderr
+            if watched in ready or (deadline_s is not None and time.monotonic() >= deadline_s):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if closed in ready:
+                deadline_s = time.monotonic() + GRACE_S
+                poller.unregister(closed)
+
+    begin("stderr", tee)
