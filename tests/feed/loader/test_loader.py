@@ -875,6 +875,16 @@ def test_on_cuda():
         assert loader.state_dict() == plain.state_dict()
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_figures_of_workers_go_on_over_sweeps(workers, persistent):
+    """Also of threads, which begin before the loader hands them the figures of the sweeps before."""
+    loader = fl.DataLoader(Numbers(32), 4, num_workers=2, workers=workers, persistent_workers=persistent)
+    for sweep in range(1, 4):
+        assert len(list(loader)) == 8
+        assert sum(worker.units for worker in loader.stats().workers) == 8 * sweep
+
+
 def test_figures():
     loader = fl.DataLoader(Plain(10), batch_size=4)
     list(loader)

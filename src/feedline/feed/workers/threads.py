@@ -109,7 +109,7 @@ class ThreadPool:
             self._task.start(index, self._workers)
         except BaseException as error:
             broken = Failed(_noted(error, index))
-        own, figures = self._own[index], self.figures[index]
+        own = self._own[index]
         while True:
             with self.lock:
                 if self._closed:
@@ -132,6 +132,7 @@ class ThreadPool:
                 outcome = Failed(_noted(error, index))
             seconds = time.perf_counter() - began
             with self.lock:
+                figures = self.figures[index]  # looked up now, as a loader replaces it after the thread has begun
                 figures.units += 1
                 figures.seconds += seconds
                 if ticket in self.wanted:
