@@ -315,8 +315,3 @@ def _check_columns(name: str, cells: Sequence[str], head: _Head, path: str) -> N
             f"expected the columns {', '.join(missing)} for stream `{name}` in {path}, "
             f"which has {', '.join(head.names)}"
         )
-
-
-def open_files(paths: list[str], streams: Mapping[str, Columns], memory_bytes: int) -> CSVDeserializer:
-    """Open files; see `open_corpus`."""
-    return CSVDeserializer(paths, streams, memory=memory_bytes)

@@ -649,11 +649,6 @@ def _decoded(text: bytes) -> bytes:
     return found
 
 
-def open_folder(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageFolderDeserializer:
-    """Open a folder of classes; see `open_corpus`."""
-    return ImageFolderDeserializer(paths[0], streams, memory=memory_bytes)
-
-
 def listed_in_map(path: str) -> list[str]:
     """Return the paths of the pictures and archives in a map file; relative ones start from its folder."""
     found = ImageMapDeserializer(path, {"label": Stream((), "int64")}, root=os.path.dirname(path))
@@ -665,8 +660,3 @@ def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int)
     # A store has no working directory.
     root = os.path.dirname(paths[0]) if object_at(paths[0]) is not None else None
     return ImageMapDeserializer(paths[0], streams, root=root, memory=memory_bytes)
-
-
-def open_base64(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Base64ImageDeserializer:
-    """Open a base64 file; see `open_corpus`."""
-    return Base64ImageDeserializer(paths[0], streams, memory=memory_bytes)

@@ -337,8 +337,3 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     if len(inner) > 1 or None in inner:
         return None
     return (len(value), *(inner.pop() or () if inner else ()))
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> JSONLinesDeserializer:
-    """Open files; see `open_corpus`."""
-    return JSONLinesDeserializer(paths, streams, memory=memory_bytes)

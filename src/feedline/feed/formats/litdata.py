@@ -195,8 +195,3 @@ def _with_header(kind: str) -> Array:
         raise ValueError(f"{size} bytes that begin with {sample[:16].hex()}, no header of an array")
 
     return Array(None, heads, parse, any_length=True)
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> LitDataDeserializer:
-    """Open folders; see `open_corpus`."""
-    return LitDataDeserializer(paths, streams, memory=memory_bytes)

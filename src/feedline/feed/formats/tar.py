@@ -393,8 +393,3 @@ def _fields(schema: Schema) -> dict[str, str]:
             decode.check(name, stream, field)
         fields[name] = field
     return fields
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TarDeserializer:
-    """Open archives; see `open_corpus`."""
-    return TarDeserializer(paths if len(paths) > 1 else paths[0], streams, memory=memory_bytes)

@@ -390,8 +390,3 @@ def _check_sources(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> N
                 f"expected streams of separate features, got `{other}` and `{name}` of `{shown}`; make one of them in "
                 "a fl.Map"
             )
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TFRecordDeserializer:
-    """Open files; see `open_corpus`."""
-    return TFRecordDeserializer(paths, streams, memory=memory_bytes)

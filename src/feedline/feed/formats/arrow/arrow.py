@@ -615,8 +615,3 @@ def _class_names(schema: Any, fields: Mapping[str, str]) -> dict[str, list[str]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ArrowDeserializer:
-    """Open files, or folders of them; see `open_corpus`."""
-    return ArrowDeserializer(paths if len(paths) > 1 else paths[0], streams or None, memory=memory_bytes)

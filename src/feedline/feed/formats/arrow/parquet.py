@@ -584,8 +584,3 @@ def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_byte
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return _Lengths(samples, np.frombuffer(mapped, np.int32))
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ParquetDeserializer:
-    """Open files, or a folder of them; see `open_corpus`."""
-    return ParquetDeserializer(paths if len(paths) > 1 else paths[0], streams or None, memory=memory_bytes)

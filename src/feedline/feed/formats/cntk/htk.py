@@ -559,8 +559,3 @@ def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
 def listed_in_script(path: str) -> list[str]:
     """Return the paths of the feature files in a script."""
     return _Script(Path(path), None).paths
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> HTKFeatureDeserializer:
-    """Open a script of features; see `open_corpus`."""
-    return HTKFeatureDeserializer(paths[0], streams or None, memory=memory_bytes)

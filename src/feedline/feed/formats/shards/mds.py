@@ -192,8 +192,3 @@ def _dynamic(dtype: np.dtype[Any] | None) -> Array:
         return Stream(shape, kind)
 
     return Array(None, heads, parse)
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> MDSDeserializer:
-    """Open folders; see `open_corpus`."""
-    return MDSDeserializer(paths, streams, memory=memory_bytes)

@@ -103,11 +103,6 @@ class HDF5Deserializer(StoredArrays):
             digest.file(file, status_of(file).st_size)
 
 
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> HDF5Deserializer:
-    """Open HDF5 files; see `open_corpus`."""
-    return HDF5Deserializer(paths if len(paths) > 1 else paths[0], streams, memory=memory_bytes)
-
-
 class _OpenFiles:
     """The files of a corpus: few are open at a time, and one thread uses them, as the library locks globally."""
 
