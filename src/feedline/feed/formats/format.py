@@ -69,8 +69,9 @@ class Format(NamedTuple):
                 hint="open one, or convert each and train on one store after the other",
             )
         opener: Callable[..., Deserializer] = _named(self.opener)
+        is_class = isinstance(opener, type)
         try:
-            if isinstance(opener, type):
+            if is_class:
                 return opener(paths if len(paths) > 1 else paths[0], streams or None, memory=memory)
             return opener(paths, streams, memory)
         except SchemaError as error:
