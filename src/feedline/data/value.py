@@ -797,6 +797,16 @@ def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.i
     return longest
 
 
+def bytes_before(value: Value, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of all rows before each of some sequences, given by their indices up to ``num_sequences``."""
+    rows = sequences if value.one_sample_each else value.offsets[sequences]
+    if isinstance(value, BytesValue):
+        return value.bounds[rows]
+    if isinstance(value, SparseValue):
+        return value.indptr[rows] * (4 + value.dtype.itemsize)
+    return rows * (value.dtype.itemsize * math.prod(value.shape))
+
+
 def _packed(samples: Sequence[Any], offsets: NDArray[np.int64] | None) -> BytesValue:
     """Return a value over a copy of Python's byte strings or texts.
 

@@ -75,6 +75,11 @@ class LazyRows:
         return self._count
 
     @property
+    def one_sample_each(self) -> bool:
+        """Whether every row has exactly one sample."""
+        return self.offsets is None
+
+    @property
     def row_bytes(self) -> int:
         """Number of bytes of a row in memory."""
         return self.stream.size * self.stream.dtype.itemsize

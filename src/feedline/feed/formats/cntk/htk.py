@@ -152,13 +152,14 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             context = whole_number("context", context[0], 0), whole_number("context", context[1], 0)
         chunk_frames, self._memory = whole_number("chunk_frames", chunk_frames, 1), whole_number("memory", memory, 1)
         self.name, self._broadcast = os.fspath(scp), bool(broadcast)
-        self._headers = LruCache(self._read_header, lambda _: 1, _HEADERS)
-        self._script = _Script(Path(scp), prefix)
-        self._fill_in_ranges()
-        self.duplicates = self._script.drop_duplicates()
-        if not len(self._script):
+        self._script = script = _Script(Path(scp), prefix)
+        self._headers = LruCache(read_header, lambda _: 1, _HEADERS)
+        for i in np.flatnonzero(script.count < 0).tolist():  # files that are named without a range
+            script.start[i], script.count[i] = 0, self._headers.get(script.paths[script.file[i]]).frames
+        self.duplicates = script.drop_duplicates()
+        if not len(script):
             raise DataError("expected at least one utterance in the script, got none", path=self.name)
-        self._like = self._headers.get(int(self._script.file[0]))
+        self._like = self._headers.get(script.paths[script.file[0]])
         stream_name, stream = next(iter(declared.items()), ("features", None))
         self._context = _context(stream_name, stream, context, self._like.dim, self.name)
         width = sum(self._context) + 1
@@ -213,12 +214,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         sequences = np.diff(self._starts).tolist()
         size = self._like.frame_bytes
         return [ChunkInfo(n, samples, samples * size) for n, samples in zip(sequences, found, strict=True)]
-
-    def _fill_in_ranges(self) -> None:
-        """Look up the lengths of files that the script names without a range."""
-        script = self._script
-        for i in np.flatnonzero(script.count < 0).tolist():
-            script.start[i], script.count[i] = 0, self._headers.get(int(script.file[i])).frames
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -333,7 +328,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         Raises:
             DataError: it cannot be read, or its frames are of another kind.
         """
-        header, like = self._headers.get(number), self._like
+        header, like = self._headers.get(self._script.paths[number]), self._like
         if (header.dim, header.kind, header.period) != (like.dim, like.kind, like.period):
             raise DataError(
                 f"expected {like.dim} values a frame of kind {like.kind:o} every {like.period} units of 100 ns, as in "
@@ -341,9 +336,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
                 hint=_SKIP,
             )
         return header
-
-    def _read_header(self, number: int) -> _FrameHeader:
-        return read_header(self._script.paths[number])
 
     # ---- other ------------------------------------------------------------------------------------
 

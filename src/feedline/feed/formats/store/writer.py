@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Value
-from feedline.data.value import BytesValue, SparseValue
+from feedline.data.value import BytesValue, SparseValue, bytes_before
 from feedline.errors import DataError
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
@@ -407,15 +407,9 @@ def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
     """Return bytes of the rows of each sequence, at least 1; without offsets, which depend on neighbours."""
     total = np.ones(chunk.num_sequences, np.int64)
     for value in chunk.values.values():
-        if isinstance(value, SparseValue):
-            bounds = value.indptr if value.one_sample_each else value.indptr[value.offsets]
-            total += np.diff(bounds) * (4 + value.dtype.itemsize)
-        elif isinstance(value, BytesValue):
-            # With their bounds: empty strings would fill memory otherwise.
-            total += np.diff(value.bounds[value.offsets]) + 8 * value.lengths
-        else:
-            width = value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64))
-            total += width if value.one_sample_each else value.lengths * width
+        total += np.diff(bytes_before(value, np.arange(chunk.num_sequences + 1)))
+        if isinstance(value, BytesValue):
+            total += 8 * value.lengths  # their bounds: empty strings would fill memory otherwise
     return total
 
 
