@@ -40,12 +40,12 @@ from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.arrow.layout import (
     BatchLayout,
     MappedBatch,
+    MappedItems,
     Place,
     is_even,
     layout_of,
     leaf_of,
     looked_at,
-    value_of,
 )
 from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
 from feedline.feed.formats.hive import tell_left_out
@@ -361,9 +361,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             layout = self._layout(file)
             unreadable = arrow_columns.UnreadableRows(self._columns, stop - start, file.path, first)
             for name, column in self._columns.items():
-                values[name], bad = value_of(
-                    batch, layout.places[column.field], column, start, stop, memory_bytes=self._memory
-                )
+                items = MappedItems(batch, layout.places[column.field], start, stop)
+                values[name], bad = arrow_columns.value_of(items, column, self._memory)
                 unreadable.mark(name, bad)
         except (ValueError, TooLargeError) as error:
             return self._damaged(chunk, start, stop, error)
@@ -379,7 +378,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         try:
             found = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
             for name, column in self._columns.items():
-                values[name], bad = arrow_columns.decode_piece(found.column(column.field), column, self._memory)
+                items = arrow_columns.ArrowItems(found.column(column.field), self._memory)
+                values[name], bad = arrow_columns.value_of(items, column, self._memory)
                 unreadable.mark(name, bad)
         except TooLargeError as error:
             raise DataError(
