@@ -158,7 +158,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         count = int(part.chunks["sequences"][i])
         start, stop, _ = slice(start, stop).indices(count)
         first = int(self._starts[chunk])
-        decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
+        decode = functools.partial(columns.decode, start=start, stop=max(start, stop))
         values = self._decoded((part, i, mapped), (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
