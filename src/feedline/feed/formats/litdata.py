@@ -97,7 +97,10 @@ class LitDataDeserializer(Forwarding, Reopened):
             _check_tokens(corpus, declared)
         elif layouts == ["rows"]:
             corpus = ArrowDeserializer(names, declared or None, memory=memory)
-            _check_rows(corpus, found, names[0])
+            expected = sum(shard.samples for one in found for shard in one.shards)
+            got = sum(info.sequences for info in corpus.chunks())
+            if got != expected:
+                raise DataError(f"expected {expected} rows, as the index says, got {got}", path=names[0])
         else:
             corpus = LitDataItems(found, declared, chunk_size=chunk_size, memory_bytes=memory)
         super().__init__(corpus)
@@ -112,13 +115,6 @@ def _check_tokens(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:
                 f"expected stream `{name}` as the tokens of {corpus.name} are, {corpus.schema[name].dtype.name}, got "
                 f"{stream}"
             )
-
-
-def _check_rows(corpus: Deserializer, found: Sequence[LitDataIndex], path: str) -> None:
-    expected = sum(shard.samples for one in found for shard in one.shards)
-    got = sum(info.sequences for info in corpus.chunks())
-    if got != expected:
-        raise DataError(f"expected {expected} rows, as the index says, got {got}", path=path)
 
 
 class LitDataItems(OffsetShards):

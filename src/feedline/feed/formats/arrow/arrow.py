@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.concurrency.jobs import call_each
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.chunk import LazyErrors, makers, values_of
+from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
@@ -52,7 +52,7 @@ from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.shards_guess import folder_of, is_litdata
-from feedline.feed.formats.unreadable import lost_chunk, no_values
+from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -116,8 +116,6 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         memory: int = CHUNK_MEMORY,
     ) -> None:
         whole_number("memory", memory, 1)
-        if isinstance(streams, str):
-            raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "Arrow files"
         parts = [_dataset(one, split) for one in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         if not parts:
@@ -127,14 +125,12 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         if indices is None and views and len(parts) > 1:
             raise DataError("expected a single dataset where one is a view, got several", path=str(views[0]))
         chosen_rows = Path(indices) if indices is not None else views[0] if views else None
-        first = self._files[0].source
-        self._columns = arrow_columns.choose(first, streams, defines_size)
+        self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
+        schema = self._files[0].schema
         if streams is None:
-            tell_left_out(self.paths(), path, self.name, first.schema.names)
+            tell_left_out(self.paths(), path, self.name, schema.names)
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
-        for file in self._files[1:]:
-            arrow_columns.must_agree(file.source, first, self._columns)
-        self.classes = _class_names(first.schema, {name: c.field for name, c in self._columns.items()})
+        self.classes = _class_names(schema, {name: c.field for name, c in self._columns.items()})
         self._memory = memory
         # Files of one dataset may order their columns differently.
         layouts = [layout_of(file.schema) for file in self._files]
@@ -248,10 +244,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, i = self._locate(chunk)
-            count, first = int(file.rows[i]), int(self._starts[chunk])
-            return lost_chunk(
-                self.schema, self._ragged(all_streams=True), first=first, count=count, path=file.path, why=piece
-            )
+            ragged, first = self._ragged(all_streams=True), int(self._starts[chunk])
+            return lost_chunk(self.schema, ragged, int(file.rows[i]), lambda i: unread(piece, file.path, first + i))
         return self._decoded(chunk, piece)
 
     def select(self, ordinals: Ints) -> Chunk:
@@ -267,7 +261,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             file, i = self._locate(chunk)
             with self._lock:
                 mapped = file.map()
-            mapped.will_need(int(file.starts[i]), int(file.heads[i]))
+            mapped.advise("willneed", int(file.starts[i]), int(file.heads[i]))
             found[file.path] = mapped
         return list(found.values())
 
@@ -409,12 +403,12 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             # Damage may claim any number of rows, so there need not be as many.
             raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
-        first = int(self._starts[chunk]) + start
-        errors = LazyErrors(
-            np.arange(stop - start),
-            lambda i: DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint),
-        )
-        return Chunk(self.schema, no_values(self.schema, self._ragged(all_streams=True), stop - start), errors)
+        ragged, first = self._ragged(all_streams=True), int(self._starts[chunk]) + start
+
+        def why(i: int) -> DataError:
+            return DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint)
+
+        return lost_chunk(self.schema, ragged, stop - start, why)
 
     # ---- chosen rows --------------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ list of struct<index, value>       sparse, if declared (or written from a store)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -114,12 +114,22 @@ class Source(NamedTuple):
     Attributes:
         path: path of the file.
         schema: its Arrow schema.
-        telling: ``telling(what)`` is a context in which errors of pyarrow become a DataError about ``what``.
+        damaged: ``damaged(what)`` returns the error for ``what`` of the file, such as "footer cannot be read".
     """
 
     path: str
     schema: Any
-    telling: Callable[[str], AbstractContextManager[None]]
+    damaged: Callable[[str], DataError]
+
+    @contextlib.contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError) as error:
+            raise self.damaged(f"{what} cannot be read: {error}") from error
 
 
 Wanted = Sequence[str] | Mapping[str, Stream] | None
@@ -129,16 +139,22 @@ Wanted = Sequence[str] | Mapping[str, Stream] | None
 # ---- which streams --------------------------------------------------------------------------------------
 
 
-def choose(source: Source, streams: Wanted, defines_size: str | None) -> dict[str, Column]:
-    """Return the columns to read by stream name; without ``streams``, all that can be streams.
+def choose(sources: Sequence[Source], streams: Wanted, defines_size: str | None) -> dict[str, Column]:
+    """Return the columns to read of files by stream name; without ``streams``, all that can be streams.
 
     Warns of those that cannot.
 
     Raises:
-        SchemaError: a column is missing, cannot be a stream, or is not as declared; or none can be one.
+        SchemaError: a column is missing, cannot be a stream, or is not as declared; or none can be one; or files differ
+            in it.
         DataError: a column has a damaged declaration.
+        TypeError: streams are a string.
     """
-    chosen = _all(source) if streams is None else _declared(source, streams)
+    if isinstance(streams, str):
+        raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+    chosen = _all(sources[0]) if streams is None else _declared(sources[0], streams)
+    for source in sources[1:]:
+        _must_agree(source, sources[0], chosen)
     if defines_size is None:
         return chosen
     if defines_size not in chosen:
@@ -378,12 +394,8 @@ def _shown(kind: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def must_agree(source: Source, first: Source, chosen: Mapping[str, Column]) -> None:
-    """Compare the columns of two files.
-
-    Raises:
-        SchemaError: they differ.
-    """
+def _must_agree(source: Source, first: Source, chosen: Mapping[str, Column]) -> None:
+    """Compare the columns of two files."""
     for name, column in chosen.items():
         kind = source.schema.field(column.field).type if column.field in source.schema.names else None
         if kind != first.schema.field(column.field).type:
@@ -514,8 +526,10 @@ def value_of(items: Items, how: Column, memory_bytes: int) -> tuple[Value, Flags
         TooLargeError: they take more than ``memory_bytes``.
         DataError: a mapped file was truncated, or its disk fails.
     """
-    bad, offsets = items.nulls(), None
+    bad: Flags | None = None
+    offsets: Ints | None = None
     if how.ragged:
+        bad = items.nulls()
         offsets, items = items.lists()
     value: Value
     if how.stream.is_bytes:

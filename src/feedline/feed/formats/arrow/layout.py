@@ -152,7 +152,7 @@ class MappedBatch:
             return 0, np.zeros(1, np.int64)
         dtype = _INT64 if _is_large(place.kind) else _INT32
         ends = self.view(place.buffer + 1, dtype, start, stop + 1)
-        self._file.will_need(ends.ctypes.data - self._file.address, ends.nbytes)
+        self._file.advise("willneed", ends.ctypes.data - self._file.address, ends.nbytes)
         found = _native.copied(ends).astype(np.int64, copy=False)
         first = int(found[0])
         found -= first

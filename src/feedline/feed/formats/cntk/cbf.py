@@ -30,7 +30,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.indexed.corpus import by_file
 from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -215,15 +215,9 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, _ = self._located(chunk)
-            ragged = () if self._single else tuple(self.schema)
-            return lost_chunk(
-                self.schema,
-                ragged,
-                first=self._ordinal(chunk),
-                count=self._infos[chunk].sequences,
-                path=str(file.path),
-                why=piece,
-            )
+            ragged, first = () if self._single else self.schema, self._ordinal(chunk)
+            count = self._infos[chunk].sequences
+            return lost_chunk(self.schema, ragged, count, lambda i: unread(piece, str(file.path), first + i))
         return self._decoded(chunk, np.frombuffer(piece, np.uint8), mapped=False)
 
     def _located(self, chunk: int) -> tuple[_CbfFile, int]:

@@ -319,13 +319,12 @@ def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -
         if not 1 <= stream.size < 2**31:
             raise SchemaError(f"expected 1 to {2**31 - 1} values in a sample of stream `{name}`, got {stream.size}")
         fields[field] = name
-    size_stream = schema.size_stream
     return _native.CtfParser(
         [field.encode() for field in fields],
         [stream.size for stream in schema.values()],
         [stream.sparse for stream in schema.values()],
         [stream.dtype == np.float64 for stream in schema.values()],
-        size_stream=-1 if size_stream is None else list(schema).index(size_stream),
+        size_stream=schema.size_at,
         lenient=lenient,
         fill=fill,
         memory_bytes=memory_bytes,

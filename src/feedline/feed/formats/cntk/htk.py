@@ -30,6 +30,7 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
+from feedline.feed.formats.indexed.corpus import check_memory
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -239,12 +240,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             raise IndexError(f"expected 0 <= ordinal < {len(script)}, got {ordinals.min()} to {ordinals.max()}")
         lengths = script.count[ordinals]
         needed = int(lengths.sum()) * self._row * 4
-        if needed > self._memory:
-            raise DataError(
-                f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
-                path=self.name,
-                hint="raise memory=, or lower chunk_frames=",
-            )
+        check_memory(needed, self._memory, self.name, "chunk_frames")
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         selection = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), self._row), np.float32), {})
         for first, stop in _runs(script.file[ordinals]):

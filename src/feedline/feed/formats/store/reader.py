@@ -30,7 +30,7 @@ from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
-from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.pieces import in_sequences
 from feedline.feed.protocol import (
     ChunkInfo,
@@ -345,10 +345,8 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def _lost(self, chunk: int, why: Unread) -> Chunk:
         part, i = self._locate(chunk)
-        count, path = int(part.chunks["sequences"][i]), str(self._folder / part.file)
-        return lost_chunk(
-            self.schema, set(self._manifest.lengths), first=int(self._starts[chunk]), count=count, path=path, why=why
-        )
+        first, count, path = int(self._starts[chunk]), int(part.chunks["sequences"][i]), str(self._folder / part.file)
+        return lost_chunk(self.schema, self._manifest.lengths, count, lambda i: unread(why, path, first + i))
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with the manifest."""
