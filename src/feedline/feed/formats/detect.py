@@ -416,7 +416,7 @@ def _foreign(place: Path, head: bytes) -> DataError | None:
 
 def _unknown(place: Path, head: bytes) -> DataError:
     """Return the error of a file of which neither first bytes nor suffix are those of a format."""
-    if _is_safetensors(head):
+    if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER:  # the length of JSON, and that
         return _not_read(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
     if head.lstrip().startswith(b"["):
         return _not_read(place, "a JSON list", _LINES)
@@ -431,11 +431,6 @@ def _unknown(place: Path, head: bytes) -> DataError:
         path=str(place),
         hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
     )
-
-
-def _is_safetensors(head: bytes) -> bool:
-    """Whether a file begins with the length of a header in JSON, and with that."""
-    return head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER
 
 
 def _not_read(place: Path, what: str, hint: str) -> DataError:

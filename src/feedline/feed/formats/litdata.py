@@ -94,7 +94,12 @@ class LitDataDeserializer(Forwarding, Reopened):
                     f"tokens=fl.Stream(1024, '{dtype_of(found[0].formats[0])}'), or use fl.TokensDeserializer"
                 )
             corpus = tokens.open_files(names, declared, memory)
-            _check_tokens(corpus, declared)
+            for name, stream in declared.items():
+                if stream.dtype != corpus.schema[name].dtype:
+                    known = corpus.schema[name].dtype.name
+                    raise SchemaError(
+                        f"expected stream `{name}` as the tokens of {corpus.name} are, {known}, got {stream}"
+                    )
         elif layouts == ["rows"]:
             corpus = ArrowDeserializer(names, declared or None, memory=memory)
             expected = sum(shard.samples for one in found for shard in one.shards)
@@ -106,15 +111,6 @@ class LitDataDeserializer(Forwarding, Reopened):
         super().__init__(corpus)
         self.name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         self._opened_with(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
-
-
-def _check_tokens(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:
-    for name, stream in streams.items():
-        if stream.dtype != corpus.schema[name].dtype:
-            raise SchemaError(
-                f"expected stream `{name}` as the tokens of {corpus.name} are, {corpus.schema[name].dtype.name}, got "
-                f"{stream}"
-            )
 
 
 class LitDataItems(OffsetShards):

@@ -171,7 +171,9 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         self._opened_with(scp, dict(self.schema.streams), memory=memory, **options)
         self._row = width * self._like.dim
         self._starts = _cut(self._script.count, chunk_frames)
-        self._infos = self._sizes()
+        frames = np.concatenate([[0], np.cumsum(script.count)])[self._starts]
+        counts = zip(np.diff(self._starts).tolist(), np.diff(frames).tolist(), strict=True)
+        self._infos = [ChunkInfo(n, samples, samples * self._like.frame_bytes) for n, samples in counts]
 
     # ---- description ------------------------------------------------------------------------------
 
@@ -208,13 +210,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
     def utterance(self, ordinal: int) -> str:
         """Return the name of an utterance, as the script has it."""
         return self._script.name(ordinal)
-
-    def _sizes(self) -> list[ChunkInfo]:
-        frames = np.concatenate([[0], np.cumsum(self._script.count)])
-        found = np.diff(frames[self._starts]).tolist()
-        sequences = np.diff(self._starts).tolist()
-        size = self._like.frame_bytes
-        return [ChunkInfo(n, samples, samples * size) for n, samples in zip(sequences, found, strict=True)]
 
     # ---- reading ----------------------------------------------------------------------------------
 
