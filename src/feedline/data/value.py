@@ -141,14 +141,7 @@ class Value(abc.ABC):
             if len(widths) > 1:
                 raise ValueError(f"expected the same number of columns in all sequences, got {sorted(widths)}")
             ends = np.cumsum([0] + [m.shape[0] for m in rows], dtype=np.int64)
-            lengths = np.concatenate([np.diff(m.indptr) for m in rows])
-            return Value.from_csr(
-                np.concatenate([[0], np.cumsum(lengths)]),
-                np.concatenate([m.indices for m in rows]),
-                np.concatenate([m.data for m in rows]).astype(dtype or np.float32, copy=False),
-                widths.pop(),
-                ends,
-            )
+            return Value.from_scipy(_scipy_sparse().vstack(rows, "csr", dtype or np.float32), ends)
         arrays = [np.asarray(unmasked(s), dtype) for s in sequences]
         for i, array in enumerate(arrays):
             if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:

@@ -205,7 +205,15 @@ def convert(
         write = _in_order if shuffle is None else shuffled
         report = held.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
         manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
-    return _summary(destination, manifest, skipped)
+    size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
+    return ConversionSummary(
+        without_credentials(os.fspath(destination)) if is_address(destination) else os.fspath(destination),
+        schema=manifest.schema,
+        sequences=manifest.sequences,
+        samples=manifest.samples,
+        bytes=size,
+        skipped=skipped,
+    )
 
 
 def _in_order(
@@ -299,18 +307,6 @@ def _target(
     if remote is not None and not (names_files(source) and is_address(source)):
         raise ValueError("expected an address as source or destination for remote=, got none")
     return LocalFolder(destination)
-
-
-def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> ConversionSummary:
-    size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
-    return ConversionSummary(
-        without_credentials(os.fspath(destination)) if is_address(destination) else os.fspath(destination),
-        schema=manifest.schema,
-        sequences=manifest.sequences,
-        samples=manifest.samples,
-        bytes=size,
-        skipped=skipped,
-    )
 
 
 class _CorpusReader:

@@ -169,8 +169,8 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         ragged = self._ragged()
         if not ragged:
             return None
-        all_ragged = len(ragged) == len(self._columns) or self.schema.size_stream is not None
-        longest = np.zeros(len(ordinals), np.int64) if all_ragged else np.ones(len(ordinals), np.int64)
+        plain = len(ragged) < len(self._columns) and self.schema.size_stream is None
+        longest = np.full(len(ordinals), int(plain), np.int64)
         for bounds in ragged:
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest

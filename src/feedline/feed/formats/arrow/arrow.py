@@ -466,8 +466,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def _lengths(self, ordinals: Ints) -> Ints:
         rows = ordinals if self._rows is None else self._rows.take(ordinals)[0]
         ragged, size = self._ragged(), self.schema.size_stream
-        plain = size is None and len(ragged) < len(self._columns)
-        longest = np.ones(len(rows), np.int64) if plain else np.zeros(len(rows), np.int64)
+        longest = np.full(len(rows), int(size is None and len(ragged) < len(self._columns)), np.int64)
         for lookup in self._lookups(ragged):
             pairs = lookup.take(rows).astype(np.int64)
             lengths = pairs[:, 1] - pairs[:, 0]

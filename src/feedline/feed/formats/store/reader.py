@@ -102,9 +102,9 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk; ``bytes`` are those of its record batch, with all streams of the store."""
         if self._table is None:
-            samples = self._samples()
-            table = {key: np.concatenate([part.chunks[key] for part in self._manifest.parts]) for key in _TABLE}
-            rows = zip(table["sequences"].tolist(), samples.tolist(), table["bytes"].tolist(), strict=True)
+            parts, samples = self._manifest.parts, self._samples()
+            sequences, stored = (np.concatenate([part.chunks[key] for part in parts]) for key in ("sequences", "bytes"))
+            rows = zip(sequences.tolist(), samples.tolist(), stored.tolist(), strict=True)
             self._table = [ChunkInfo(*row) for row in rows]
         return self._table
 
@@ -217,9 +217,14 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
-        ragged, _ = self._counted()
+        ragged, plain = self._counted()
+        if not ragged:
+            return None
         ordinals = np.ascontiguousarray(ordinals, np.int64)
-        return self._longest({name: self._side(name).take(ordinals) for name in ragged}, len(ordinals))
+        longest = np.full(len(ordinals), int(plain), np.int64)
+        for name in ragged:
+            np.maximum(longest, self._side(name).take(ordinals), out=longest)
+        return longest
 
     def digest(self) -> str:
         """Return 32 hex digits over the sizes and checksums of all chunks, whatever the choice of streams."""
@@ -374,16 +379,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         ragged = [name for name in counted if name in self._manifest.lengths]
         return ragged, len(ragged) < len(counted)
 
-    def _longest(self, lengths: Mapping[str, NDArray[np.int32]], count: int) -> NDArray[np.int64] | None:
-        """Return the lengths that count, given those by ragged stream; None if every sequence has one sample."""
-        ragged, plain = self._counted()
-        if not ragged:
-            return None
-        longest = np.ones(count, np.int64) if plain else np.zeros(count, np.int64)
-        for name in ragged:
-            np.maximum(longest, lengths[name], out=longest)
-        return longest
-
     def _samples(self) -> NDArray[np.int64]:
         parts = self._manifest.parts
         ragged, plain = self._counted()
@@ -413,8 +408,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 found = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
         return found
 
-
-_TABLE = ("sequences", "bytes")
 
 # Lengths are looked up in any order: files up to this many bytes are read at once, not page by page.
 _LENGTHS_AT_ONCE_BYTES = 64 << 20
