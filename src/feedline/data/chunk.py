@@ -140,10 +140,11 @@ class Chunk:
 
     def pieces(self, nbytes: int) -> Iterator[Chunk]:
         """Yield all sequences in order, as copies of about ``nbytes`` each, made as by `take`."""
+        if self.num_sequences == 0:
+            return
         step = max(1, self.num_sequences * nbytes // max(1, self.nbytes))
-        gatherer = self._gatherer() if self.num_sequences else None
+        gatherer = self._gatherer()
         for start in range(0, self.num_sequences, step):
-            assert gatherer is not None
             yield self._taken(gatherer, np.arange(start, min(start + step, self.num_sequences)))
 
     def _gatherer(self) -> _native.Gatherer:

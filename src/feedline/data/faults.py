@@ -131,13 +131,8 @@ class BadEntriesError(DataError):
     def __init__(self, arrays: list[tuple[Any, ...]], entries: Iterable[tuple[Any, ...]]) -> None:
         self.arrays = arrays
         self.entries = sorted(BadEntry(*entry) for entry in entries)
-        at = locate(self.entries[0].address)
-        super().__init__(
-            str(self.entries[0]),
-            path=None if at is None else at.path,
-            byte=None if at is None else at.byte,
-            hint="the data is damaged; write it again",
-        )
+        path, byte = locate(self.entries[0].address) or (None, None)
+        super().__init__(str(self.entries[0]), path=path, byte=byte, hint="the data is damaged; write it again")
 
     def errors(self, names: Sequence[str], ordinals: Sequence[int] | None, path: str | None) -> dict[int, DataError]:
         """Return why sequences cannot be used, by their place among those copied.
@@ -151,11 +146,11 @@ class BadEntriesError(DataError):
         for entry in self.entries:
             if entry.place in found:
                 continue
-            at = maps.locate(entry.address)
+            place, byte = maps.locate(entry.address) or (path, None)
             found[entry.place] = DataError(
                 str(entry),
-                path=path if at is None else at.path,
-                byte=None if at is None else at.byte,
+                path=place,
+                byte=byte,
                 sequence=None if ordinals is None else ordinals[entry.place],
                 stream=names[entry.stream],
                 hint='the data is damaged: write it again, or pass on_error="skip" to the source to skip such '

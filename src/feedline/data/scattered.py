@@ -81,6 +81,18 @@ class ScatteredBytes(BytesValue):
         return f"{self.kind}, {self._counts()}, {int(self.sizes.sum())} bytes"
 
 
+def even_views(
+    begins: NDArray[np.int64], memory: NDArray[np.uint8], dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> NDArray[Any] | None:
+    """Return rows that begin equally far from one another as views of memory, (n, *shape); None: they do not."""
+    steps = np.diff(begins)
+    step = int(steps[0]) if len(steps) else 0
+    if (steps != step).any():
+        return None
+    inner = np.empty((1, *shape), dtype).strides[1:]
+    return np.ndarray((len(begins), *shape), dtype, memory, int(begins[0]) if len(begins) else 0, (step, *inner))
+
+
 def without_gaps(values: dict[str, Value], memory: NDArray[np.uint8]) -> None:
     """Copy those ``values`` that are views of a private ``memory``, if they show less than two thirds of it.
 

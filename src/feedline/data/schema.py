@@ -164,6 +164,11 @@ class Schema(Mapping[str, Stream]):
         return next((name for name, stream in self.streams.items() if stream.defines_size), None)
 
     @property
+    def size_at(self) -> int:
+        """Place of that stream; -1: there is none."""
+        return -1 if self.size_stream is None else list(self.streams).index(self.size_stream)
+
+    @property
     def digest(self) -> str:
         """32 hex digits that identify names, order, shapes, dtypes and kinds of the streams.
 

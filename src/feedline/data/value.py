@@ -112,8 +112,7 @@ class Value(abc.ABC):
         val = np.ascontiguousarray(values)
         if not 0 <= classes <= 2**31:
             raise ValueError(f"expected 0 to {2**31} classes, got {classes}")
-        if ptr.ndim != 1 or len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(idx) or (np.diff(ptr) < 0).any():
-            raise ValueError(f"expected indptr from 0 to {len(idx)}, ascending, got {_ends(ptr)}")
+        _check_ascending(ptr, "indptr", len(idx))
         if val.shape != idx.shape:
             raise ValueError(f"expected one value for each index, got shapes {val.shape} and {idx.shape}")
         if len(idx) and (idx.min() < 0 or idx.max() >= classes):
@@ -142,14 +141,7 @@ class Value(abc.ABC):
             if len(widths) > 1:
                 raise ValueError(f"expected the same number of columns in all sequences, got {sorted(widths)}")
             ends = np.cumsum([0] + [m.shape[0] for m in rows], dtype=np.int64)
-            lengths = np.concatenate([np.diff(m.indptr) for m in rows])
-            return Value.from_csr(
-                np.concatenate([[0], np.cumsum(lengths)]),
-                np.concatenate([m.indices for m in rows]),
-                np.concatenate([m.data for m in rows]).astype(dtype or np.float32, copy=False),
-                widths.pop(),
-                ends,
-            )
+            return Value.from_scipy(_scipy_sparse().vstack(rows, "csr", dtype or np.float32), ends)
         arrays = [np.asarray(unmasked(s), dtype) for s in sequences]
         for i, array in enumerate(arrays):
             if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:
@@ -193,8 +185,7 @@ class Value(abc.ABC):
         if flat.ndim != 1 or flat.dtype != np.uint8:
             raise ValueError(f"expected one-dimensional uint8 data, got {flat.dtype} of shape {flat.shape}")
         ends = _integers(bounds, "bounds")
-        if ends.ndim != 1 or len(ends) == 0 or ends[0] != 0 or ends[-1] != len(flat) or (np.diff(ends) < 0).any():
-            raise ValueError(f"expected bounds from 0 to {len(flat)}, ascending, got {_ends(ends)}")
+        _check_ascending(ends, "bounds", len(flat))
         if np.dtype(dtype) not in (BYTES, TEXT):
             raise ValueError(f"expected 'bytes' or 'str' as dtype of byte strings, got {dtype!r}")
         text = np.dtype(dtype) == TEXT
@@ -234,15 +225,18 @@ class Value(abc.ABC):
         )
 
     @staticmethod
-    def empty(stream: Stream, ragged: bool = False) -> Value:
-        """Return a value without sequences as ``stream`` declares; with offsets if ``ragged``."""
-        offsets = np.zeros(1, np.int64) if ragged else None
+    def empty(stream: Stream, ragged: bool = False, count: int = 0) -> Value:
+        """Return a value of ``count`` sequences without content as ``stream`` declares: without samples if ``ragged``,
+        which have offsets; else of zeros or of empty strings, which take no memory."""
+        rows, offsets = (0, np.zeros(count + 1, np.int64)) if ragged else (count, None)
+        bounds = np.zeros(rows + 1, np.int64)
         if stream.sparse:
-            none = np.empty(0, stream.dtype)
-            return SparseValue(np.zeros(1, np.int64), np.empty(0, np.int32), none, stream.shape[0], offsets)
+            return SparseValue(bounds, np.empty(0, np.int32), np.empty(0, stream.dtype), stream.size, offsets)
         if stream.is_bytes:
-            return BytesValue(np.zeros(1, np.int64), np.empty(0, np.uint8), offsets, text=stream.is_text)
-        return DenseValue(np.empty((0, *stream.shape), stream.dtype), offsets)
+            return BytesValue(bounds, np.empty(0, np.uint8), offsets, text=stream.is_text)
+        shape = (rows, *stream.shape)
+        zeros = np.broadcast_to(np.zeros((), stream.dtype), shape) if count else np.empty(shape, stream.dtype)
+        return DenseValue(zeros, offsets)
 
     # ---- sequences --------------------------------------------------------------------------------
 
@@ -391,9 +385,10 @@ class Value(abc.ABC):
     # ---- description ---------------------------------------------------------------------------------
 
     @property
-    @abc.abstractmethod
     def nbytes(self) -> int:
         """Bytes of all arrays."""
+        own = sum(array.nbytes for array in self._content())
+        return own + (0 if self._offsets is None else self._offsets.nbytes)
 
     @abc.abstractmethod
     def describe(self) -> str:
@@ -422,8 +417,12 @@ class Value(abc.ABC):
         return f"{n} sequence{'s' if n != 1 else ''} of {span} ({self.num_samples} samples)"
 
     @abc.abstractmethod
+    def _content(self) -> tuple[NDArray[Any], ...]:
+        """Return the arrays that hold the samples."""
+
     def _arrays(self) -> tuple[Any, ...]:
         """Return the arrays of the value in the gather kernel's layout."""
+        return (*self._content(), self._offsets)
 
     def _gathered(self, kind: int | str | None, which: ArrayLike) -> Any:
         gatherer = _native.Gatherer([kind])
@@ -432,6 +431,19 @@ class Value(abc.ABC):
 
     def __repr__(self) -> str:
         return f"Value({self.describe()})"
+
+    def __eq__(self, other: object) -> bool:
+        """Compare kind, dtype, sequences and content: numbers (NaN equals NaN), entries in order, bytes."""
+        if not isinstance(other, Value):
+            return NotImplemented
+        return (
+            (self.is_sparse, self.shape, self.dtype) == (other.is_sparse, other.shape, other.dtype)
+            and np.array_equal(self.offsets, other.offsets)
+            and all(
+                np.array_equal(mine, others, equal_nan=mine.dtype.kind in "fc")
+                for mine, others in zip(self._content(), other._content(), strict=True)
+            )
+        )
 
     __hash__ = None  # type: ignore[assignment]  # arrays inside
 
@@ -464,11 +476,6 @@ class DenseValue(Value):
         """Number of rows."""
         return len(self.rows)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return self.rows.nbytes + (0 if self._offsets is None else self._offsets.nbytes)
-
     def sequences(self) -> list[NDArray[Any]]:
         """Return views ``(length, *shape)``, one per sequence."""
         if self._offsets is None:
@@ -490,6 +497,9 @@ class DenseValue(Value):
     def joined_with(self, others: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
         """Return a value of these sequences and those of others; ``offsets`` of all of them, None: one sample each."""
         return DenseValue(np.concatenate([self.rows, *(other.rows for other in others)]), offsets)
+
+    def _content(self) -> tuple[NDArray[Any], ...]:
+        return (self.rows,)
 
     def _arrays(self) -> tuple[Any, ...]:
         rows = self.rows if self._offsets is None else np.ascontiguousarray(self.rows)
@@ -516,23 +526,6 @@ class DenseValue(Value):
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the rows as a SciPy CSR matrix; zeros are dropped."""
         return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, math.prod(self.shape)))
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.padded().__dlpack__(**options)
-
-    def __eq__(self, other: object) -> bool:
-        """Compare dtype, sequences and numbers (NaN equals NaN)."""
-        if not isinstance(other, Value):
-            return NotImplemented
-        return (
-            isinstance(other, DenseValue)
-            and self.dtype == other.dtype
-            and self.rows.shape == other.rows.shape
-            and np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.rows, other.rows, equal_nan=self.dtype.kind in "fc")
-        )
-
-    __hash__ = None
 
     def describe(self) -> str:
         """Describe the value in one line: dtype, counts, shape, kind."""
@@ -579,12 +572,6 @@ class SparseValue(Value):
         return len(self.indptr) - 1
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        own = self.indptr.nbytes + self.indices.nbytes + self.values.nbytes
-        return own + (0 if self._offsets is None else self._offsets.nbytes)
-
-    @property
     def rows(self) -> NDArray[Any]:  # type: ignore[override]
         """Dense rows; raises a TypeError that says what to use instead, as a sparse value has none."""
         raise TypeError("a sparse value has no dense rows: use .indptr/.indices/.values, .to_scipy() or .dense().rows")
@@ -612,11 +599,12 @@ class SparseValue(Value):
         indptr, indices, values, offsets = self._gathered(self.classes, which)
         return SparseValue(indptr, indices, values, self.classes, offsets)
 
-    def _arrays(self) -> tuple[Any, ...]:
-        return (self.indptr, self.indices, self.values, self._offsets)
+    def _content(self) -> tuple[NDArray[Any], ...]:
+        return self.indptr, self.indices, self.values
 
-    def checked_indices(self) -> NDArray[np.int32]:
-        """Return `indices` after checking that each is a class. Exporters use this, never `indices`.
+    def checked_indices(self, stream: str | None = None) -> NDArray[np.int32]:
+        """Return `indices` after checking that each is a class; errors name ``stream``. Exporters use this, never
+        `indices`.
 
         Indices of minibatches, and of values made from arrays, have been checked before. Those of a view of a file may
         be anything, and SciPy and torch would read and write foreign memory with them. One pass: 0.3 us, and a tenth of
@@ -629,13 +617,14 @@ class SparseValue(Value):
         at = _native.first_bad_index(indices, self.classes)
         if at < 0:
             return self.indices
-        place = locate(indices.ctypes.data + at * indices.itemsize)
+        path, byte = locate(indices.ctypes.data + at * indices.itemsize) or (None, None)
         row = int(np.searchsorted(self.indptr, at, side="right")) - 1
         raise DataError(
             f"expected indices in [0, {self.classes}), got {indices[at]} in the sequence at index "
             f"{int(np.searchsorted(self.offsets, row, side='right')) - 1}",
-            path=None if place is None else place.path,
-            byte=None if place is None else place.byte,
+            path=path,
+            byte=byte,
+            stream=stream,
             hint="the data is damaged; write it again",
         )
 
@@ -662,22 +651,6 @@ class SparseValue(Value):
         return _scipy_sparse().csr_matrix(
             (self.values, self.checked_indices(), self.indptr), shape=(self.num_samples, self.classes)
         )
-
-    def __eq__(self, other: object) -> bool:
-        """Compare dtype, sequences, and entries in order (NaN equals NaN)."""
-        if not isinstance(other, Value):
-            return NotImplemented
-        return (
-            isinstance(other, SparseValue)
-            and self.dtype == other.dtype
-            and self.classes == other.classes
-            and np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.indptr, other.indptr)
-            and np.array_equal(self.indices, other.indices)
-            and np.array_equal(self.values, other.values, equal_nan=self.dtype.kind in "fc")
-        )
-
-    __hash__ = None
 
     def describe(self) -> str:
         """Describe the value in one line: dtype, counts, shape, kind."""
@@ -722,11 +695,6 @@ class BytesValue(Value):
         return len(self.bounds) - 1
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return self.bounds.nbytes + self.data.nbytes + (0 if self._offsets is None else self._offsets.nbytes)
-
-    @property
     def sizes(self) -> NDArray[np.int64]:
         """int64 (num_samples,): bytes of each sample."""
         return np.diff(self.bounds)
@@ -736,8 +704,8 @@ class BytesValue(Value):
         """Rows of equal length; raises a TypeError that says what to use instead, as byte strings have none."""
         raise TypeError("byte strings have no rows: use .tolist(), .data and .bounds, or .padded()")
 
-    def _arrays(self) -> tuple[Any, ...]:
-        return (self.bounds, self.data, self._offsets)
+    def _content(self) -> tuple[NDArray[Any], ...]:
+        return self.bounds, self.data
 
     def samples(self) -> list[bytes] | list[str]:
         """Return all samples, of all sequences, as Python objects.
@@ -797,20 +765,6 @@ class BytesValue(Value):
         """Raise a TypeError: byte strings are not a matrix."""
         raise TypeError(f"expected numbers for a SciPy matrix, got {self.kind}; use .tolist() or .data and .bounds")
 
-    def __eq__(self, other: object) -> bool:
-        """Compare kind, sequences and bytes."""
-        if not isinstance(other, Value):
-            return NotImplemented
-        return (
-            isinstance(other, BytesValue)
-            and self.text == other.text
-            and np.array_equal(self.offsets, other.offsets)
-            and np.array_equal(self.bounds, other.bounds)
-            and np.array_equal(self.data, other.data)
-        )
-
-    __hash__ = None
-
     def describe(self) -> str:
         """Describe the value in one line: kind, counts, bytes."""
         return f"{self.kind}, {self._counts()}, {len(self.data)} bytes"
@@ -839,6 +793,16 @@ def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.i
         return None
     longest: NDArray[np.int64] = np.maximum.reduce([value.lengths for value in counted])
     return longest
+
+
+def bytes_before(value: Value, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of all rows before each of some sequences, given by their indices up to ``num_sequences``."""
+    rows = sequences if value.one_sample_each else value.offsets[sequences]
+    if isinstance(value, BytesValue):
+        return value.bounds[rows]
+    if isinstance(value, SparseValue):
+        return value.indptr[rows] * (4 + value.dtype.itemsize)
+    return rows * (value.dtype.itemsize * math.prod(value.shape))
 
 
 def _packed(samples: Sequence[Any], offsets: NDArray[np.int64] | None) -> BytesValue:
@@ -926,8 +890,7 @@ def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] 
     if offsets is None:
         return None
     bounds = _integers(offsets, "offsets")
-    if bounds.ndim != 1 or len(bounds) == 0 or bounds[0] != 0 or bounds[-1] != rows or (np.diff(bounds) < 0).any():
-        raise ValueError(f"expected offsets from 0 to {rows}, ascending, got {_ends(bounds)}")
+    _check_ascending(bounds, "offsets", rows)
     return _drop_trivial(bounds)
 
 
@@ -937,8 +900,10 @@ def _drop_trivial(offsets: NDArray[np.int64]) -> NDArray[np.int64] | None:
     return None if n and offsets[-1] == n and (np.diff(offsets) == 1).all() else offsets
 
 
-def _ends(array: NDArray[Any]) -> str:
-    return f"{array[:1].tolist()}...{array[-1:].tolist()} with {len(array)} entries"
+def _check_ascending(bounds: NDArray[Any], what: str, end: int) -> None:
+    if bounds.ndim != 1 or len(bounds) == 0 or bounds[0] != 0 or bounds[-1] != end or (np.diff(bounds) < 0).any():
+        got = f"{bounds[:1].tolist()}...{bounds[-1:].tolist()} with {len(bounds)} entries"
+        raise ValueError(f"expected {what} from 0 to {end}, ascending, got {got}")
 
 
 def _scipy_sparse() -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from feedline.data import Minibatch, Position, Schema, Span, Stream
+from feedline.data.value import counted_lengths
 from feedline.errors import SchemaError, StateError
 from feedline.feed import states
 from feedline.feed.partition import Partition
@@ -148,9 +149,7 @@ class UserMinibatchSource(abc.ABC):
             progress.ended = True
             return Minibatch.end(self.schema, self.position)
         values = given_values(self.schema, made.streams, f"make_minibatch of {type(self).__name__}")
-        minibatch = progress.wrap(self.schema, values, made)
-        progress.pass_by(minibatch, made)
-        return minibatch
+        return progress.deliver(self.schema, values, made)
 
     def minibatches(
         self,
@@ -274,11 +273,10 @@ class _Progress:
         self.sequences = 0
         self.ended = False
 
-    def wrap(self, schema: Schema, values: dict[str, Any], made: UserMinibatch) -> Minibatch:
-        size = schema.size_stream
-        counted = list(values.values()) if size is None else [values[size]]
-        samples = int(np.maximum.reduce([value.lengths for value in counted]).sum())
-        count = counted[0].num_sequences
+    def deliver(self, schema: Schema, values: dict[str, Any], made: UserMinibatch) -> Minibatch:
+        """Return what was made as a minibatch, and pass over it."""
+        count, lengths = next(iter(values.values())).num_sequences, counted_lengths(schema, values)
+        samples = count if lengths is None else int(lengths.sum())
         if made.ids is None:
             ids = np.arange(self.sequences, self.sequences + count, dtype=np.int64)
         else:
@@ -286,22 +284,15 @@ class _Progress:
             if ids.shape != (count,):
                 raise SchemaError(f"expected one id for each of {count} sequences, got an array of shape {ids.shape}")
         everywhere = samples if made.global_samples is None else int(made.global_samples)
-        return Minibatch(
-            schema,
-            values,
-            ids,
-            num_samples=samples,
-            global_samples=everywhere,
-            position=self.position,
-            sweep_end=bool(made.sweep_end),
+        p, sweep_end = self.position, bool(made.sweep_end)
+        minibatch = Minibatch(
+            schema, values, ids, num_samples=samples, global_samples=everywhere, position=p, sweep_end=sweep_end
         )
-
-    def pass_by(self, minibatch: Minibatch, made: UserMinibatch) -> None:
-        p = self.position
-        count = minibatch.num_sequences if made.global_sequences is None else int(made.global_sequences)
-        sweep, ordinal = (p.sweep + 1, 0) if minibatch.sweep_end else (p.sweep, p.ordinal + count)
-        self.position = Position(sweep, ordinal, p.samples + minibatch.global_samples, p.label_samples)
-        self.sequences += count
+        passed = count if made.global_sequences is None else int(made.global_sequences)
+        sweep, ordinal = (p.sweep + 1, 0) if sweep_end else (p.sweep, p.ordinal + passed)
+        self.position = Position(sweep, ordinal, p.samples + everywhere, p.label_samples)
+        self.sequences += passed
+        return minibatch
 
 
 def _check_json(value: Any, where: str) -> None:

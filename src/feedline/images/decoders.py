@@ -10,12 +10,14 @@ does. Of animations the first frame is taken. Grey JPEG of colour pictures is th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
 import io
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,24 +31,8 @@ JPEG = 1
 
 # What Pillow decodes itself or with a library. Others are never tried: for EPS it runs a program, Ghostscript.
 _FORMATS = (
-    *(
-        "JPEG",
-        "MPO",
-        "PNG",
-        "WEBP",
-        "TIFF",
-        "BMP",
-        "DIB",
-        "GIF",
-        "PPM",
-        "JPEG2000",
-        "AVIF",
-        "HEIF",
-        "JXL",
-        "ICO",
-        "QOI",
-    ),
-    *("TGA", "PCX", "SGI", "DDS", "PSD", "MSP", "SUN", "XBM", "XPM", "ICNS", "FLI"),
+    *("JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF", "HEIF", "JXL", "ICO"),
+    *("QOI", "TGA", "PCX", "SGI", "DDS", "PSD", "MSP", "SUN", "XBM", "XPM", "ICNS", "FLI"),
 )
 _ORIENTATION = 0x0112
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
@@ -201,39 +187,28 @@ def _orientation(picture: Any) -> int:
 # ---- Pillow ----------------------------------------------------------------------------------------------
 
 
-class _opened:  # noqa: N801  # a function with a with statement, in effect
-    """An encoded picture that Pillow has read the header of; its warnings are not shown meanwhile."""
-
-    def __init__(self, data: NDArray[np.uint8], max_pixels: int) -> None:
-        self._data, self._max_pixels = data, max_pixels
-
-    def __enter__(self) -> Any:
-        image = pillow()
-        _hide_warnings()
-        _decoding.depth = getattr(_decoding, "depth", 0) + 1
-        try:
-            return self._open(image)
-        except BaseException:
-            _decoding.depth -= 1
-            raise
-
-    def _open(self, image: Any) -> Any:
-        if not len(self._data):
+@contextlib.contextmanager
+def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
+    """A context with an encoded picture that Pillow has read the header of; its warnings are not shown meanwhile."""
+    image = pillow()
+    _hide_warnings()
+    _decoding.depth = getattr(_decoding, "depth", 0) + 1
+    try:
+        if not len(data):
             raise DataError("expected a picture, got no bytes", hint=HINT)
         try:
-            picture = opened_by_pillow(self._data.tobytes())
+            picture = opened_by_pillow(data.tobytes())
         except image.UnidentifiedImageError as error:
-            start = self._data[:8].tobytes()
+            start = data[:8].tobytes()
             raise DataError(f"expected a picture that Pillow knows, got bytes {start!r}...", hint=HINT) from error
         except MemoryError:
             raise
         except Exception as error:
             raise _damaged(error) from error
         width, height = picture.size
-        _check_pixels(width, height, self._max_pixels)
-        return picture
-
-    def __exit__(self, *_: object) -> None:
+        _check_pixels(width, height, max_pixels)
+        yield picture
+    finally:
         _decoding.depth -= 1
 
 

@@ -203,7 +203,7 @@ def test_another_list_of_what_to_skip_is_another_conversion(tokenizer, lines, tm
         (tmp_path / "skip.jsonl").write_text(json.dumps({"sequence": sequence}) + "\n")
         for wrap in (lambda x: x, lambda x: fl.Take(x, 100)):
             corpus = fl.Tokenized(wrap(Skipping(opened(lines), tmp_path / "skip.jsonl")), tokenizer, text="text")
-            digests.add(_CorpusReader(corpus, 1, None).digest())
+            digests.add(_CorpusReader(corpus, 1, "local", None).digest())
     assert len(digests) == 4
 
 

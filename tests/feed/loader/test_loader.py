@@ -879,7 +879,7 @@ def test_on_cuda():
 @pytest.mark.parametrize("workers", ["thread", "process"])
 def test_figures_of_workers_go_on_over_sweeps(workers, persistent):
     """Also of threads, which begin before the loader hands them the figures of the sweeps before."""
-    loader = fl.DataLoader(Numbers(32), 4, num_workers=2, workers=workers, persistent_workers=persistent)
+    loader = fl.DataLoader(Plain(32), 4, num_workers=2, workers=workers, persistent_workers=persistent)
     for sweep in range(1, 4):
         assert len(list(loader)) == 8
         assert sum(worker.units for worker in loader.stats().workers) == 8 * sweep

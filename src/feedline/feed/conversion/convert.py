@@ -7,14 +7,11 @@ store is shuffled, by a budget. What is complete when a conversion is interrupte
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
-
-import numpy as np
+from typing import Any, Literal, NamedTuple
 
 from feedline.data import Chunk, Schema
 from feedline.errors import DataError
@@ -22,7 +19,7 @@ from feedline.feed.arguments import Remote, replaced
 from feedline.feed.composed.skipping import Paths, Skipping, lists
 from feedline.feed.conversion.reading import read_ahead
 from feedline.feed.conversion.reading_by_ray import read_by_ray
-from feedline.feed.conversion.shuffling import Settings, shuffled
+from feedline.feed.conversion.shuffling import Settings, readable, shuffled
 from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.corpora import names_files, open_corpus
 from feedline.feed.files.digest import ContentDigest
@@ -34,7 +31,6 @@ from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ordered, is_sized, num_chunks, whole_number
-from feedline.feed.quarantine import ListedError
 from feedline.feed.remote.mirror import without_file
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import is_address, without_credentials
@@ -43,22 +39,8 @@ from feedline.feed.showing import Progress, Report, showing
 _PIECE_BYTES = 4 << 20
 
 
-ReadAll = Callable[[Deserializer, Sequence[int], int], Generator[Chunk]]
-"""Yields chunks of a corpus, by their numbers, in order; the last argument is the number of threads or workers."""
-
-
-class ChunkReader(Protocol):
-    """A corpus or dataset, read in order as chunks of sequences."""
-
-    def digest(self) -> str:
-        """Return what identifies the content and the chunks it is cut into."""
-
-    def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
-        """Yield the chunks from number ``start`` on, with the bytes or items read so far and in total (0: unknown)."""
-
-
-# What reads datasets, called with (dataset, streams, jobs=, executor=, skip=). By its name, as it stands above this
-# module: datasets are read by the loader, which opens corpora by `open_corpus`.
+# What reads datasets as `_CorpusReader` reads corpora, called with (dataset, streams, jobs=, executor=, skip=). By its
+# name, as it stands above this module: datasets are read by the loader, which opens corpora by `open_corpus`.
 _DATASET_READER = "feedline.feed.loader.dataset_chunks:DatasetChunks"
 
 
@@ -202,13 +184,16 @@ def convert(
                 raise TypeError(
                     f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
                 )
-            read = _by_threads if executor == "local" else read_by_ray
-            opened = functools.partial(
-                open_corpus,
-                memory=max(settings.memory, CHUNK_MEMORY),
-                remote=remote if is_address(source) else None,
-            )
-            reader = _reader(source, streams, opened, jobs=jobs, read=read, skip=skip, held=held)
+            if isinstance(source, Deserializer):
+                if streams is not None:
+                    raise ValueError("expected streams with a path only; a deserializer declares its own")
+                corpus = source
+            else:
+                memory = max(settings.memory, CHUNK_MEMORY)
+                options = remote if is_address(source) else None
+                corpus = open_corpus(source, streams=streams, memory=memory, remote=options)
+                held.enter_context(contextlib.closing(corpus))
+            reader = _CorpusReader(corpus, jobs, executor, skip)
         else:
             if skip is not None:
                 raise ValueError("expected skip with a corpus only, got a dataset of items")
@@ -220,7 +205,15 @@ def convert(
         write = _in_order if shuffle is None else shuffled
         report = held.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
         manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
-    return _summary(destination, manifest, skipped)
+    size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
+    return ConversionSummary(
+        without_credentials(os.fspath(destination)) if is_address(destination) else os.fspath(destination),
+        schema=manifest.schema,
+        sequences=manifest.sequences,
+        samples=manifest.samples,
+        bytes=size,
+        skipped=skipped,
+    )
 
 
 def _in_order(
@@ -255,15 +248,9 @@ def _in_order(
             journal.reading(number, sequences, skipped)
             # Copied piece by piece: copying checks the entries, which views of a mapped file otherwise escape.
             for piece in chunk.pieces(_PIECE_BYTES):
-                valid, count = piece.valid, piece.num_sequences
-                if valid is not None:
-                    unlisted = [i for i, error in piece.errors.items() if not isinstance(error, ListedError)]
-                    if unlisted and settings.on_error == "raise":
-                        first = min(unlisted)
-                        raise piece.errors[first].located(sequence=seen + first)
-                    skipped += len(piece.errors)
-                    piece = piece.take(np.flatnonzero(valid))
-                seen += count
+                seen += piece.num_sequences
+                skipped += len(piece.errors)
+                piece = readable(piece, settings.on_error, seen - piece.num_sequences)
                 sequences += piece.num_sequences
                 if written:  # in the first chunk after an interrupt
                     known = min(written, piece.num_sequences)
@@ -322,55 +309,24 @@ def _target(
     return LocalFolder(destination)
 
 
-def _summary(destination: str | os.PathLike[str], manifest: Manifest, skipped: int) -> ConversionSummary:
-    size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
-    return ConversionSummary(
-        without_credentials(os.fspath(destination)) if is_address(destination) else os.fspath(destination),
-        schema=manifest.schema,
-        sequences=manifest.sequences,
-        samples=manifest.samples,
-        bytes=size,
-        skipped=skipped,
-    )
-
-
-def _reader(
-    source: Any,
-    streams: Mapping[str, Any] | None,
-    opened: Callable[..., Deserializer],
-    *,
-    jobs: int,
-    read: ReadAll,
-    skip: Paths | None,
-    held: contextlib.ExitStack,
-) -> ChunkReader:
-    """Return the reader of a corpus, or of a path, which is ``opened``; ``held`` closes what it opens."""
-    if isinstance(source, Deserializer):
-        if streams is not None:
-            raise ValueError("expected streams with a path only; a deserializer declares its own")
-        corpus = source
-    else:
-        corpus = opened(source, streams=streams)
-        held.enter_context(contextlib.closing(corpus))
-    if corpus.capability(Ordered) is not None:
-        raise ValueError(
-            f"expected a corpus without an order of its own to convert, got {corpus.name}: convert its parts, and mix, "
-            f"pack or bucket the stores"
-        )
-    return _CorpusReader(corpus if skip is None else Skipping(corpus, skip), jobs, read)
-
-
-def _by_threads(corpus: Deserializer, numbers: Sequence[int], jobs: int) -> Generator[Chunk]:
-    return read_ahead(corpus.read, numbers, jobs)
-
-
 class _CorpusReader:
-    """The chunks of a corpus, read in order by ``read``, with ``jobs`` threads or workers."""
+    """A corpus, without the sequences that ``skip`` lists, read in order by threads or workers.
 
-    def __init__(self, corpus: Deserializer, jobs: int, read: ReadAll) -> None:
-        self._corpus, self._jobs, self._read = corpus, jobs, read
+    Raises:
+        ValueError: it has an order of its own.
+    """
+
+    def __init__(self, corpus: Deserializer, jobs: int, executor: str, skip: Paths | None) -> None:
+        if corpus.capability(Ordered) is not None:
+            raise ValueError(
+                f"expected a corpus without an order of its own to convert, got {corpus.name}: convert its parts, and "
+                "mix, pack or bucket the stores"
+            )
+        self._corpus = corpus if skip is None else Skipping(corpus, skip)
+        self._jobs, self._executor = jobs, executor
 
     def digest(self) -> str:
+        """Return what identifies the content and the chunks it is cut into."""
         content = ContentDigest()
         content.numbers(num_chunks(self._corpus))
         if is_sized(self._corpus):
@@ -381,10 +337,16 @@ class _CorpusReader:
         return f"{self._corpus.digest()} {content.hexdigest()} {dict(self._corpus.schema)!r}"
 
     def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
+        """Yield the chunks from number ``start`` on, with the bytes or items read so far and in total (0: unknown)."""
         count = num_chunks(self._corpus)
         sizes = [info.bytes for info in self._corpus.chunks()] if is_sized(self._corpus) else [1] * count
         done, total = sum(sizes[:start]), sum(sizes)
-        with contextlib.closing(self._read(self._corpus, range(start, count), self._jobs)) as reading:
+        numbers = range(start, count)
+        if self._executor == "ray":
+            chunks = read_by_ray(self._corpus, numbers, self._jobs)
+        else:
+            chunks = read_ahead(self._corpus.read, numbers, self._jobs)
+        with contextlib.closing(chunks) as reading:
             for chunk, size in zip(reading, sizes[start:], strict=True):
                 done += size
                 yield chunk, done, total

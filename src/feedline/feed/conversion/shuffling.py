@@ -85,6 +85,21 @@ def keys_of(seed: int, first: int, count: int) -> Keys:
     return z ^ z >> np.uint64(31)
 
 
+def readable(chunk: Chunk, on_error: str, first: int) -> Chunk:
+    """Return the sequences of a chunk that can be read; ``first`` is the ordinal of its first one.
+
+    Raises:
+        DataError: one cannot, no list names it, and ``on_error`` is ``"raise"``.
+    """
+    valid = chunk.valid
+    if valid is None:
+        return chunk
+    unlisted = [i for i, error in chunk.errors.items() if not isinstance(error, ListedError)]
+    if unlisted and on_error == "raise":
+        raise chunk.errors[min(unlisted)].located(sequence=first + min(unlisted))
+    return chunk.take(np.flatnonzero(valid))
+
+
 def shuffled(
     chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
     target: Target,
@@ -161,12 +176,7 @@ def _sort(
             # A copy, so that entries are checked: sequences with impossible entries become unreadable.
             chunk = mapped.take(np.arange(mapped.num_sequences))
             bad = len(chunk.errors)
-            if bad:
-                unlisted = [i for i, error in chunk.errors.items() if not isinstance(error, ListedError)]
-                if unlisted and settings.on_error == "raise":
-                    first = min(unlisted)
-                    raise chunk.errors[first].located(sequence=seen + first)
-                chunk = chunk.take(np.setdiff1d(np.arange(chunk.num_sequences), list(chunk.errors)))
+            chunk = readable(chunk, settings.on_error, seen)
             if pieces and chunk.num_sequences and held + chunk.nbytes > settings.memory // _SHARE:
                 write()  # counts the chunks before this one
                 pieces, held = [], 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.maps import MappedRange
-from feedline.data.value import BytesValue, DenseValue, SparseValue, as_arrays, strings_from_list, unmasked
+from feedline.data.value import BytesValue, DenseValue, as_arrays, bytes_before, strings_from_list, unmasked
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import from_array, is_arrow, whole_arrow
 from feedline.feed.files.digest import ContentDigest
@@ -127,7 +127,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
             sequences = np.diff(bounds)
             lengths = self.lengths(np.arange(self.num_sequences)) if self._ragged() else None
             samples = sequences if lengths is None else np.add.reduceat(lengths, starts)
-            sizes = sum(_cumulative_bytes(column)(bounds) for column in self._columns.values())
+            sizes = sum(_bytes_before(column, bounds) for column in self._columns.values())
             stored = np.diff(np.asarray(sizes))
             rows = zip(sequences.tolist(), samples.tolist(), stored.tolist(), strict=True)
             self._table = [ChunkInfo(*row) for row in rows]
@@ -169,8 +169,8 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         ragged = self._ragged()
         if not ragged:
             return None
-        all_ragged = len(ragged) == len(self._columns) or self.schema.size_stream is not None
-        longest = np.zeros(len(ordinals), np.int64) if all_ragged else np.ones(len(ordinals), np.int64)
+        plain = len(ragged) < len(self._columns) and self.schema.size_stream is None
+        longest = np.full(len(ordinals), int(plain), np.int64)
         for bounds in ragged:
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest
@@ -196,8 +196,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         """Return the offsets of the ragged columns among those that count towards the minibatch budget."""
         size = self.schema.size_stream
         counted = [column for name, column in self._columns.items() if size in (None, name)]
-        ragged = [c for c in counted if (c.offsets is not None if isinstance(c, LazyRows) else not c.one_sample_each)]
-        return [column.offsets for column in ragged if column.offsets is not None]
+        return [column.offsets for column in counted if not column.one_sample_each and column.offsets is not None]
 
 
 def _stream(column: Value | LazyRows, defines_size: bool) -> Stream:
@@ -304,21 +303,13 @@ def _of_strings(items: Sequence[Any]) -> bool:
     return False
 
 
-def _cumulative_bytes(value: Value | LazyRows) -> Any:
-    """Return a function from ordinals (n,) to the bytes of all rows before each of them."""
-    if isinstance(value, LazyRows):
-        offsets, size = value.offsets, value.stream.dtype.itemsize
-        return lambda ordinals: ordinals * value.row_bytes if offsets is None else offsets[ordinals] * size
-
-    def before(ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        rows = ordinals if value.one_sample_each else value.offsets[ordinals]
-        if isinstance(value, BytesValue):
-            return value.bounds[rows]
-        if isinstance(value, SparseValue):
-            return value.indptr[rows] * (4 + value.dtype.itemsize)
-        return rows * (value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64)))
-
-    return before
+def _bytes_before(column: Value | LazyRows, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of all rows before each of some ordinals."""
+    if isinstance(column, Value):
+        return bytes_before(column, ordinals)
+    if column.offsets is None:
+        return ordinals * column.row_bytes
+    return column.offsets[ordinals] * column.stream.dtype.itemsize
 
 
 def _map_of(array: Any) -> Any:

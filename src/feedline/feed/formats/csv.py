@@ -6,6 +6,7 @@ Guarantees and cost are those of `rows`; files may be packed, see `files.packed`
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -179,29 +180,22 @@ class _Head:
     """
 
     def __init__(self, path: Path, delimiter: str | None, header: bool | None) -> None:
+        wrong = functools.partial(DataError, path=str(path))
         text, whole = head_text(path)
         found = text.decode("utf-8", "surrogateescape")
         self.delimiter = _sniffed(found, whole) if delimiter is None else delimiter
         rows, returned = _rows(found, self.delimiter, whole)
         if returned is not None:
-            raise DataError(
-                _LINE_ENDS,
-                path=str(path),
-                byte=len(found[:returned].encode("utf-8", "surrogateescape")),
-                hint=_CONVERT_LINE_ENDS,
-            )
+            byte = len(found[:returned].encode("utf-8", "surrogateescape"))
+            raise wrong(_LINE_ENDS, byte=byte, hint=_CONVERT_LINE_ENDS)
         if not rows:
-            raise DataError("expected a CSV file with at least one row, got none in its first 4 MiB", path=str(path))
+            raise wrong("expected a CSV file with at least one row, got none in its first 4 MiB")
         self.header = not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) if header is None else bool(header)
         self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
         self.rows = rows
         if (said := _SEPARATOR.match(found)) is not None:
-            raise DataError(
-                f"expected rows, got `{said[0].strip()}`, by which Excel is told the delimiter",
-                path=str(path),
-                byte=0,
-                hint="remove the first line: tail -n +2 old.csv > new.csv",
-            )
+            told = f"expected rows, got `{said[0].strip()}`, by which Excel is told the delimiter"
+            raise wrong(told, byte=0, hint="remove the first line: tail -n +2 old.csv > new.csv")
         # As pandas names its index, and what is behind a last delimiter. A table that it wrote twice has several.
         for k, name in enumerate(self.names):
             if not name:
@@ -211,14 +205,11 @@ class _Head:
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise utf16_error(path)
             what = bad[0].encode("utf-8", "surrogateescape")
-            raise DataError(
-                f"expected the names of columns in UTF-8, got {what!r}",
-                path=str(path),
-                hint=_ENCODING.replace("LATIN1", "UTF-16LE") if b"\0" in what else _ENCODING,
-            )
+            hint = _ENCODING.replace("LATIN1", "UTF-16LE") if b"\0" in what else _ENCODING
+            raise wrong(f"expected the names of columns in UTF-8, got {what!r}", hint=hint)
         if len(set(self.names)) < len(self.names):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
-            raise DataError(f"expected every column once in the header, got twice: {', '.join(twice)}", path=str(path))
+            raise wrong(f"expected every column once in the header, got twice: {', '.join(twice)}")
 
     def dtype(self, columns: Sequence[str]) -> str:
         """Return the type of the cells of columns."""
@@ -315,8 +306,3 @@ def _check_columns(name: str, cells: Sequence[str], head: _Head, path: str) -> N
             f"expected the columns {', '.join(missing)} for stream `{name}` in {path}, "
             f"which has {', '.join(head.names)}"
         )
-
-
-def open_files(paths: list[str], streams: Mapping[str, Columns], memory_bytes: int) -> CSVDeserializer:
-    """Open files; see `open_corpus`."""
-    return CSVDeserializer(paths, streams, memory=memory_bytes)

@@ -71,9 +71,8 @@ def _is_tokens(path: Path, head: bytes) -> bool:
     if path.suffix != ".bin":
         return False
     # Numbers without a header may begin like anything: the first token of a text decides what its first bytes are.
-    return path.with_suffix(".idx").is_file() or not (
-        head.startswith(_ZIP) or any(len(magic) >= _SURE and head[at:].startswith(magic) for at, magic, *_ in _FOREIGN)
-    )
+    known = tuple(magic for magic, _, _ in _FOREIGN if len(magic) >= _SURE)
+    return path.with_suffix(".idx").is_file() or not head.startswith((*_ZIP, *known))
 
 
 _DESCRIPTIONS = (".yaml", ".yml")
@@ -96,33 +95,21 @@ def _is_json_lines(path: Path, head: bytes) -> bool:
         return False
 
 
-_STORE = "feedline.feed.formats.store.reader:open_files"
-_IMAGES = "feedline.feed.formats.images"
-_NUMPY = "feedline.feed.formats.numpy_files:open_files"
+_HERE = "feedline.feed.formats."
+_NUMPY = f"{_HERE}numpy_files:open_files"
 FORMATS: tuple[Format, ...] = (
-    Format(
-        "store",
-        "a store",
-        _STORE,
-        folder=lambda path: (path / MANIFEST).is_file(),
-    ),
+    Format("store", "a store", f"{_HERE}store.reader:open_files", folder=lambda path: (path / MANIFEST).is_file()),
     Format(
         "zarr",
         "a Zarr store",
-        "feedline.feed.formats.stored.zarr:open_files",
+        f"{_HERE}stored.zarr:ZarrDeserializer",
         begins=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
         folder=is_zarr,  # before those that look below, as it may have a million files
         several=True,
     ),
-    Format("image folder", "a folder of classes", f"{_IMAGES}:open_folder", folder=is_image_folder),
-    Format(
-        "image map",
-        "an image map",
-        f"{_IMAGES}:open_map",
-        begins=is_map,
-        lists=f"{_IMAGES}:listed_in_map",
-    ),
-    Format("base64 images", "a base64 file", f"{_IMAGES}:open_base64", begins=is_base64),
+    Format("image folder", "a folder of classes", f"{_HERE}images:ImageFolderDeserializer", folder=is_image_folder),
+    Format("image map", "an image map", f"{_HERE}images:open_map", begins=is_map, lists=f"{_HERE}images:listed_in_map"),
+    Format("base64 images", "a base64 file", f"{_HERE}images:Base64ImageDeserializer", begins=is_base64),
     Format(
         "mixture",
         "a mixture's description",
@@ -135,7 +122,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "mds",
         "a folder of MDS shards",
-        "feedline.feed.formats.shards.mds:open_files",
+        f"{_HERE}shards.mds:MDSDeserializer",
         folder=is_mds,
         begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
         several=True,
@@ -143,7 +130,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "litdata",
         "a folder of LitData",
-        "feedline.feed.formats.litdata:open_files",
+        f"{_HERE}litdata:LitDataDeserializer",
         folder=is_litdata,
         begins=lambda path, head: path.name == INDEX and is_litdata(path.parent),
         several=True,
@@ -151,7 +138,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "arrow",
         "an Arrow file",
-        "feedline.feed.formats.arrow.arrow:open_files",
+        f"{_HERE}arrow.arrow:ArrowDeserializer",
         begins=_is_arrow,
         folder=is_arrow_dataset,
         inside="*.arrow",
@@ -162,82 +149,52 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "parquet",
         "a Parquet file",
-        "feedline.feed.formats.arrow.parquet:open_files",
+        f"{_HERE}arrow.parquet:ParquetDeserializer",
         begins=_magic(b"PAR1", b"PARE"),
         inside="*.parquet",
         several=True,
         loose=True,
         suffixes=(".parquet", ".pq"),
     ),
-    Format(
-        "npy folder",
-        "a folder of .npy files",
-        _NUMPY,
-        folder=lambda path: any(path.glob("*.npy")),
-        loose=True,
-    ),
+    Format("npy folder", "a folder of .npy files", _NUMPY, folder=lambda path: any(path.glob("*.npy")), loose=True),
     Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
     Format("npz", "a NumPy file", _NUMPY, begins=_is_npz, suffixes=(".npz",)),
-    Format(
-        "ctf",
-        "a CTF file",
-        "feedline.feed.formats.cntk.ctf:open_files",
-        begins=_is_ctf,
-        several=True,
-        suffixes=(".ctf", ".txt"),
-    ),
+    Format("ctf", "a CTF file", f"{_HERE}cntk.ctf:open_files", begins=_is_ctf, several=True, suffixes=(".ctf", ".txt")),
     Format(
         "hdf5",
         "an HDF5 file",
-        "feedline.feed.formats.stored.hdf5:open_files",
+        f"{_HERE}stored.hdf5:HDF5Deserializer",
         begins=_magic(b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3 MAT-file"),
         several=True,
         suffixes=(".h5", ".hdf5"),
     ),
-    Format(
-        "csv",
-        "a CSV file",
-        "feedline.feed.formats.csv:open_files",
-        several=True,
-        suffixes=(".csv", ".tsv"),
-        packed=True,
-    ),
+    Format("csv", "a CSV file", f"{_HERE}csv:CSVDeserializer", several=True, suffixes=(".csv", ".tsv"), packed=True),
     Format(
         "jsonl",
         "a JSON Lines file",
-        "feedline.feed.formats.jsonl:open_files",
+        f"{_HERE}jsonl:JSONLinesDeserializer",
         begins=_is_json_lines,
         several=True,
         suffixes=_JSON_LINES,
         packed=True,
     ),
     Format(
-        "cbf",
-        "a CBF file",
-        "feedline.feed.formats.cntk.cbf:open_files",
-        begins=_magic(CBF_HEAD),
-        several=True,
-        suffixes=(".cbf",),
+        "cbf", "a CBF file", f"{_HERE}cntk.cbf:open_files", begins=_magic(CBF_HEAD), several=True, suffixes=(".cbf",)
     ),
     Format(
         "htk",
         "an HTK script file",
-        "feedline.feed.formats.cntk.htk:open_files",
+        f"{_HERE}cntk.htk:HTKFeatureDeserializer",
         suffixes=(".scp",),
-        lists="feedline.feed.formats.cntk.htk:listed_in_script",
+        lists=f"{_HERE}cntk.htk:listed_in_script",
     ),
     Format(
-        "mlf",
-        "an MLF file",
-        "feedline.feed.formats.cntk.mlf:open_files",
-        begins=_magic(b"#!MLF!#"),
-        several=True,
-        suffixes=(".mlf",),
+        "mlf", "an MLF file", f"{_HERE}cntk.mlf:open_files", begins=_magic(b"#!MLF!#"), several=True, suffixes=(".mlf",)
     ),
     Format(
         "tar",
         "a tar archive",
-        "feedline.feed.formats.tar:open_files",
+        f"{_HERE}tar:TarDeserializer",
         begins=lambda path, head: head[257:262] == b"ustar",
         folder=lambda path: any(path.glob("*.tar")),
         several=True,
@@ -247,49 +204,45 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "tfrecord",
         "a TFRecord file",
-        "feedline.feed.formats.tfrecord:open_files",
+        f"{_HERE}tfrecord:TFRecordDeserializer",
         begins=is_tfrecord,
         several=True,
         suffixes=(".tfrecord", ".tfrecords"),
         packed=True,
     ),
     Format(
-        "tokens",
-        "a file of tokens",
-        "feedline.feed.formats.tokens:open_files",
-        begins=_is_tokens,
-        several=True,
-        suffixes=(".bin",),
+        "tokens", "a file of tokens", f"{_HERE}tokens:open_files", begins=_is_tokens, several=True, suffixes=(".bin",)
     ),
 )
 SUFFIXES = {suffix: form for form in FORMATS for suffix in form.suffixes}
 _UNMISTAKABLE = SUFFIXES.keys() - {".txt", ".bin"}  # which other files have, too
 
-# What is known and not read: where its first bytes stand, what it is, and what to do.
+# What is known and not read: its first bytes, what it is, and what to do.
 _PACKED = (".gz", ".zst", ".zstd")
 _DECOMPRESS = "decompress it first, or read it in a fl.UserDeserializer"
 _STEP = "read it in a fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
 _DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in a fl.Map (docs/how-to/bytes-and-text.md)"
 _LINES = "write an object a line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
-_FOREIGN: tuple[tuple[int, bytes, str, str], ...] = (
-    (0, b"\x1f\x8b", "gzip", _DECOMPRESS),
-    (0, b"\x28\xb5\x2f\xfd", "Zstandard", _DECOMPRESS),
-    (0, b"BZh", "bzip2", _DECOMPRESS),
-    (0, b"\xfd7zXZ\0", "xz", _DECOMPRESS),
-    (0, b"\x04\x22\x4d\x18", "LZ4", _DECOMPRESS),
-    (0, b"FEA1", "a Feather file (version 1)", "write it as Parquet"),
-    (0, b"\x80\x02\x8a\x0al\xfc\x9cF\xf9", "a PyTorch checkpoint", "load it with torch.load, and pass tensors"),
-    (0, b"\x80\x02", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
-    (0, b"\x80\x04", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
-    (0, b"\x80\x05", "a Python pickle", "feedline never unpickles data; load it and pass arrays"),
-    (0, b"SQLite format 3\0", "an SQLite database", _STEP),
-    (0, b"\x0a\x23\xd7\xce", "a RecordIO file of MXNet's", _STEP),
-    (0, b"\xff\xd8\xff", "a JPEG picture", _DECODE),
-    (0, b"\x89PNG\r\n", "a PNG picture", _DECODE),
-    (0, b"RIFF", "a RIFF file (WAV, WebP or AVI)", _DECODE),
-    (0, b"fLaC", "a FLAC file", _DECODE),
-    (0, b"OggS", "an Ogg file", _DECODE),
-    (0, b"{", "a JSON document", _LINES),
+_UNPICKLE = "feedline never unpickles data; load it and pass arrays"
+_FOREIGN: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x1f\x8b", "gzip", _DECOMPRESS),
+    (b"\x28\xb5\x2f\xfd", "Zstandard", _DECOMPRESS),
+    (b"BZh", "bzip2", _DECOMPRESS),
+    (b"\xfd7zXZ\0", "xz", _DECOMPRESS),
+    (b"\x04\x22\x4d\x18", "LZ4", _DECOMPRESS),
+    (b"FEA1", "a Feather file (version 1)", "write it as Parquet"),
+    (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9", "a PyTorch checkpoint", "load it with torch.load, and pass tensors"),
+    (b"\x80\x02", "a Python pickle", _UNPICKLE),
+    (b"\x80\x04", "a Python pickle", _UNPICKLE),
+    (b"\x80\x05", "a Python pickle", _UNPICKLE),
+    (b"SQLite format 3\0", "an SQLite database", _STEP),
+    (b"\x0a\x23\xd7\xce", "a RecordIO file of MXNet's", _STEP),
+    (b"\xff\xd8\xff", "a JPEG picture", _DECODE),
+    (b"\x89PNG\r\n", "a PNG picture", _DECODE),
+    (b"RIFF", "a RIFF file (WAV, WebP or AVI)", _DECODE),
+    (b"fLaC", "a FLAC file", _DECODE),
+    (b"OggS", "an Ogg file", _DECODE),
+    (b"{", "a JSON document", _LINES),
 )
 
 
@@ -451,8 +404,8 @@ def _of_file(place: Path) -> Format:
 
 def _foreign(place: Path, head: bytes) -> DataError | None:
     """Return the error of a file that is known by its first bytes and not read; None: it is not known."""
-    for offset, magic, what, hint in _FOREIGN:
-        if head[offset:].startswith(magic):
+    for magic, what, hint in _FOREIGN:
+        if head.startswith(magic):
             return _not_read(place, what, hint)
     if not head.startswith(_ZIP):
         return None
@@ -463,7 +416,7 @@ def _foreign(place: Path, head: bytes) -> DataError | None:
 
 def _unknown(place: Path, head: bytes) -> DataError:
     """Return the error of a file of which neither first bytes nor suffix are those of a format."""
-    if _is_safetensors(head):
+    if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER:  # the length of JSON, and that
         return _not_read(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
     if head.lstrip().startswith(b"["):
         return _not_read(place, "a JSON list", _LINES)
@@ -478,11 +431,6 @@ def _unknown(place: Path, head: bytes) -> DataError:
         path=str(place),
         hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
     )
-
-
-def _is_safetensors(head: bytes) -> bool:
-    """Whether a file begins with the length of a header in JSON, and with that."""
-    return head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER
 
 
 def _not_read(place: Path, what: str, hint: str) -> DataError:

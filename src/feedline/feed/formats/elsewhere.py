@@ -29,7 +29,6 @@ from feedline.feed.protocol import (
     Extent,
     Fetchable,
     Mapped,
-    MappedFile,
     Piece,
     RandomAccess,
     Sliceable,
@@ -226,17 +225,14 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         self._check_open()
         if not self._views or looks_at_all(self._corpus):
             return chunk_extents(self._corpus, chunk)
-        return extents_of(self._corpus.read(chunk), self._mapped_files(chunk))
+        return extents_of(self._corpus.read(chunk), files_of(self._corpus, [chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Return the corpus's chunk, whose extents were fetched."""
         self._check_open()
         if not self._views or looks_at_all(self._corpus):
             return required(self._corpus, Fetchable).read_fetched(chunk, pieces)
-        return fetched_chunk(self._corpus.read(chunk), self._mapped_files(chunk), pieces)
-
-    def _mapped_files(self, chunk: int) -> Sequence[MappedFile]:
-        return files_of(self._corpus, [chunk])
+        return fetched_chunk(self._corpus.read(chunk), files_of(self._corpus, [chunk]), pieces)
 
     def read(self, chunk: int) -> Chunk:
         """Return the corpus's chunk; fetches its bytes if parts of its files may be missing."""
@@ -264,7 +260,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         return select_by_chunk(self, ordinals) if self._parted else self._corpus.select(ordinals)
 
     def _fetched(self, views: Chunk, chunk: int) -> Chunk:
-        files = self._mapped_files(chunk)
+        files = files_of(self._corpus, [chunk])
         extents = extents_of(views, files)
         # As on a disk where nothing is missing, or the files are settled by now.
         found = [(object_at(path), at, at + size) for path, at, size in extents]

@@ -8,7 +8,7 @@ other columns, or the rest of the chunk, need not be fetched.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,6 @@ from feedline.feed.remote.cache import LEAST_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
 
 _TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent
-
-
-class _Span(NamedTuple):
-    """The bytes of an array."""
-
-    path: str
-    first: int
-    end: int
 
 
 def in_parts(corpus: Deserializer, settled: Collection[str] = ()) -> bool:
@@ -77,14 +69,13 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
 
 def extents_of(views: Chunk, files: Sequence[MappedFile]) -> list[Extent]:
     """Return the parts of ``files`` that the arrays of a chunk are views of; reads none of them."""
-    spans = sorted(found for array in _arrays(views) if (found := _span(array, files)) is not None)
     extents: list[Extent] = []
-    for path, first, end in spans:
+    for one in sorted(found for array in _arrays(views) if (found := _span(array, files)) is not None):
         last = extents[-1] if extents else None
-        if last is not None and last.path == path and first <= last.offset + last.size + _TOGETHER_BYTES:
-            extents[-1] = last._replace(size=max(last.size, end - last.offset))
+        if last is not None and last.path == one.path and one.offset <= last.offset + last.size + _TOGETHER_BYTES:
+            extents[-1] = last._replace(size=max(last.size, one.offset + one.size - last.offset))
         else:
-            extents.append(Extent(path, first, end - first))
+            extents.append(one)
     return extents
 
 
@@ -94,11 +85,14 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
     A sequence is unreadable if some of its bytes could not be fetched: all of them, where a piece is missing.
     """
     extents = extents_of(views, files)
+
+    def nothing(array: NDArray[Any]) -> NDArray[Any]:
+        return array if _span(array, files) is None else np.zeros(array.shape, array.dtype)
+
     for extent, piece in zip(extents, pieces, strict=True):
         if isinstance(piece, Unread):
             lost = {i: unread(piece, extent.path, i) for i in range(views.num_sequences)}
-            values = {name: mapped(value, lambda array: _zeros(array, files)) for name, value in views.values.items()}
-            return Chunk(views.schema, values, lost)
+            return Chunk(views.schema, {name: mapped(value, nothing) for name, value in views.values.items()}, lost)
 
     def fetched(array: NDArray[Any]) -> NDArray[Any]:
         span = _span(array, files)
@@ -106,26 +100,22 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
             return array
         for extent, piece in zip(extents, pieces, strict=True):
             assert not isinstance(piece, Unread)
-            if extent.path == span.path and extent.offset <= span.first < extent.offset + extent.size:
-                found = np.ndarray(array.shape, array.dtype, piece, span.first - extent.offset, array.strides)
+            if extent.path == span.path and extent.offset <= span.offset < extent.offset + extent.size:
+                found = np.ndarray(array.shape, array.dtype, piece, span.offset - extent.offset, array.strides)
                 return found if found.flags.aligned else found.copy()
         raise AssertionError(f"no piece has {span}")
 
     return Chunk(views.schema, {name: mapped(value, fetched) for name, value in views.values.items()}, views.errors)
 
 
-def _zeros(array: NDArray[Any], files: Sequence[MappedFile]) -> NDArray[Any]:
-    return array if _span(array, files) is None else np.zeros(array.shape, array.dtype)
-
-
-def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> _Span | None:
+def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> Extent | None:
     """Return where an array lies in a file; None: in memory."""
     if not array.size:
         return None
     low, high = np.lib.array_utils.byte_bounds(array)
     for file in files:
         if file.address + file.first <= low and high <= file.address + file.size:
-            return _Span(file.path, low - file.address, high - file.address)
+            return Extent(file.path, low - file.address, high - low)
     return None
 
 

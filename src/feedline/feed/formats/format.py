@@ -28,7 +28,9 @@ class Format(NamedTuple):
         description: the same with an article, in errors: ``"a CSV file"``.
         opener: ``"module:function"``, imported when it is needed. ``function(paths, streams, memory)`` returns a
             `Deserializer` for the files, in this order, or for one folder; ``streams`` are the declared `Stream`
-            objects by name, or none; ``memory`` is the number of bytes that a decoded chunk may take.
+            objects by name, or none; ``memory`` is the number of bytes that a decoded chunk may take. Or the name of
+            a class, which is called as those of feedline are: with the path or a list of them, streams or None, and
+            ``memory=``.
         begins: whether a file is of this format, from its path and its first 512 bytes.
         folder: whether a folder is, as a whole.
         inside: pattern of its files in a folder, at any depth, for a folder that is not one as a whole; None: its files
@@ -66,8 +68,11 @@ class Format(NamedTuple):
                 path=paths[0],
                 hint="open one, or convert each and train on one store after the other",
             )
-        opener: Callable[[list[str], Mapping[str, Stream], int], Deserializer] = _named(self.opener)
+        opener: Callable[..., Deserializer] = _named(self.opener)
+        is_class = isinstance(opener, type)
         try:
+            if is_class:
+                return opener(paths if len(paths) > 1 else paths[0], streams or None, memory=memory)
             return opener(paths, streams, memory)
         except SchemaError as error:
             message = str(error)

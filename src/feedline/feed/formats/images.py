@@ -480,10 +480,6 @@ class ImageMapDeserializer(_ImageFiles):
         inner = inner.replace("\\", "/")
         return os.path.join(self._root, archive), inner.removeprefix("/")
 
-    def _listed(self) -> list[str]:
-        """Return the paths of the pictures, or of the archives that they are in, each once."""
-        return list(dict.fromkeys(self._place(i)[0] for i in range(len(self._labels)) if self._name(i)))
-
     def _located(self, ordinal: int) -> dict[str, Any]:
         return {"path": self.name, "line": ordinal + 1, "sequence": ordinal}
 
@@ -649,15 +645,10 @@ def _decoded(text: bytes) -> bytes:
     return found
 
 
-def open_folder(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageFolderDeserializer:
-    """Open a folder of classes; see `open_corpus`."""
-    return ImageFolderDeserializer(paths[0], streams, memory=memory_bytes)
-
-
 def listed_in_map(path: str) -> list[str]:
     """Return the paths of the pictures and archives in a map file; relative ones start from its folder."""
     found = ImageMapDeserializer(path, {"label": Stream((), "int64")}, root=os.path.dirname(path))
-    return found._listed()
+    return list(dict.fromkeys(found._place(i)[0] for i in range(len(found._labels)) if found._name(i)))
 
 
 def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageMapDeserializer:
@@ -665,8 +656,3 @@ def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int)
     # A store has no working directory.
     root = os.path.dirname(paths[0]) if object_at(paths[0]) is not None else None
     return ImageMapDeserializer(paths[0], streams, root=root, memory=memory_bytes)
-
-
-def open_base64(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Base64ImageDeserializer:
-    """Open a base64 file; see `open_corpus`."""
-    return Base64ImageDeserializer(paths[0], streams, memory=memory_bytes)

@@ -106,8 +106,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         fields = fields_of(self.schema, self._ragged, memory, "JSON")
         routes = [[key.encode() for key in path] for path in keys.values()]
         self._parser = _native.JsonParser(fields, routes, memory)
-        size_stream = self.schema.size_stream
-        size_at = -1 if size_stream is None else list(declared).index(size_stream)
+        size_at = self.schema.size_at
         # Only lists of samples make the index depend on what is declared.
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
@@ -337,8 +336,3 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     if len(inner) > 1 or None in inner:
         return None
     return (len(value), *(inner.pop() or () if inner else ()))
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> JSONLinesDeserializer:
-    """Open files; see `open_corpus`."""
-    return JSONLinesDeserializer(paths, streams, memory=memory_bytes)

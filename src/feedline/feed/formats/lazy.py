@@ -75,6 +75,11 @@ class LazyRows:
         return self._count
 
     @property
+    def one_sample_each(self) -> bool:
+        """Whether every row has exactly one sample."""
+        return self.offsets is None
+
+    @property
     def row_bytes(self) -> int:
         """Number of bytes of a row in memory."""
         return self.stream.size * self.stream.dtype.itemsize
@@ -100,24 +105,19 @@ class LazyRows:
             DataError: they cannot be read, or differ from the declared shape or dtype.
         """
         start, stop, _ = rows.indices(self._count)
+        where: Any = {"path": self._path, "sequence": start, "stream": self._name}
         try:
             with self._turn.get():
                 found = np.ascontiguousarray(self._data[start:stop])
         except Exception as error:
-            raise DataError(
-                f"cannot read rows {start} to {stop - 1}: {type(error).__name__}: {error}",
-                path=self._path,
-                sequence=start,
-                stream=self._name,
-            ) from error
+            what = f"cannot read rows {start} to {stop - 1}: {type(error).__name__}: {error}"
+            raise DataError(what, **where) from error
         expected = (stop - start, *self.stream.shape)
         if found.shape != expected or found.dtype != self.stream.dtype:
             raise DataError(
                 f"expected rows {start} to {stop - 1} of stream `{self._name}` as {self.stream.dtype} {expected}, got "
                 f"{found.dtype} {found.shape}",
-                path=self._path,
-                sequence=start,
-                stream=self._name,
+                **where,
             )
         return found
 

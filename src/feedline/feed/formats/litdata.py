@@ -94,31 +94,23 @@ class LitDataDeserializer(Forwarding, Reopened):
                     f"tokens=fl.Stream(1024, '{dtype_of(found[0].formats[0])}'), or use fl.TokensDeserializer"
                 )
             corpus = tokens.open_files(names, declared, memory)
-            _check_tokens(corpus, declared)
+            for name, stream in declared.items():
+                if stream.dtype != corpus.schema[name].dtype:
+                    known = corpus.schema[name].dtype.name
+                    raise SchemaError(
+                        f"expected stream `{name}` as the tokens of {corpus.name} are, {known}, got {stream}"
+                    )
         elif layouts == ["rows"]:
             corpus = ArrowDeserializer(names, declared or None, memory=memory)
-            _check_rows(corpus, found, names[0])
+            expected = sum(shard.samples for one in found for shard in one.shards)
+            got = sum(info.sequences for info in corpus.chunks())
+            if got != expected:
+                raise DataError(f"expected {expected} rows, as the index says, got {got}", path=names[0])
         else:
             corpus = LitDataItems(found, declared, chunk_size=chunk_size, memory_bytes=memory)
         super().__init__(corpus)
         self.name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         self._opened_with(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
-
-
-def _check_tokens(corpus: Deserializer, streams: Mapping[str, Stream]) -> None:
-    for name, stream in streams.items():
-        if stream.dtype != corpus.schema[name].dtype:
-            raise SchemaError(
-                f"expected stream `{name}` as the tokens of {corpus.name} are, {corpus.schema[name].dtype.name}, got "
-                f"{stream}"
-            )
-
-
-def _check_rows(corpus: Deserializer, found: Sequence[LitDataIndex], path: str) -> None:
-    expected = sum(shard.samples for one in found for shard in one.shards)
-    got = sum(info.sequences for info in corpus.chunks())
-    if got != expected:
-        raise DataError(f"expected {expected} rows, as the index says, got {got}", path=path)
 
 
 class LitDataItems(OffsetShards):
@@ -195,8 +187,3 @@ def _with_header(kind: str) -> Array:
         raise ValueError(f"{size} bytes that begin with {sample[:16].hex()}, no header of an array")
 
     return Array(None, heads, parse, any_length=True)
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> LitDataDeserializer:
-    """Open folders; see `open_corpus`."""
-    return LitDataDeserializer(paths, streams, memory=memory_bytes)

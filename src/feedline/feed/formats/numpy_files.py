@@ -35,10 +35,8 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
                     if isinstance(array, np.ndarray) and array.ndim and array.nbytes == 0 and len(array) > size:
                         raise ValueError(f"`{name}` claims {len(array)} rows without values, in {size} bytes")
                 arrays.update(loaded)
-            except _TooLargeError as error:
-                raise DataError(
-                    str(error), path=str(file), hint="raise memory=, or save it as .npy files, which are mapped"
-                ) from None
+            except DataError:
+                raise
             except Exception as error:  # NumPy lets the errors of zipfile, zlib and its own parser through
                 raise DataError(f"expected arrays of numbers: {error}", path=str(file)) from error
     if missing := [name for name in streams if name not in arrays]:
@@ -57,10 +55,6 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
     return corpus
 
 
-class _TooLargeError(Exception):
-    pass
-
-
 def _load_npz(file: BinaryIO, names: Collection[str], memory_bytes: int) -> dict[str, NDArray[Any] | None]:
     """Return the arrays ``names``, or all, and None for others; a small file may decompress to a huge one."""
     with np.load(file, allow_pickle=False) as found:
@@ -69,8 +63,10 @@ def _load_npz(file: BinaryIO, names: Collection[str], memory_bytes: int) -> dict
         wanted = [name for name in found.files if not names or name in names]
         total = sum(sizes[name] for name in wanted)
         if total > memory_bytes:
-            raise _TooLargeError(
-                f"expected at most {memory_bytes} bytes when loaded (memory), got {total} in {', '.join(wanted)}"
+            raise DataError(
+                f"expected at most {memory_bytes} bytes when loaded (memory), got {total} in {', '.join(wanted)}",
+                path=file.name,
+                hint="raise memory=, or save it as .npy files, which are mapped",
             )
         return {name: found[name] if name in wanted else None for name in found.files}
 

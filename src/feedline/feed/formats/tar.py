@@ -9,7 +9,6 @@ minibatch. Numbers (`decode`) are decoded in Python, chunk by chunk.
 
 from __future__ import annotations
 
-import errno
 import glob
 import mmap
 import os
@@ -32,9 +31,9 @@ from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges, within_reach
 from feedline.feed.files.seals import map_whole
 from feedline.feed.formats import decode
-from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile
+from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile, check_memory
 from feedline.feed.formats.indexed.index import Cache, IndexKind
-from feedline.feed.formats.unreadable import unread
+from feedline.feed.formats.unreadable import mark_gaps, populate
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Deserializer,
@@ -54,7 +53,6 @@ _FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code"
 _NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
 _MEMBERS = 1 << 16  # indexed between two looks at Ctrl-C
 _MAPS = 256  # kept, besides those of chunks in use
-_POPULATE_READ = 22  # Linux's MADV_POPULATE_READ: maps the pages at once, where copying would fault for each few
 _GZIP = b"\x1f\x8b"
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
 _SENTENCES = {
@@ -212,12 +210,10 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         with file.opened() as archive:
             file.compare(archive)
         mapped, seals = self._maps.get(place.number)
-        page = begin // mmap.PAGESIZE * mmap.PAGESIZE
         try:
-            mapped.madvise(_POPULATE_READ, page, begin + size - page)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # which older kernels say; else some page cannot be read
-                return self._read_around(place)
+            populate(mapped, begin, begin + size)
+        except OSError:
+            return self._read_around(place)
         memory = np.frombuffer(mapped, np.uint8, size, begin)
         return self._chunk(self._part(place, memory), seals)
 
@@ -243,14 +239,8 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             gaps = read_most(archive, memory, place.begin, place.file.path)
             place.file.compare(archive)
         part = self._part(place, memory)
-        found = self._chunk(part)
-        starts = part.begin + place.begin
-        for low, high, error in gaps:
-            for i in np.flatnonzero((starts < high) & (starts + part.size > low)).tolist():
-                why = Unread(error, max(low, int(starts[i])))
-                assert isinstance(found.errors, dict)
-                found.errors[i] = unread(why, part.path, part.first + i)
-        return found
+        begin = part.begin + place.begin
+        return mark_gaps(self._chunk(part), gaps, begin, begin + part.size, path=part.path, first=part.first)
 
     def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         file = self._files[number]
@@ -270,7 +260,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     def _chunk(self, part: _Part, seals: Sequence[NDArray[np.uint8]] = ()) -> Chunk:
         count = len(part.begin)
         needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
-        self._check_memory(needed, part.path)
+        check_memory(needed, self._memory_bytes, part.path)
         fields = [field for field in self._fields.values() if field != KEY]
         spans, found, bounds, keys = _native.tar_members(
             part.memory, part.begin, part.size, [field.encode() for field in fields], KEY in self._fields.values()
@@ -307,16 +297,8 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             what = f"expected one member `.{fields[fault['field']]}` in sample `{key}`, got two"
         else:
             what = _SENTENCES[kind]
-        return DataError(
-            what,
-            path=part.path,
-            byte=part.base + int(fault["byte"]),
-            sequence=part.first + sample,
-            stream=next(
-                (n for n, f in self._fields.items() if fault["field"] >= 0 and f == fields[fault["field"]]), None
-            ),
-            hint=_SKIP,
-        )
+        named = (n for n, f in self._fields.items() if fault["field"] >= 0 and f == fields[fault["field"]])
+        return _unreadable(part, sample, what, part.base + int(fault["byte"]), next(named, None))
 
     def _members(self, part: _Part, sample: int) -> tuple[str, str]:
         """Return the key of a sample, and its suffixes, for an error."""
@@ -328,14 +310,8 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
 
     def _undecoded(self, part: _Part, sample: int, stream: str, field: str, why: str) -> DataError:
         key, _ = self._members(part, sample)
-        return DataError(
-            f"{why} (member .{field} of sample `{key}`)",
-            path=part.path,
-            byte=part.base + int(part.begin[sample]),
-            sequence=part.first + sample,
-            stream=stream,
-            hint=_SKIP,
-        )
+        what = f"{why} (member .{field} of sample `{key}`)"
+        return _unreadable(part, sample, what, part.base + int(part.begin[sample]), stream)
 
     # ---- other ------------------------------------------------------------------------------------
 
@@ -368,6 +344,10 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         self._maps.clear()
 
 
+def _unreadable(part: _Part, sample: int, what: str, byte: int, stream: str | None) -> DataError:
+    return DataError(what, path=part.path, byte=byte, sequence=part.first + sample, stream=stream, hint=_SKIP)
+
+
 def _archives(path: PathLike | Sequence[PathLike]) -> list[Path]:
     """Return the archives that a path stands for: of a folder those named so, whatever else is in it."""
     if not isinstance(path, (str, os.PathLike)):
@@ -393,8 +373,3 @@ def _fields(schema: Schema) -> dict[str, str]:
             decode.check(name, stream, field)
         fields[name] = field
     return fields
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TarDeserializer:
-    """Open archives; see `open_corpus`."""
-    return TarDeserializer(paths if len(paths) > 1 else paths[0], streams, memory=memory_bytes)

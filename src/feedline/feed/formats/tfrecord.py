@@ -143,8 +143,7 @@ class TFRecordDeserializer(RowsDeserializer):
         self._views = any(
             s.is_bytes and name not in self._ragged and name not in defaults for name, s in declared.items()
         )
-        size_stream = self.schema.size_stream
-        size_at = -1 if size_stream is None else list(declared).index(size_stream)
+        size_at = self.schema.size_at
         # Only sequences make the index depend on what is declared.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
         read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
@@ -390,8 +389,3 @@ def _check_sources(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> N
                 f"expected streams of separate features, got `{other}` and `{name}` of `{shown}`; make one of them in "
                 "a fl.Map"
             )
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TFRecordDeserializer:
-    """Open files; see `open_corpus`."""
-    return TFRecordDeserializer(paths, streams, memory=memory_bytes)

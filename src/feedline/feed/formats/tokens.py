@@ -8,6 +8,7 @@ rows may overlap. Opening reads nothing but indexes, and memory does not grow wi
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -185,6 +186,7 @@ def _opened(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
 
 def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the tokens of a file, mapped."""
+    wrong = functools.partial(DataError, path=str(path))
     with open_file(path, -1) as file:
         head = file.read(4 * _HEADER_NUMBERS)
         size = os.fstat(file.fileno()).st_size
@@ -192,31 +194,23 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         if head.startswith(b"\x93NUMPY"):
             array = map_npy(path)
             if array.ndim != 1 or array.dtype.kind not in "iu" or not array.dtype.isnative:
-                raise DataError(
-                    f"expected one-dimensional integers in native byte order, got {array.dtype} of shape {array.shape}",
-                    path=str(path),
-                )
+                got = f"{array.dtype} of shape {array.shape}"
+                raise wrong(f"expected one-dimensional integers in native byte order, got {got}")
             return array
         index = path.with_suffix(".idx")
         if path.suffix == ".bin" and index.exists():
             dtype = _megatron(index, size)
         elif path.suffix == ".bin" and is_litdata_chunk(path):
-            raise DataError(
-                "expected a file of tokens alone, got a chunk of LitData's, which begins with a table",
-                path=str(path),
-                hint="open the folder, which index.json describes",
-            )
+            what = "expected a file of tokens alone, got a chunk of LitData's, which begins with a table"
+            raise wrong(what, hint="open the folder, which index.json describes")
         elif (found := _llm_c(path, head, size)) is not None:
             return found
         if size % dtype.itemsize:
-            raise DataError(
-                f"expected a whole number of {dtype.name} tokens, got {size} bytes",
-                path=str(path),
-                hint="the file was truncated, or has another dtype: pass dtype=",
-            )
+            what = f"expected a whole number of {dtype.name} tokens, got {size} bytes"
+            raise wrong(what, hint="the file was truncated, or has another dtype: pass dtype=")
         return map_file(path, dtype) if size else np.empty(0, dtype)
     except (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
-        raise DataError(f"expected a file of tokens: {error}", path=str(path)) from error
+        raise wrong(f"expected a file of tokens: {error}") from error
 
 
 def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
@@ -225,16 +219,14 @@ def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
     Raises:
         DataError: it has one of another version, or with another number of tokens, or of another kind of file.
     """
+    wrong, cut = functools.partial(DataError, path=str(path)), "the file was truncated, or its writer was stopped"
     magic = int.from_bytes(head[:4], "little")
     known = {one for one, _ in _HEADERS}
     if len(head) < 4 * _HEADER_NUMBERS:
         if magic not in known:
             return None
-        raise DataError(
-            f"expected {4 * _HEADER_NUMBERS} bytes of header behind {magic}, got {len(head)}",
-            path=str(path),
-            hint="the file was truncated, or its writer was stopped; write it again",
-        )
+        what = f"expected {4 * _HEADER_NUMBERS} bytes of header behind {magic}, got {len(head)}"
+        raise wrong(what, hint=f"{cut}; write it again")
     numbers = np.frombuffer(head, "<i4")
     version, count = numbers[1:3].tolist()
     if magic not in known and (magic not in _DAYS or numbers[_ZEROS_FROM:].any()):
@@ -242,20 +234,13 @@ def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
     kind = _HEADERS.get((magic, version))
     if kind is None:
         expected = " or ".join(f"{one} of version {number}" for one, number in _HEADERS)
-        raise DataError(
-            f"expected tokens with the header {expected}, got {magic} of version {version}",
-            path=str(path),
-            byte=0,
-            hint="other headers are not known; write the tokens without one, or as .npy",
-        )
+        what = f"expected tokens with the header {expected}, got {magic} of version {version}"
+        raise wrong(what, byte=0, hint="other headers are not known; write the tokens without one, or as .npy")
     dtype = np.dtype(kind)
     if count < 0 or 4 * _HEADER_NUMBERS + count * dtype.itemsize != size:
-        raise DataError(
-            f"expected {count} tokens of {kind}, as the header says, got {size - 4 * _HEADER_NUMBERS} bytes behind it",
-            path=str(path),
-            byte=8,
-            hint="the file was truncated, or its writer was stopped; write it again",
-        )
+        got = f"{size - 4 * _HEADER_NUMBERS} bytes behind it"
+        what = f"expected {count} tokens of {kind}, as the header says, got {got}"
+        raise wrong(what, byte=8, hint=f"{cut}; write it again")
     return map_file(path, dtype, 4 * _HEADER_NUMBERS, (count,)) if count else np.empty(0, dtype)
 
 
@@ -266,34 +251,29 @@ def _megatron(index: Path, size: int) -> np.dtype[Any]:
         DataError: it is damaged, of another version, or not of these tokens.
     """
 
-    def damaged(what: str, byte: int) -> DataError:
-        return DataError(
-            what, path=str(index), byte=byte, hint="the index is damaged or belongs to other tokens; create it again"
-        )
-
+    hint = "the index is damaged or belongs to other tokens; create it again"
+    damaged = functools.partial(DataError, path=str(index), hint=hint)
     with open_file(index, -1) as file:
         held = os.fstat(file.fileno()).st_size
         head = file.read(_INDEX.size)
         if len(head) < _INDEX.size or not head.startswith(_MAGIC):
-            raise damaged(f"expected Megatron's index, which begins with {_MAGIC!r}, got {head[:9]!r}", 0)
+            raise damaged(f"expected Megatron's index, which begins with {_MAGIC!r}, got {head[:9]!r}", byte=0)
         _, version, code, sequences, documents = _INDEX.unpack(head)
         if version != 1 or code not in _DTYPES:
-            raise damaged(f"expected version 1 and a dtype of integers, got version {version} and code {code}", 9)
+            raise damaged(f"expected version 1 and a dtype of integers, got version {version} and code {code}", byte=9)
         wanted = _INDEX.size + 12 * sequences + 8 * documents
         # Newer writers add a byte per sequence, its mode.
         if held not in (wanted, wanted + sequences):
-            raise damaged(
-                f"expected {wanted} bytes for {sequences} sequences and {documents} documents, got {held}", 18
-            )
+            what = f"expected {wanted} bytes for {sequences} sequences and {documents} documents, got {held}"
+            raise damaged(what, byte=18)
         dtype = np.dtype(_DTYPES[code])
         total, left = 0, sequences
         while left:
             lengths = np.frombuffer(file.read(4 * min(left, 1 << 20)), "<i4")
             if len(lengths) < min(left, 1 << 20) or lengths.min() < 0:
-                raise damaged("expected lengths of sequences of at least 0", _INDEX.size)
+                raise damaged("expected lengths of sequences of at least 0", byte=_INDEX.size)
             total, left = total + int(lengths.sum(dtype=np.int64)), left - len(lengths)
     if total * dtype.itemsize != size:
-        raise damaged(
-            f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}", 18
-        )
+        what = f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}"
+        raise damaged(what, byte=18)
     return dtype

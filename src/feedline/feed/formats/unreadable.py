@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Value
 from feedline.data.chunk import LazyErrors
-from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.protocol import Unread
+
+Ints = NDArray[np.int64]
+
+_POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
 def unread(why: Unread, path: str, sequence: int) -> DataError:
@@ -39,33 +44,52 @@ def require_damage(error: BaseException) -> None:
         cause = cause.__cause__
 
 
-def lost_chunk(schema: Schema, ragged: Collection[str], *, first: int, count: int, path: str, why: Unread) -> Chunk:
+def lost_chunk(schema: Schema, ragged: Collection[str], count: int, why: Callable[[int], DataError]) -> Chunk:
     """Return a chunk none of whose sequences can be read.
 
     Args:
         schema: schema of the chunk.
         ragged: streams with several samples per sequence.
-        first, count: its sequences, from ordinal ``first`` on.
-        path, why: file and reason, the same for all of them.
+        count: number of its sequences.
+        why: returns the error of one of them, by its index.
     """
-    errors = LazyErrors(np.arange(count), lambda i: unread(why, path, first + i))
-    return Chunk(schema, no_values(schema, ragged, count), errors)
+    return Chunk(schema, no_values(schema, ragged, count), LazyErrors(np.arange(count), why))
+
+
+def mark_gaps(
+    chunk: Chunk, gaps: Sequence[tuple[int, int, int]], begin: Ints, end: Ints, *, path: str, first: int
+) -> Chunk:
+    """Make those sequences of a chunk unreadable of which the disk lost a part, and return the chunk.
+
+    Args:
+        chunk: the chunk.
+        gaps: the parts, see `read_most`.
+        begin, end: where its sequences lie in the file.
+        path: path of the file.
+        first: ordinal of the first sequence.
+    """
+    assert isinstance(chunk.errors, dict)
+    for low, high, error in gaps:
+        for i in np.flatnonzero((begin < high) & (end > low)).tolist():
+            chunk.errors[i] = unread(Unread(error, max(low, int(begin[i]))), path, first + i)
+    return chunk
+
+
+def populate(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Map the pages of bytes at once, where copying would fault for each few.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    page = begin // mmap.PAGESIZE * mmap.PAGESIZE
+    try:
+        if end > begin:
+            mapped.madvise(_POPULATE_READ, page, end - page)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which older kernels say
+            raise
 
 
 def no_values(schema: Schema, ragged: Collection[str], count: int) -> dict[str, Value]:
     """Return values for ``count`` sequences that cannot be read; no samples in the streams ``ragged``, else one."""
-    values: dict[str, Value] = {}
-    for name, stream in schema.items():
-        offsets = np.zeros(count + 1, np.int64) if name in ragged else None
-        rows = 0 if name in ragged else count
-        if stream.sparse:
-            nothing, bounds = np.empty(0, stream.dtype), np.zeros(rows + 1, np.int64)
-            values[name] = SparseValue(bounds, np.empty(0, np.int32), nothing, stream.size, offsets)
-        elif stream.is_bytes:
-            bounds, none = np.zeros(rows + 1, np.int64), np.empty(0, np.uint8)
-            values[name] = BytesValue(bounds, none, offsets, text=stream.is_text)
-        else:
-            # No memory, however large the damage says that samples are.
-            nothing = np.zeros((), stream.dtype)
-            values[name] = DenseValue(np.broadcast_to(nothing, (rows, *stream.shape)), offsets)
-    return values
+    return {name: Value.empty(stream, name in ragged, count) for name, stream in schema.items()}

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.concurrency.jobs import call_each
 from feedline.data import Chunk, Schema, Stream, Value
-from feedline.data.chunk import LazyErrors, makers, values_of
+from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
@@ -40,19 +40,19 @@ from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.arrow.layout import (
     BatchLayout,
     MappedBatch,
+    MappedItems,
     Place,
     is_even,
     layout_of,
     leaf_of,
     looked_at,
-    value_of,
 )
 from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
 from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.shards_guess import folder_of, is_litdata
-from feedline.feed.formats.unreadable import lost_chunk, no_values
+from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -116,8 +116,6 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         memory: int = CHUNK_MEMORY,
     ) -> None:
         whole_number("memory", memory, 1)
-        if isinstance(streams, str):
-            raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "Arrow files"
         parts = [_dataset(one, split) for one in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         if not parts:
@@ -127,14 +125,12 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         if indices is None and views and len(parts) > 1:
             raise DataError("expected a single dataset where one is a view, got several", path=str(views[0]))
         chosen_rows = Path(indices) if indices is not None else views[0] if views else None
-        first = self._files[0].source
-        self._columns = arrow_columns.choose(first, streams, defines_size)
+        self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
+        schema = self._files[0].schema
         if streams is None:
-            tell_left_out(self.paths(), path, self.name, first.schema.names)
+            tell_left_out(self.paths(), path, self.name, schema.names)
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
-        for file in self._files[1:]:
-            arrow_columns.must_agree(file.source, first, self._columns)
-        self.classes = _class_names(first.schema, {name: c.field for name, c in self._columns.items()})
+        self.classes = _class_names(schema, {name: c.field for name, c in self._columns.items()})
         self._memory = memory
         # Files of one dataset may order their columns differently.
         layouts = [layout_of(file.schema) for file in self._files]
@@ -248,10 +244,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, i = self._locate(chunk)
-            count, first = int(file.rows[i]), int(self._starts[chunk])
-            return lost_chunk(
-                self.schema, self._ragged(all_streams=True), first=first, count=count, path=file.path, why=piece
-            )
+            ragged, first = self._ragged(all_streams=True), int(self._starts[chunk])
+            return lost_chunk(self.schema, ragged, int(file.rows[i]), lambda i: unread(piece, file.path, first + i))
         return self._decoded(chunk, piece)
 
     def select(self, ordinals: Ints) -> Chunk:
@@ -267,7 +261,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             file, i = self._locate(chunk)
             with self._lock:
                 mapped = file.map()
-            mapped.will_need(int(file.starts[i]), int(file.heads[i]))
+            mapped.advise("willneed", int(file.starts[i]), int(file.heads[i]))
             found[file.path] = mapped
         return list(found.values())
 
@@ -361,9 +355,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             layout = self._layout(file)
             unreadable = arrow_columns.UnreadableRows(self._columns, stop - start, file.path, first)
             for name, column in self._columns.items():
-                values[name], bad = value_of(
-                    batch, layout.places[column.field], column, start, stop, memory_bytes=self._memory
-                )
+                items = MappedItems(batch, layout.places[column.field], start, stop)
+                values[name], bad = arrow_columns.value_of(items, column, self._memory)
                 unreadable.mark(name, bad)
         except (ValueError, TooLargeError) as error:
             return self._damaged(chunk, start, stop, error)
@@ -379,7 +372,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         try:
             found = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
             for name, column in self._columns.items():
-                values[name], bad = arrow_columns.decode_piece(found.column(column.field), column, self._memory)
+                items = arrow_columns.ArrowItems(found.column(column.field), self._memory)
+                values[name], bad = arrow_columns.value_of(items, column, self._memory)
                 unreadable.mark(name, bad)
         except TooLargeError as error:
             raise DataError(
@@ -409,12 +403,12 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             # Damage may claim any number of rows, so there need not be as many.
             raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
-        first = int(self._starts[chunk]) + start
-        errors = LazyErrors(
-            np.arange(stop - start),
-            lambda i: DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint),
-        )
-        return Chunk(self.schema, no_values(self.schema, self._ragged(all_streams=True), stop - start), errors)
+        ragged, first = self._ragged(all_streams=True), int(self._starts[chunk]) + start
+
+        def why(i: int) -> DataError:
+            return DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint)
+
+        return lost_chunk(self.schema, ragged, stop - start, why)
 
     # ---- chosen rows --------------------------------------------------------------------------------
 
@@ -472,8 +466,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def _lengths(self, ordinals: Ints) -> Ints:
         rows = ordinals if self._rows is None else self._rows.take(ordinals)[0]
         ragged, size = self._ragged(), self.schema.size_stream
-        plain = size is None and len(ragged) < len(self._columns)
-        longest = np.ones(len(rows), np.int64) if plain else np.zeros(len(rows), np.int64)
+        longest = np.full(len(rows), int(size is None and len(ragged) < len(self._columns)), np.int64)
         for lookup in self._lookups(ragged):
             pairs = lookup.take(rows).astype(np.int64)
             lengths = pairs[:, 1] - pairs[:, 0]
@@ -615,8 +608,3 @@ def _class_names(schema: Any, fields: Mapping[str, str]) -> dict[str, list[str]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ArrowDeserializer:
-    """Open files, or folders of them; see `open_corpus`."""
-    return ArrowDeserializer(paths if len(paths) > 1 else paths[0], streams or None, memory=memory_bytes)

@@ -17,12 +17,12 @@ list of struct<index, value>       sparse, if declared (or written from a store)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,12 +114,22 @@ class Source(NamedTuple):
     Attributes:
         path: path of the file.
         schema: its Arrow schema.
-        telling: ``telling(what)`` is a context in which errors of pyarrow become a DataError about ``what``.
+        damaged: ``damaged(what)`` returns the error for ``what`` of the file, such as "footer cannot be read".
     """
 
     path: str
     schema: Any
-    telling: Callable[[str], AbstractContextManager[None]]
+    damaged: Callable[[str], DataError]
+
+    @contextlib.contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError) as error:
+            raise self.damaged(f"{what} cannot be read: {error}") from error
 
 
 Wanted = Sequence[str] | Mapping[str, Stream] | None
@@ -129,16 +139,22 @@ Wanted = Sequence[str] | Mapping[str, Stream] | None
 # ---- which streams --------------------------------------------------------------------------------------
 
 
-def choose(source: Source, streams: Wanted, defines_size: str | None) -> dict[str, Column]:
-    """Return the columns to read by stream name; without ``streams``, all that can be streams.
+def choose(sources: Sequence[Source], streams: Wanted, defines_size: str | None) -> dict[str, Column]:
+    """Return the columns to read of files by stream name; without ``streams``, all that can be streams.
 
     Warns of those that cannot.
 
     Raises:
-        SchemaError: a column is missing, cannot be a stream, or is not as declared; or none can be one.
+        SchemaError: a column is missing, cannot be a stream, or is not as declared; or none can be one; or files differ
+            in it.
         DataError: a column has a damaged declaration.
+        TypeError: streams are a string.
     """
-    chosen = _all(source) if streams is None else _declared(source, streams)
+    if isinstance(streams, str):
+        raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+    chosen = _all(sources[0]) if streams is None else _declared(sources[0], streams)
+    for source in sources[1:]:
+        _must_agree(source, sources[0], chosen)
     if defines_size is None:
         return chosen
     if defines_size not in chosen:
@@ -378,12 +394,8 @@ def _shown(kind: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def must_agree(source: Source, first: Source, chosen: Mapping[str, Column]) -> None:
-    """Compare the columns of two files.
-
-    Raises:
-        SchemaError: they differ.
-    """
+def _must_agree(source: Source, first: Source, chosen: Mapping[str, Column]) -> None:
+    """Compare the columns of two files."""
     for name, column in chosen.items():
         kind = source.schema.field(column.field).type if column.field in source.schema.names else None
         if kind != first.schema.field(column.field).type:
@@ -406,65 +418,183 @@ def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[
     taken = 0
     for piece in column.chunks:
         try:
-            pieces.append(decode_piece(piece, how, memory_bytes - taken))
+            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken), how, memory_bytes - taken))
         except TooLargeError as error:
             raise TooLargeError(error.args[0] + taken) from None
         taken += pieces[-1][0].nbytes
-    if len(pieces) == 1:
-        return pieces[0]
-    return joined([value for value, _ in pieces]), np.concatenate([bad for _, bad in pieces])
+    bad = [np.zeros(value.num_sequences, np.bool_) if bad is None else bad for value, bad in pieces]
+    return joined([value for value, _ in pieces]), np.concatenate(bad)
 
 
-def decode_piece(array: Any, how: Column, memory_bytes: int) -> tuple[Value, Flags]:
-    """Do the same for one array."""
-    array = getattr(array, "storage", array)
-    bad = nulls_of(array)
-    offsets = None
+class Items(Protocol):
+    """Items of a field: numbers, strings, lists or structs.
+
+    Attributes:
+        mapped: whether they lie in a file, where parts may be lost at any time.
+        has_fields: whether they are structs.
+    """
+
+    @property
+    def mapped(self) -> bool: ...  # noqa: D102  # see the class
+    @property
+    def has_fields(self) -> bool: ...  # noqa: D102
+    def __len__(self) -> int: ...
+
+    def nulls(self) -> Flags | None:
+        """Return which items are null; None: none of them is."""
+
+    def lists(self) -> tuple[Ints, Items]:
+        """Return the bounds of lists of any length, from 0, and what they hold."""
+
+    def fixed(self) -> tuple[int, Items] | None:
+        """Return the size of lists of fixed size, and what they hold; None: these are no lists."""
+
+    def field(self, which: int | str) -> Items:
+        """Return a field of structs."""
+
+    def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
+        """Return the bounds of strings, from 0, and their bytes."""
+
+    def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+        """Return numbers of a dtype, or as they are stored."""
+
+    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the numbers of such items in memory."""
+
+
+class ArrowItems:
+    """The `Items` of one of Arrow's arrays; decoding it may take ``memory_bytes``."""
+
+    mapped = False
+
+    def __init__(self, array: Any, memory_bytes: int) -> None:
+        self._array, self._memory_bytes = getattr(array, "storage", array), memory_bytes
+
+    @property
+    def has_fields(self) -> bool:
+        """See `Items`."""
+        return bool(self._array.type.num_fields)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def _with(self, array: Any) -> ArrowItems:
+        return ArrowItems(array, self._memory_bytes)
+
+    def nulls(self) -> Flags:
+        """See `Items.nulls`."""
+        return nulls_of(self._array)
+
+    def lists(self) -> tuple[Ints, ArrowItems]:
+        """See `Items.lists`."""
+        bounds = self._array.offsets.to_numpy().astype(np.int64)
+        first, last = int(bounds[0]), int(bounds[-1])
+        return bounds - first, self._with(self._array.values.slice(first, last - first))
+
+    def fixed(self) -> tuple[int, ArrowItems] | None:
+        """See `Items.fixed`."""
+        size = getattr(self._array.type, "list_size", None)
+        if size is None:
+            return None
+        # `values` is the whole child, `flatten` drops nulls; by itself neither keeps rows in place.
+        return size, self._with(self._array.values.slice(self._array.offset * size, len(self._array) * size))
+
+    def field(self, which: int | str) -> ArrowItems:
+        """See `Items.field`."""
+        return self._with(self._array.field(which))
+
+    def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
+        """See `Items.strings`."""
+        found = from_arrow(self._array, self._memory_bytes)
+        return found.bounds, found.data
+
+    def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+        """See `Items.numbers`."""
+        found = _numbers(self._array, self._memory_bytes)
+        return found if dtype is None else found.astype(dtype, copy=False)  # stores hold bools as bytes
+
+    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
+        """See `Items.copied`."""
+        return array
+
+
+def value_of(items: Items, how: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
+    """Return the sequences of a column, and which of them cannot be read; None: all can.
+
+    Raises:
+        ValueError: buffers contradict each other.
+        TooLargeError: they take more than ``memory_bytes``.
+        DataError: a mapped file was truncated, or its disk fails.
+    """
+    bad: Flags | None = None
+    offsets: Ints | None = None
     if how.ragged:
-        offsets, array = _unlist(array)
-    stream = how.stream
+        bad = items.nulls()
+        offsets, items = items.lists()
     value: Value
-    if stream.is_bytes:
-        rows_bad = nulls_of(array)
-        if hasattr(array.type, "num_fields") and array.type.num_fields:
-            array = array.field("bytes")
-            rows_bad = rows_bad | nulls_of(array)
-        strings = from_arrow(array, memory_bytes)
-        value = BytesValue(strings.bounds, strings.data, offsets, text=stream.is_text)
-    elif stream.sparse:
-        rows_bad = nulls_of(array)
-        indptr, entries = _unlist(array)
-        wrong = nulls_of(entries)
-        index, values = entries.field(0), entries.field(1)
-        wrong |= nulls_of(index) | nulls_of(values)
-        numbers = _numbers(index, memory_bytes).astype(np.int64)
-        wrong |= (numbers < 0) | (numbers >= stream.shape[0])
-        rows_bad |= any_of(wrong, indptr)
-        indices = np.where(wrong, 0, numbers).astype(np.int32)
-        value = SparseValue(indptr, indices, _typed(_numbers(values, memory_bytes), stream), stream.shape[0], offsets)
+    if how.stream.is_bytes:
+        value, rows_bad = _string_rows(items, how.stream, offsets)
+    elif how.stream.sparse:
+        value, rows_bad = _sparse_rows(items, how.stream, offsets)
     else:
-        count = len(array)
-        levels: list[tuple[Ints, Flags]] = []
-        for _ in how.dims:
-            nulls = nulls_of(array)
-            bounds, array = _unlist(array)
-            levels.append((bounds, nulls))
-        items, rows_bad = len(array), np.zeros(len(array), np.bool_)
-        width = 1
-        while hasattr(array.type, "list_size"):
-            rows_bad |= nulls_of(array).reshape(items, width).any(axis=1)
-            size = array.type.list_size
-            # `values` is the whole child, `flatten` drops nulls; by itself neither keeps rows in place.
-            array = array.values.slice(array.offset * size, len(array) * size)
-            width *= size
-        rows_bad |= nulls_of(array).reshape(items, width).any(axis=1)
-        rows = _typed(_numbers(array, memory_bytes), stream)
-        if levels:
-            rows, rows_bad = even_rows(
-                rows.reshape(items, width), rows_bad, levels, how.dims, memory_bytes=memory_bytes
-            )
-        value = DenseValue(rows.reshape(count, *stream.shape), offsets)
-    return value, bad | (rows_bad if offsets is None else any_of(rows_bad, offsets))
+        value, rows_bad = _dense_rows(items, how, offsets, memory_bytes)
+    if rows_bad is not None and offsets is not None:
+        rows_bad = any_of(rows_bad, offsets)
+    return value, _either(bad, rows_bad)
+
+
+def _string_rows(items: Items, stream: Stream, offsets: Ints | None) -> tuple[BytesValue, Flags | None]:
+    bad = items.nulls()
+    if items.has_fields:
+        items = items.field("bytes")
+        bad = _either(bad, items.nulls())
+    bounds, data = items.strings()
+    return BytesValue(bounds, data, offsets, text=stream.is_text), bad
+
+
+def _sparse_rows(items: Items, stream: Stream, offsets: Ints | None) -> tuple[SparseValue, Flags | None]:
+    bad = items.nulls()
+    indptr, entries = items.lists()
+    index, values = entries.field(0), entries.field(1)
+    wrong = _either(entries.nulls(), _either(index.nulls(), values.nulls()))
+    numbers = index.numbers(None)
+    if numbers.dtype != np.int32 or not index.mapped:  # those in a file are checked when they are copied
+        wide = index.copied(numbers)
+        outside: Flags = np.asarray((wide < 0) | (wide >= stream.size))
+        wrong = _either(wrong, outside)
+        numbers = np.where(outside, 0, wide).astype(np.int32)
+    found = values.numbers(stream.dtype)
+    if wrong is not None:
+        # What stands in the place of a null may be anything.
+        numbers = np.where(wrong, 0, index.copied(numbers)).astype(np.int32)
+        bad = _either(bad, any_of(wrong, indptr))
+    return SparseValue(indptr, numbers, found, stream.size, offsets), bad
+
+
+def _dense_rows(items: Items, how: Column, offsets: Ints | None, memory_bytes: int) -> tuple[DenseValue, Flags | None]:
+    stream, count = how.stream, len(items)
+    levels: list[tuple[Ints, Flags]] = []
+    for _ in how.dims:
+        nulls, length = items.nulls(), len(items)
+        bounds, items = items.lists()
+        levels.append((bounds, np.zeros(length, np.bool_) if nulls is None else nulls))
+    inner, width, bad = len(items), 1, items.nulls()
+    while (held := items.fixed()) is not None:
+        size, items = held
+        width *= size
+        if (nulls := items.nulls()) is not None:
+            bad = _either(bad, np.asarray(nulls.reshape(inner, width).any(axis=1)))
+    rows = items.numbers(stream.dtype)
+    if levels:
+        flags = np.zeros(inner, np.bool_) if bad is None else bad
+        rows, bad = even_rows(
+            rows.reshape(inner, width), flags, levels, how.dims, memory_bytes=memory_bytes, copied=items.copied
+        )
+    return DenseValue(rows.reshape(count, *stream.shape), offsets), bad
+
+
+def _either(a: Flags | None, b: Flags | None) -> Flags | None:
+    return b if a is None else a if b is None else a | b
 
 
 def even_rows(
@@ -474,7 +604,7 @@ def even_rows(
     dims: Sequence[int],
     *,
     memory_bytes: int,
-    copied: Callable[[NDArray[Any]], NDArray[Any]] = lambda array: array,
+    copied: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[NDArray[Any], Flags]:
     """Return rows made of lists that should have equal lengths: a view where all do, else a copy with zeros.
 
@@ -522,13 +652,6 @@ def any_of(flags: Flags, bounds: Ints) -> Flags:
     return found
 
 
-def _unlist(array: Any) -> tuple[Ints, Any]:
-    """Return the bounds of the lists, from 0, and their items."""
-    bounds = array.offsets.to_numpy().astype(np.int64)
-    first, last = int(bounds[0]), int(bounds[-1])
-    return bounds - first, array.values.slice(first, last - first)
-
-
 def _numbers(array: Any, memory_bytes: int) -> NDArray[Any]:
     if hasattr(array, "dictionary"):
         size = len(array) * max(1, array.dictionary.type.bit_width // 8)
@@ -542,8 +665,3 @@ def _numbers(array: Any, memory_bytes: int) -> NDArray[Any]:
         array = array.fill_null(zero)
     numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _typed(array: NDArray[Any], stream: Stream) -> NDArray[Any]:
-    # Stores hold bools as bytes.
-    return array if array.dtype == stream.dtype else array.astype(stream.dtype)

@@ -11,11 +11,7 @@ else is looked at to make views of its buffers has to be held; see `ArrowFile.ho
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import mmap
 import weakref
-from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -28,6 +24,7 @@ from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.seals import seal_of
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.store.compressed import dictionary
+from feedline.feed.formats.store.mapped import FileMap
 
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
@@ -151,7 +148,7 @@ class ArrowFile:
     @property
     def source(self) -> Source:
         """What its columns are chosen from."""
-        return Source(shown_path(self.path), self.schema, self.telling)
+        return Source(shown_path(self.path), self.schema, lambda what: self.damaged(f"its {what}", 0))
 
     def batch(self, number: int) -> Batch:
         """Return where a batch lies."""
@@ -221,16 +218,6 @@ class ArrowFile:
             raise self.damaged(str(error), start) from error
         return Dictionary(start, head, body, compressed=bool(compressed), id=number, adds=adds)
 
-    @contextlib.contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
-        import pyarrow as pa
-
-        try:
-            yield
-        except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError) as error:
-            raise self.damaged(f"its {what} cannot be read: {error}", 0) from error
-
     def _parsed(self) -> Any:
         import pyarrow as pa
 
@@ -260,30 +247,13 @@ def _read_names(field: Any) -> None:
         _read_names(field.type.field(i))
 
 
-class _Mapped:
-    """A read-only mapping of a whole file; a `MappedFile`."""
-
-    first = 0
+class _Mapped(FileMap):
+    """A map of an Arrow file."""
 
     def __init__(self, path: str, size: int) -> None:
-        self.path, self.size = path, size
         with open_file(path) as file:
-            about = status_of(file)
-            self._compare(about.st_size)
-            self.identity = (about.st_dev, about.st_ino)
-            try:
-                held = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                few = isinstance(error, OSError) and error.errno == errno.EMFILE
-                raise DataError(
-                    f"expected a file of {size} bytes that can be mapped: {error}",
-                    path=path,
-                    hint="raise the limit of open files (ulimit -n)" if few else None,
-                ) from error
-        held.madvise(mmap.MADV_RANDOM)
-        self._held = held
-        self.bytes = np.frombuffer(held, np.uint8)
-        self.address: int = self.bytes.__array_interface__["data"][0]
+            super().__init__(file, path, size)
+        self.advise("random")
         self._seals: list[NDArray[np.uint8]] = []
         _ = self.seals
 
@@ -295,25 +265,6 @@ class _Mapped:
             if remote is None or remote.stays_there(0, remote.size):
                 self._seals = [seal_of(self.bytes)]
         return self._seals
-
-    def check(self) -> None:
-        """Compare the file's size with that when it was mapped.
-
-        Raises:
-            DataError: they differ.
-        """
-        with reading(self.path):
-            size = self._held.size()
-        self._compare(size)
-
-    def _compare(self, size: int) -> None:
-        if size != self.size:
-            raise DataError(f"expected {self.size} bytes, as when the file was opened, got {size}", path=self.path)
-
-    def will_need(self, start: int, size: int) -> None:
-        """Let the kernel begin to read a part of the file."""
-        first = start - start % mmap.PAGESIZE
-        self._held.madvise(mmap.MADV_WILLNEED, first, min(start + size, self.size) - first)
 
 
 def read_whole(path: str, start: int, size: int) -> bytes:

@@ -7,15 +7,14 @@ validity, where there are nulls.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Value
-from feedline.data.value import BytesValue, DenseValue, SparseValue
-from feedline.feed.formats.arrow.columns import Column, Flags, Ints, any_of, even_rows, is_list, storage
+from feedline.feed.formats.arrow.columns import Column, Flags, Ints, is_list, storage
 from feedline.feed.formats.arrow.file import ArrowFile, Batch, most_items
 
 _INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
@@ -153,7 +152,7 @@ class MappedBatch:
             return 0, np.zeros(1, np.int64)
         dtype = _INT64 if _is_large(place.kind) else _INT32
         ends = self.view(place.buffer + 1, dtype, start, stop + 1)
-        self._file.will_need(ends.ctypes.data - self._file.address, ends.nbytes)
+        self._file.advise("willneed", ends.ctypes.data - self._file.address, ends.nbytes)
         found = _native.copied(ends).astype(np.int64, copy=False)
         first = int(found[0])
         found -= first
@@ -180,124 +179,68 @@ class MappedBatch:
         return pairs
 
 
-def value_of(
-    batch: MappedBatch, place: Place, how: Column, start: int, stop: int, *, memory_bytes: int
-) -> tuple[Value, Flags | None]:
-    """Return the sequences ``start:stop`` of a column, and which of them cannot be read; None: all can.
+@dataclass(slots=True)
+class MappedItems:
+    """The `Items` ``start:stop`` of a field of a mapped batch."""
 
-    Raises:
-        ValueError: buffers contradict each other.
-        TooLargeError: lists of unequal lengths would take more than ``memory_bytes``.
-        DataError: the file was truncated, or its disk fails.
-    """
-    bad = batch.nulls(place, start, stop)
-    offsets = None
-    if how.ragged:
-        first, offsets = batch.bounds(place, start, stop)
-        place, start, stop = place.children[0], first, first + int(offsets[-1])
-    value: Value
-    if how.stream.is_bytes:
-        value, rows_bad = _strings(batch, place, how, start, stop, offsets=offsets)
-    elif how.stream.sparse:
-        value, rows_bad = _sparse(batch, place, how, start, stop, offsets=offsets)
-    else:
-        value, rows_bad = _dense(batch, place, how, start, stop, offsets=offsets, memory_bytes=memory_bytes)
-    if rows_bad is not None and offsets is not None:
-        rows_bad = any_of(rows_bad, offsets)
-    return value, _either(bad, rows_bad)
+    batch: MappedBatch
+    place: Place
+    start: int
+    stop: int
+    mapped: ClassVar[bool] = True
 
+    @property
+    def has_fields(self) -> bool:
+        """See `Items`."""
+        return bool(self.place.children)
 
-def _strings(
-    batch: MappedBatch, place: Place, how: Column, start: int, stop: int, *, offsets: Ints | None
-) -> tuple[Value, Flags | None]:
-    bad = batch.nulls(place, start, stop)
-    if place.children:
-        place = place.children[place.kind.get_field_index("bytes")]
-        bad = _either(bad, batch.nulls(place, start, stop))
-    width = getattr(place.kind, "byte_width", 0) if _is_fixed_binary(place.kind) else None
-    if width is not None:
-        bounds = np.arange(stop - start + 1, dtype=np.int64) * width
-        first = start * width
-    else:
-        first, bounds = batch.bounds(place, start, stop)
-    last = first + int(bounds[-1])
-    data = batch.view(place.buffer + (1 if width is not None else 2), _UINT8, first, last)
-    return BytesValue(bounds, data, offsets, text=how.stream.is_text), bad
+    def __len__(self) -> int:
+        return self.stop - self.start
 
+    def nulls(self) -> Flags | None:
+        """See `Items.nulls`."""
+        return self.batch.nulls(self.place, self.start, self.stop)
 
-def _sparse(
-    batch: MappedBatch, place: Place, how: Column, start: int, stop: int, *, offsets: Ints | None
-) -> tuple[Value, Flags | None]:
-    bad = batch.nulls(place, start, stop)
-    first, indptr = batch.bounds(place, start, stop)
-    last = first + int(indptr[-1])
-    (entry,) = place.children
-    index, values = entry.children
-    wrong = _either(
-        batch.nulls(entry, first, last), _either(batch.nulls(index, first, last), batch.nulls(values, first, last))
-    )
-    stream = how.stream
-    kind = np.dtype(index.kind.to_pandas_dtype())
-    numbers = batch.view(index.buffer + 1, kind, first, last)
-    if kind != _INT32:
-        wide: NDArray[Any] = _native.copied(numbers)
-        outside: Flags = np.asarray((wide < 0) | (wide >= stream.size))
-        wrong = _either(wrong, outside)
-        numbers = np.where(outside, 0, wide).astype(np.int32)
-    found = batch.view(values.buffer + 1, stream.dtype, first, last)
-    if wrong is not None:
-        # What stands in the place of a null may be anything.
-        numbers = np.where(wrong, 0, _native.copied(numbers)).astype(np.int32)
-        bad = _either(bad, any_of(wrong, indptr))
-    return SparseValue(indptr, numbers, found, stream.size, offsets), bad
+    def lists(self) -> tuple[Ints, MappedItems]:
+        """See `Items.lists`."""
+        first, bounds = self.batch.bounds(self.place, self.start, self.stop)
+        return bounds, MappedItems(self.batch, self.place.children[0], first, first + int(bounds[-1]))
 
+    def fixed(self) -> tuple[int, MappedItems] | None:
+        """See `Items.fixed`."""
+        if not self.place.children:
+            return None
+        size = self.place.kind.list_size
+        return size, MappedItems(self.batch, self.place.children[0], self.start * size, self.stop * size)
 
-def _dense(
-    batch: MappedBatch,
-    place: Place,
-    how: Column,
-    start: int,
-    stop: int,
-    *,
-    offsets: Ints | None,
-    memory_bytes: int,
-) -> tuple[Value, Flags | None]:
-    stream, count = how.stream, stop - start
-    levels: list[tuple[Ints, Flags]] = []
-    for _ in how.dims:
-        nulls = batch.nulls(place, start, stop)
-        first, bounds = batch.bounds(place, start, stop)
-        levels.append((bounds, np.zeros(stop - start, np.bool_) if nulls is None else nulls))
-        place, start, stop = place.children[0], first, first + int(bounds[-1])
-    items, width, bad = stop - start, 1, batch.nulls(place, start, stop)
-    while place.children:
-        size = place.kind.list_size
-        place, start, stop, width = place.children[0], start * size, stop * size, width * size
-        bad = _either(bad, _any_in_rows(batch.nulls(place, start, stop), items))
-    kind = np.dtype(place.kind.to_pandas_dtype())
-    if kind == np.bool_:
-        rows: NDArray[Any] = batch.bits(place.buffer + 1, start, stop).view(np.bool_)
-    else:
-        rows = batch.view(place.buffer + 1, kind, start, stop)
-    if rows.dtype != stream.dtype:
-        rows = rows.view(np.bool_)  # a store's, which holds bools as bytes
-    if levels:
-        flags = np.zeros(items, np.bool_) if bad is None else bad
-        rows, bad = even_rows(
-            rows.reshape(items, width), flags, levels, how.dims, memory_bytes=memory_bytes, copied=_native.copied
-        )
-    return DenseValue(rows.reshape(count, *stream.shape), offsets), bad
+    def field(self, which: int | str) -> MappedItems:
+        """See `Items.field`."""
+        number = self.place.kind.get_field_index(which) if isinstance(which, str) else which
+        return MappedItems(self.batch, self.place.children[number], self.start, self.stop)
 
+    def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
+        """See `Items.strings`."""
+        import pyarrow as pa
 
-def _any_in_rows(flags: Flags | None, rows: int) -> Flags | None:
-    if flags is None:
-        return None
-    found: Flags = np.asarray(flags.reshape(rows, -1).any(axis=1))
-    return found
+        place = self.place
+        if pa.types.is_fixed_size_binary(place.kind):
+            width = place.kind.byte_width
+            data = self.batch.view(place.buffer + 1, _UINT8, self.start * width, self.stop * width)
+            return np.arange(len(self) + 1, dtype=np.int64) * width, data
+        first, bounds = self.batch.bounds(place, self.start, self.stop)
+        return bounds, self.batch.view(place.buffer + 2, _UINT8, first, first + int(bounds[-1]))
 
+    def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+        """See `Items.numbers`."""
+        kind, buffer = np.dtype(self.place.kind.to_pandas_dtype()), self.place.buffer + 1
+        if kind == np.bool_:
+            return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
+        found = self.batch.view(buffer, kind, self.start, self.stop)
+        return found if dtype in (None, kind) else found.view(np.bool_)  # a store's, which holds bools as bytes
 
-def _either(a: Flags | None, b: Flags | None) -> Flags | None:
-    return b if a is None else a if b is None else a | b
+    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
+        """See `Items.copied`."""
+        return _native.copied(array)
 
 
 def _is_large(kind: Any) -> bool:
@@ -306,17 +249,11 @@ def _is_large(kind: Any) -> bool:
     return bool(pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-def _is_fixed_binary(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_fixed_size_binary(kind))
-
-
 # ---- what values are made from, where parts of the file may be missing ----------------------------------
 
 
 def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
-    """Return the buffers of a column that `value_of` looks at; of the others it makes views only.
+    """Return the buffers of a column that `MappedItems` looks at; of the others it makes views only.
 
     What it copies of lists of unequal lengths is not among them: see `is_even`.
     """
@@ -340,7 +277,7 @@ def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
 
 
 def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:
-    """Return whether all lists of a column have the lengths that were declared, so that `value_of` makes a view.
+    """Return whether all lists of a column have the lengths that were declared, so that `MappedItems` is a view.
 
     Raises:
         ValueError: buffers contradict each other.

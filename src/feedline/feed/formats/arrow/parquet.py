@@ -16,13 +16,12 @@ given memory.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import operator
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -43,7 +42,7 @@ from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.hive import NULL, hive_columns
 from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]
@@ -86,8 +85,6 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         memory: int = CHUNK_MEMORY,
     ) -> None:
         whole_number("memory", memory, 1)
-        if isinstance(streams, str):
-            raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         found = _list_files(path, split)
         of_folders = hive_columns(found, path)
@@ -98,14 +95,11 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
             _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, kinds)
             for i, name in enumerate(found)
         ]
-        first = self._files[0].source
-        self._columns = arrow_columns.choose(first, streams, defines_size)
+        self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         for name, column in self._columns.items():
             if column.field in of_folders:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
-        for file in self._files[1:]:
-            arrow_columns.must_agree(file.source, first, self._columns)
         self._fields = [column.field for column in self._columns.values()]
         self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
@@ -156,14 +150,13 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
     def _lost(self, chunk: int, why: Unread) -> Chunk:
         """Return a chunk of unreadable sequences: the unreadable page holds a part of every row."""
         group = self._groups[chunk]
-        ragged = {name for name, column in self._columns.items() if column.ragged}
-        return lost_chunk(
-            self.schema, ragged, first=int(self._first[chunk]), count=group.rows, path=group.file.path, why=why
-        )
+        ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
+        return lost_chunk(self.schema, ragged, group.rows, lambda i: unread(why, group.file.path, first + i))
 
     def _read(self, chunk: int, held: list[tuple[int, memoryview]]) -> Chunk:
         group = self._groups[chunk]
-        with group.file.reading(held) as handle:
+        with group.file.open() as file:
+            handle = Pages(file, held)
             try:
                 table = group.file.decode(handle, group, self._fields, self._memory_bytes)
             except Exception:
@@ -173,7 +166,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, group.rows, group.file.path, int(self._first[chunk]))
         for name, column in self._columns.items():
-            with group.file.telling(f"row group {group.number}, column {column.field!r},"):
+            with group.file.source.telling(f"row group {group.number}, column {column.field!r},"):
                 try:
                     values[name], bad = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
                 except TooLargeError as error:
@@ -263,7 +256,7 @@ class _ParquetFile:
         with self.open() as handle:
             self.size = status_of(handle).st_size
             self._sizes = self._read_sizes(handle)
-            with self.telling("footer"):
+            with Source(path, None, self._damaged).telling("footer"):
                 try:
                     file = pq.ParquetFile(handle)
                 except pa.ArrowNotImplementedError as error:
@@ -295,7 +288,7 @@ class _ParquetFile:
     @property
     def source(self) -> Source:
         """What its columns are chosen from."""
-        return Source(shown_path(self.path), self.schema, self.telling)
+        return Source(shown_path(self.path), self.schema, self._damaged)
 
     def open(self) -> BinaryIO:
         handle = open_file(self.path, -1)
@@ -307,12 +300,6 @@ class _ParquetFile:
             handle.close()
             raise
         return handle
-
-    @contextlib.contextmanager
-    def reading(self, held: list[tuple[int, memoryview]]) -> Iterator[Pages]:
-        """Open what pages are read from: ``held`` memory if they are there, else the file."""
-        with self.open() as handle:
-            yield Pages(handle, held)
 
     def extents(self, group: _RowGroup, fields: list[str]) -> list[Extent]:
         """Return the extents of the columns ``fields`` of a row group, clipped to the file."""
@@ -355,7 +342,7 @@ class _ParquetFile:
 
         step = self._check_pages(handle, group, fields, memory_bytes)
         names = [name for name in dict.fromkeys(fields) if name not in self._constants]
-        with self.telling(f"row group {group.number}"):
+        with self.source.telling(f"row group {group.number}"):
             if not names:
                 return self._with_constants(None, group, fields)
             file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
@@ -505,20 +492,6 @@ class _ParquetFile:
             hint="raise memory=, choose fewer columns, or write the file with smaller row groups",
         )
 
-    @contextlib.contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
-        import pyarrow as pa
-
-        try:
-            yield
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise DataError(
-                f"expected a Parquet file, but its {what} cannot be read: {error}",
-                path=self.path,
-                hint="the file is damaged or not Parquet; restore it",
-            ) from error
-
 
 def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
     if not isinstance(path, (str, os.PathLike)):
@@ -572,8 +545,8 @@ def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_byte
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:
         for group in groups:
-            with group.file.reading([]) as handle:
-                table = group.file.decode(handle, group, fields, memory_bytes)
+            with group.file.open() as held:
+                table = group.file.decode(Pages(held, []), group, fields, memory_bytes)
             longest = np.full(group.rows, shortest, np.int64)
             for field in fields:
                 chunks = [getattr(chunk, "storage", chunk) for chunk in table.column(field).chunks]
@@ -584,8 +557,3 @@ def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_byte
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return _Lengths(samples, np.frombuffer(mapped, np.int32))
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ParquetDeserializer:
-    """Open files, or a folder of them; see `open_corpus`."""
-    return ParquetDeserializer(paths if len(paths) > 1 else paths[0], streams or None, memory=memory_bytes)

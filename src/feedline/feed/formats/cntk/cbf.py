@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.scattered import even_views
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.distinct import distinct
@@ -29,7 +30,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.files.seals import seals_of
 from feedline.feed.formats.indexed.corpus import by_file
 from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -138,8 +139,9 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         self._starts = np.cumsum([0, *(int(file.unit_starts[-1]) for file in self._files)])
         self._single = all(file.single for file in self._files)
         # Decided by the tables alone: the order depends on it.
-        views = [file.regular for file in self._files] + [s.dtype == f.dtype for f, s in self._pairs()]
-        self._has_views = self.looks_at_all = all(views)
+        pairs = zip(self._columns, declared.values(), strict=True)
+        as_stored = [stream.dtype == fields[column].dtype for column, stream in pairs]
+        self._has_views = self.looks_at_all = all(as_stored) and all(file.regular for file in self._files)
         if not self._has_views:
             self._lacks = (RandomAccess, Sliceable)
         self._infos = [info for file in self._files for info in file.infos()]
@@ -179,10 +181,6 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
             found[at] = self._files[number].lengths(local)
         return found
 
-    def _pairs(self) -> list[tuple[CbfField, Stream]]:
-        fields = self._files[0].fields
-        return [(fields[c], stream) for c, stream in zip(self._columns, self.schema.values(), strict=True)]
-
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
@@ -196,7 +194,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
             file, unit = self._located(chunk)
             begin, size = file.extent(unit)
             file.compare()
-            found = self._decoded(chunk, np.frombuffer(file.map, np.uint8, size, begin), mapped=True)
+            found = self._decoded(chunk, np.frombuffer(file.mapped()[0], np.uint8, size, begin), mapped=True)
             if self._has_views and not found.errors and all(_is_view(value) for value in found.values.values()):
                 self._views[chunk] = found  # costs no memory, and looking for the sequences again would cost time
         return found
@@ -217,15 +215,9 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, _ = self._located(chunk)
-            ragged = () if self._single else tuple(self.schema)
-            return lost_chunk(
-                self.schema,
-                ragged,
-                first=self._ordinal(chunk),
-                count=self._infos[chunk].sequences,
-                path=str(file.path),
-                why=piece,
-            )
+            ragged, first = () if self._single else self.schema, self._ordinal(chunk)
+            count = self._infos[chunk].sequences
+            return lost_chunk(self.schema, ragged, count, lambda i: unread(piece, str(file.path), first + i))
         return self._decoded(chunk, np.frombuffer(piece, np.uint8), mapped=False)
 
     def _located(self, chunk: int) -> tuple[_CbfFile, int]:
@@ -273,7 +265,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
                     errors.setdefault(i, self._damaged(chunk, what, int(places.begin[i]), i, name))
             else:
                 values[name] = _dense(data, stream, field, places, mapped)
-        seals = file.seals if mapped else ()
+        seals = file.mapped()[1] if mapped else ()
         return Chunk(self.schema, values, errors, seals=seals)
 
     def _faults(
@@ -325,7 +317,7 @@ class _CbfFile:
         self.remote = found is not None and not found.whole
         self._mapped: tuple[mmap.mmap, list[NDArray[np.uint8]]] | None = None
         if not self.remote:
-            self._map()
+            self.mapped()
         self._bounds = np.append(self.table["offset"], header_at).astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         self.single = bool((self.table["sequences"] == self.table["samples"]).all())
@@ -355,7 +347,7 @@ class _CbfFile:
     def opened(self) -> BinaryIO:
         return open_file(self.path)
 
-    def _map(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
+    def mapped(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         """Return the file's map, and its seals; of one whose bytes lie in a store, once all of them are there."""
         if self._mapped is None:
             found = object_at(self.path)
@@ -366,18 +358,10 @@ class _CbfFile:
             self._mapped = made, seals_of([np.frombuffer(made, np.uint8)])
         return self._mapped
 
-    @property
-    def map(self) -> mmap.mmap:
-        return self._map()[0]
-
-    @property
-    def seals(self) -> list[NDArray[np.uint8]]:
-        return self._map()[1]
-
     def compare(self) -> None:
         """Check that the file still has its size."""
         with reading(self.path):
-            now = self.map.size()
+            now = self.mapped()[0].size()
         if now != self.size:
             raise DataError(f"expected a file of {self.size} bytes, got {now}", path=str(self.path), hint=_DAMAGED)
 
@@ -551,32 +535,16 @@ class _Places(NamedTuple):
 
 def _dense(data: NDArray[np.uint8], stream: Stream, field: CbfField, places: _Places, mapped: bool) -> DenseValue:
     begin, samples, _ = places
-    count, single = len(begin), bool((samples == 1).all())
+    single = bool((samples == 1).all())
     if mapped and single and stream.dtype == field.dtype:
-        steps = np.diff(begin)
-        step = int(steps[0]) if len(steps) else 0
-        if (steps == step).all():
-            shape = (count, field.dim)
-            first = int(begin[0]) if count else 0
-            rows = np.ndarray(shape, field.dtype, data, first, (step, field.dtype.itemsize))
-            return DenseValue(_shaped(rows, stream))
+        views = even_views(begin, data, field.dtype, stream.shape)
+        if views is not None:
+            return DenseValue(views)
     row_bytes = field.dim * field.dtype.itemsize
     offsets = None if single else _offsets(samples)
     out = np.empty((int(samples.sum(dtype=np.int64)), field.dim), field.dtype)
     _native.cbf_dense(data, begin, samples, row_bytes, out.reshape(-1).view(np.uint8))
     return DenseValue(out.astype(stream.dtype, copy=False).reshape(-1, *stream.shape), offsets)
-
-
-def _shaped(rows: NDArray[Any], stream: Stream) -> NDArray[Any]:
-    """Return rows (n, values) as views of the stream's shape."""
-    step = rows.itemsize
-    strides: list[int] = []
-    for size in reversed(stream.shape):
-        strides.insert(0, step)
-        step *= size
-    return np.lib.stride_tricks.as_strided(
-        rows, (len(rows), *stream.shape), (rows.strides[0], *strides), writeable=False
-    )
 
 
 def _sparse(

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,27 +24,15 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.buffers import ReadBuffers
 from feedline.feed.files.paths import PathLike
-from feedline.feed.files.reading import read_exactly, read_most
-from feedline.feed.formats import unreadable
 from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe, describe_index_error
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
-from feedline.feed.formats.indexed.corpus import (
-    MOST_AT_ONCE,
-    IndexedCorpus,
-    IndexedFile,
-    Ordinals,
-    by_file,
-    line_of,
-    offsets_of,
-    read_together,
-)
+from feedline.feed.formats.indexed.corpus import MOST_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
 from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.formats.indexed.rows import PAD, ReadRows, RowText, TextCorpus
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Extent,
-    Fetchable,
     Keyed,
     Piece,
     Unread,
@@ -53,35 +41,12 @@ from feedline.feed.protocol import (
 )
 from feedline.feed.showing import Progress
 
-_PAD_BYTES = 64  # bytes that the native parser may load on either side of the text
 _UNLIMITED = 1 << 62
 
 _log = logging.getLogger("feedline")
 
 
-class _Sequences(NamedTuple):
-    """Sequences of a file whose text was read.
-
-    Attributes:
-        chunk: the chunk that they are; None for a selection.
-        file: the file.
-        ordinals: their ordinals in the corpus.
-        entries: their entries in the index.
-        places: the same with offsets in what was read, of which parts may have been left out.
-        origin: offset of the first byte read, as ``places`` count.
-        unread: gaps in the text, see `read_most`.
-    """
-
-    chunk: int | None
-    file: IndexedFile
-    ordinals: Ordinals
-    entries: NDArray[Any]
-    places: NDArray[Any]
-    origin: int = 0
-    unread: Sequence[tuple[int, int, int]] = ()
-
-
-class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
+class CTFDeserializer(TextCorpus, Keyed):
     """Sequences of CTF files.
 
     Args:
@@ -142,10 +107,9 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         field = None if size_stream is None else (self.schema[size_stream].field or size_stream)
         self._size_field = field
         self._index(ctf_index(self._chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient), progress)
-        self._buffers = ReadBuffers(_PAD_BYTES)
         self._max_errors = max_errors
         self._errors_left = max_errors
-        self._charged: dict[int, int] = {}
+        self._charged: dict[tuple[int, int], int] = {}
         self._counting = PerProcess(Lock)
 
     # ---- description ------------------------------------------------------------------------------
@@ -172,70 +136,35 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
 
     # ---- reading ----------------------------------------------------------------------------------
 
-    def read(self, chunk: int) -> Chunk:
-        """Return the sequences of a chunk, each stream with the rows that it has.
-
-        Raises:
-            DataError: the file has changed or is shorter than indexed, the decoded chunk would exceed ``memory``, or
-                ``max_errors`` is exhausted.
-        """
-        file, _, _, begin, size = self._place(chunk)
-        with file.opened() as text, self._buffers.lend(size) as buffer:
-            unread = read_most(text, buffer[_PAD_BYTES : _PAD_BYTES + size], begin, file.path)
-            return self._parsed(chunk, text, buffer, unread)
-
     def extents(self, chunk: int) -> list[Extent]:
         """Return the text of the chunk, with the padding that the parser may load on both sides."""
         file, _, _, begin, size = self._place(chunk)
-        first = max(0, begin - _PAD_BYTES)
-        return [Extent(str(file.path), first, min(begin + size + _PAD_BYTES, file.index.header.file_size) - first)]
+        first = max(0, begin - PAD)
+        return [Extent(str(file.path), first, min(begin + size + PAD, file.index.header.file_size) - first)]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self.read(chunk)  # which reads what it can
-        file, _, _, begin, size = self._place(chunk)
-        found = np.frombuffer(piece, np.uint8)
-        with file.opened() as text:
-            if begin >= _PAD_BYTES and len(found) == size + 2 * _PAD_BYTES:
-                return self._parsed(chunk, text, found, [])
-            with self._buffers.lend(size) as buffer:  # at the ends of a file, padding is missing on one side
-                buffer[_PAD_BYTES : _PAD_BYTES + size] = found[min(begin, _PAD_BYTES) :][:size]
-                return self._parsed(chunk, text, buffer, [])
-
-    def _parsed(
-        self, chunk: int, text: BinaryIO, buffer: NDArray[np.uint8], unread: Sequence[tuple[int, int, int]]
-    ) -> Chunk:
-        """Parse a chunk whose text is in ``buffer`` after the padding, with gaps listed in ``unread`` (see
-        `read_most`)."""
         place = self._place(chunk)
-        file = place.file
-        file.compare(text)
-        entries = file.checked(lambda index: index.entries(place.local))
-        ordinals = self._ordinals(place)
-        if unread and self._max_errors > 0:  # errors are counted by sample
-            raise unreadable.unread(Unread(unread[0][2], unread[0][0]), str(file.path), int(ordinals[0]))
-        read = _Sequences(chunk, file, ordinals, entries, entries, origin=place.begin, unread=unread)
-        return self._parse(read, text, buffer)
+        if place.begin < PAD or len(piece) < place.size + 2 * PAD:
+            # At the ends of a file, padding is missing on one side.
+            return super().read_fetched(chunk, [piece[min(place.begin, PAD) :][: place.size]])
+        with place.file.opened() as text:
+            place.file.compare(text)
+        return self._parsed(place, np.frombuffer(piece, np.uint8), [])
 
-    def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
-        """Return sequences of one file; ``local`` is ascending."""
-        file = self._files[number]
-        entries = file.entries_at(local)
-        lows, highs, places, position = read_together(entries)
-        with file.opened() as text, self._buffers.lend(int(places[-1])) as buffer:
-            for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
-                read_exactly(text, buffer[_PAD_BYTES + place : _PAD_BYTES + place + high - low], low, file.path)
-            file.compare(text)
-            places_in_text = entries.copy()
-            places_in_text["offset"] = position
-            ordinals = local + self._starts[number]
-            return self._parse(_Sequences(None, file, ordinals, entries, places_in_text), text, buffer)
+    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+        """Parse sequences.
 
-    def _parse(self, of: _Sequences, text: BinaryIO, buffer: NDArray[np.uint8]) -> Chunk:
-        """Parse sequences whose text is in ``buffer``, with padding on both sides; ``text`` is their file."""
-        arguments = (buffer, _PAD_BYTES, of.places.view(np.uint8), of.origin)
+        Raises:
+            DataError: decoded, they would exceed ``memory``, or ``max_errors`` is exhausted.
+        """
+        if of.holes and self._max_errors > 0:  # errors are counted by sample
+            begin, _, why = of.holes[0]
+            raise of.file.hole(begin, why, int(of.ordinals[0]), None)
+        arguments = (buffer, PAD, of.places.view(np.uint8), of.origin)
         with of.file.trusted():
             if self._max_errors == 0:
                 streams, _, found, _ = self._parser.parse(*arguments, -1)
@@ -250,40 +179,42 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 rows, offsets = arrays
                 values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
         records = found.view(RECORD)
-        if len(records) == 0 and not of.unread:
+        if len(records) == 0 and not of.holes:
             return Chunk(self.schema, values)
         records, sequence = records.copy(), records["sequence"]
         records["byte"] += of.entries["offset"][sequence] - of.places["offset"][sequence]
-        if len(records):
-            self._raise_fatal(of, text, records)
-        # Where a part could not be read, nothing is read again to describe other errors.
-        begin = int(of.entries["offset"][0])
-        near = (0, 1) if of.unread else (begin, line_of(text, begin))
-        if self._max_errors > 0:
-            first = self._described(of, text, records[0], near)
-            _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
-            return Chunk(self.schema, values)
-        return Chunk(self.schema, values, self._errors(of, text, records, near))
+        with of.file.opened() as text:
+            if len(records):
+                self._raise_fatal(of, text, records)
+            # Where a part could not be read, nothing is read again to describe other errors.
+            begin = int(of.entries["offset"][0])
+            near = (0, 1) if of.holes else (begin, line_of(text, begin))
+            if self._max_errors > 0:
+                first = self._described(of, text, records[0], near)
+                _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
+                return Chunk(self.schema, values)
+            return Chunk(self.schema, values, self._errors(of, text, records, near))
 
     def _errors(
-        self, of: _Sequences, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
+        self, of: ReadRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
     ) -> Mapping[int, DataError]:
         """Return why sequences cannot be read; if there are many, each is described when it is asked for."""
-        path, unread = of.file.path, of.unread
+        path, holes = of.file.path, of.holes
         low = of.entries["offset"].astype(np.int64)
         high = low + of.entries["size"]
-        gaps = [np.flatnonzero((low < end) & (high > begin)) for begin, end, _ in unread]
+        gaps = [np.flatnonzero((low < end) & (high > begin)) for begin, end, _ in holes]
         rows = np.unique(np.concatenate([records["sequence"].astype(np.int64), *gaps]))
         place = near
 
         def in_file(text: BinaryIO, row: int) -> DataError:
             nonlocal place
             # If a sequence has several gaps, the first one stays.
-            for begin, end, number in unread:
+            for begin, end, why in holes:
                 if low[row] < end and high[row] > begin:
-                    why = Unread(number, max(begin, int(low[row])))
-                    return unreadable.unread(why, str(path), int(of.ordinals[row]))
-            if unread:
+                    if isinstance(why, Unread):
+                        why = why._replace(byte=max(begin, int(low[row])))
+                    return of.file.hole(begin, why, int(of.ordinals[row]), None)
+            if holes:
                 return _beside_a_hole(path, int(of.ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
             after = place if place[0] <= record["byte"] else near  # lines are counted from the last error on
@@ -299,19 +230,22 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             return LazyErrors(rows, alone)
         return {row: in_file(text, row) for row in rows.tolist()}
 
-    def _parse_counting(self, chunk: int | None, arguments: tuple[Any, ...]) -> tuple[Any, NDArray[np.uint8]]:
+    def _parse_counting(
+        self, chunk: ChunkPlace[RowText] | None, arguments: tuple[Any, ...]
+    ) -> tuple[Any, NDArray[np.uint8]]:
         """Parse with CNTK's error count, which one caller at a time may change; a selection (None) is not counted."""
         if chunk is None:
             streams, _, found, _ = self._parser.parse(*arguments, _UNLIMITED)
             return streams, found
+        number = chunk.number, chunk.local
         with self._counting.get():
-            allowed = self._errors_left + self._charged.get(chunk, 0)
+            allowed = self._errors_left + self._charged.get(number, 0)
             streams, _, found, left = self._parser.parse(*arguments, allowed)
-            self._charged[chunk] = allowed - left
+            self._charged[number] = allowed - left
             self._errors_left = left
         return streams, found
 
-    def _raise_fatal(self, of: _Sequences, text: BinaryIO, records: NDArray[Any]) -> None:
+    def _raise_fatal(self, of: ReadRows, text: BinaryIO, records: NDArray[Any]) -> None:
         """Raise the error that made the parser give up, if it did."""
         last = records[-1]
         code = NAMES[int(last["code"])]
@@ -331,17 +265,11 @@ class CTFDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         line = line_of(text, byte)
         raise DataError(what, path=str(of.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
-    def _described(self, of: _Sequences, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
+    def _described(self, of: ReadRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
         names = list(self.schema)
         return describe(
             of.file.path, text, record, streams=names, lenient=self._lenient, ordinals=of.ordinals, near=near
         )
-
-    # ---- other -------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Release the read buffers; files are only open during a read."""
-        self._buffers.clear()
 
 
 def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:
@@ -391,13 +319,12 @@ def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -
         if not 1 <= stream.size < 2**31:
             raise SchemaError(f"expected 1 to {2**31 - 1} values in a sample of stream `{name}`, got {stream.size}")
         fields[field] = name
-    size_stream = schema.size_stream
     return _native.CtfParser(
         [field.encode() for field in fields],
         [stream.size for stream in schema.values()],
         [stream.sparse for stream in schema.values()],
         [stream.dtype == np.float64 for stream in schema.values()],
-        size_stream=-1 if size_stream is None else list(schema).index(size_stream),
+        size_stream=schema.size_at,
         lenient=lenient,
         fill=fill,
         memory_bytes=memory_bytes,

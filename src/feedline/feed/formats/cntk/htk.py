@@ -30,6 +30,7 @@ from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.files.remote import object_at
+from feedline.feed.formats.indexed.corpus import check_memory
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -152,13 +153,14 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             context = whole_number("context", context[0], 0), whole_number("context", context[1], 0)
         chunk_frames, self._memory = whole_number("chunk_frames", chunk_frames, 1), whole_number("memory", memory, 1)
         self.name, self._broadcast = os.fspath(scp), bool(broadcast)
-        self._headers = LruCache(self._read_header, lambda _: 1, _HEADERS)
-        self._script = _Script(Path(scp), prefix)
-        self._fill_in_ranges()
-        self.duplicates = self._script.drop_duplicates()
-        if not len(self._script):
+        self._script = script = _Script(Path(scp), prefix)
+        self._headers = LruCache(read_header, lambda _: 1, _HEADERS)
+        for i in np.flatnonzero(script.count < 0).tolist():  # files that are named without a range
+            script.start[i], script.count[i] = 0, self._headers.get(script.paths[script.file[i]]).frames
+        self.duplicates = script.drop_duplicates()
+        if not len(script):
             raise DataError("expected at least one utterance in the script, got none", path=self.name)
-        self._like = self._headers.get(int(self._script.file[0]))
+        self._like = self._headers.get(script.paths[script.file[0]])
         stream_name, stream = next(iter(declared.items()), ("features", None))
         self._context = _context(stream_name, stream, context, self._like.dim, self.name)
         width = sum(self._context) + 1
@@ -169,7 +171,9 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         self._opened_with(scp, dict(self.schema.streams), memory=memory, **options)
         self._row = width * self._like.dim
         self._starts = _cut(self._script.count, chunk_frames)
-        self._infos = self._sizes()
+        frames = np.concatenate([[0], np.cumsum(script.count)])[self._starts]
+        counts = zip(np.diff(self._starts).tolist(), np.diff(frames).tolist(), strict=True)
+        self._infos = [ChunkInfo(n, samples, samples * self._like.frame_bytes) for n, samples in counts]
 
     # ---- description ------------------------------------------------------------------------------
 
@@ -207,19 +211,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         """Return the name of an utterance, as the script has it."""
         return self._script.name(ordinal)
 
-    def _sizes(self) -> list[ChunkInfo]:
-        frames = np.concatenate([[0], np.cumsum(self._script.count)])
-        found = np.diff(frames[self._starts]).tolist()
-        sequences = np.diff(self._starts).tolist()
-        size = self._like.frame_bytes
-        return [ChunkInfo(n, samples, samples * size) for n, samples in zip(sequences, found, strict=True)]
-
-    def _fill_in_ranges(self) -> None:
-        """Look up the lengths of files that the script names without a range."""
-        script = self._script
-        for i in np.flatnonzero(script.count < 0).tolist():
-            script.start[i], script.count[i] = 0, self._headers.get(int(script.file[i])).frames
-
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
@@ -244,12 +235,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             raise IndexError(f"expected 0 <= ordinal < {len(script)}, got {ordinals.min()} to {ordinals.max()}")
         lengths = script.count[ordinals]
         needed = int(lengths.sum()) * self._row * 4
-        if needed > self._memory:
-            raise DataError(
-                f"expected at most {self._memory} bytes when decoded at a time (memory), got {needed}",
-                path=self.name,
-                hint="raise memory=, or lower chunk_frames=",
-            )
+        check_memory(needed, self._memory, self.name, "chunk_frames")
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         selection = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), self._row), np.float32), {})
         for first, stop in _runs(script.file[ordinals]):
@@ -333,7 +319,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         Raises:
             DataError: it cannot be read, or its frames are of another kind.
         """
-        header, like = self._headers.get(number), self._like
+        header, like = self._headers.get(self._script.paths[number]), self._like
         if (header.dim, header.kind, header.period) != (like.dim, like.kind, like.period):
             raise DataError(
                 f"expected {like.dim} values a frame of kind {like.kind:o} every {like.period} units of 100 ns, as in "
@@ -341,9 +327,6 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
                 hint=_SKIP,
             )
         return header
-
-    def _read_header(self, number: int) -> _FrameHeader:
-        return read_header(self._script.paths[number])
 
     # ---- other ------------------------------------------------------------------------------------
 
@@ -559,8 +542,3 @@ def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
 def listed_in_script(path: str) -> list[str]:
     """Return the paths of the feature files in a script."""
     return _Script(Path(path), None).paths
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> HTKFeatureDeserializer:
-    """Open a script of features; see `open_corpus`."""
-    return HTKFeatureDeserializer(paths[0], streams or None, memory=memory_bytes)

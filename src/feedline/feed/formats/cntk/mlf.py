@@ -22,7 +22,7 @@ from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.reading import read_exactly
-from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, line_of, read_together
+from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, check_memory, line_of, read_together
 from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
 from feedline.feed.showing import Progress
@@ -149,7 +149,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         file = self._files[number]
         entries = file.entries_at(local)
         frames, text_bytes = (int(entries[field].sum(dtype=np.uint64)) for field in ("samples", "size"))
-        self._check_memory(frames * _BYTES_PER_FRAME + text_bytes, self.name)
+        check_memory(frames * _BYTES_PER_FRAME + text_bytes, self._memory_bytes, self.name)
         lows, highs, places, position = read_together(entries)
         buffer = np.empty(int(places[-1]), np.uint8)
         errors: dict[int, DataError] = {}

@@ -255,19 +255,6 @@ class IndexedCorpus(Deserializer, Generic[_File]):
                 )
         return Chunk(self.schema, parts.gather(slots, rows), errors)
 
-    def _check_memory(self, needed: int, path: str) -> None:
-        """Check what sequences take that are decoded at a time.
-
-        Raises:
-            DataError: more than they may.
-        """
-        if needed > self._memory_bytes:
-            raise DataError(
-                f"expected at most {self._memory_bytes} bytes when decoded at a time (memory), got {needed}",
-                path=path,
-                hint="raise memory=, or lower chunk_size=",
-            )
-
     def _select_in(self, number: int, local: Ints) -> Chunk:
         """Return sequences of one file. ``local`` are their numbers there, ascending."""
         raise NotImplementedError
@@ -323,6 +310,20 @@ def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
     lows, highs = begin[heads], end[np.append(heads[1:] - 1, len(end) - 1)]
     places = offsets_of(highs - lows)
     return lows, highs, places, begin - np.repeat(lows - places[:-1], np.diff(np.append(heads, len(begin))))
+
+
+def check_memory(needed: int, most: int, path: str, cut: str = "chunk_size") -> None:
+    """Check what sequences take that are decoded at a time; ``cut`` is the option that makes chunks smaller.
+
+    Raises:
+        DataError: more than ``most``.
+    """
+    if needed > most:
+        raise DataError(
+            f"expected at most {most} bytes when decoded at a time (memory), got {needed}",
+            path=path,
+            hint=f"raise memory=, or lower {cut}=",
+        )
 
 
 def offsets_of(sizes: Iterable[int]) -> Ints:

@@ -1,4 +1,5 @@
-"""Text in rows, each a sequence: what JSON Lines, CSV and, with records for rows, TFRecord share.
+"""Text that is read, or unpacked, and parsed natively: what CTF, JSON Lines, CSV and, with records for rows, TFRecord
+share.
 
 Guarantees: a row that is not what it should be keeps its place and reports why, with file, byte, line and stream; text
 is read with pread or unpacked from the nearest point before it (see `files.packed`), never as a whole; a file that
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -69,8 +70,10 @@ _RECORD = np.dtype(
 )
 _TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 _TEXT, _BYTES = len(_TYPES), len(_TYPES) + 1
-_PAD = 64  # bytes that the parsers may load on either side of the text
 _SHOWN = 60
+
+PAD = 64
+"""Bytes that the parsers may load on either side of the text."""
 
 Hole = tuple[int, int, Unread | str]
 """A part of a text that could not be read: first byte, end, and why."""
@@ -192,55 +195,45 @@ class RowText(IndexedFile):
         )
 
 
-class _ReadRows(NamedTuple):
-    """Rows whose text was read.
+class ReadRows(NamedTuple):
+    """Rows, or sequences of them, whose text was read.
 
     Attributes:
         file: their file.
         ordinals: their ordinals in the corpus.
         entries: their entries in the index.
         places: the same with offsets in what was read.
-        origin: offset of the first byte that was read, as ``places`` count.
         holes: what could not be read.
+        chunk: the chunk that they are; None for a selection.
     """
 
     file: RowText
     ordinals: Ordinals
     entries: NDArray[Any]
     places: NDArray[Any]
-    origin: int
     holes: Sequence[Hole]
+    chunk: ChunkPlace[RowText] | None = None
+
+    @property
+    def origin(self) -> int:
+        """Offset of the first byte that was read, as ``places`` count."""
+        return 0 if self.chunk is None else self.chunk.begin
 
 
-class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
-    """Rows of text; the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
+class TextCorpus(IndexedCorpus[RowText], Fetchable):
+    """Text that is read into buffers, and parsed natively."""
 
-    Class attributes say what rows are called, what they consist of, and whether the index numbers their lines.
-    """
-
-    _unit, _content, _numbers_lines = "row", "text", True
     _views = False  # whether chunks hold views of what was read
-    _parser: _native.JsonParser | _native.CsvParser | _native.ExampleParser
-    _ragged: frozenset[str] = frozenset()
-    _identity: str
 
     def _index(self, kind: IndexKind, progress: Progress) -> None:
         super()._index(kind, progress)
-        self._buffers = ReadBuffers(_PAD)
+        self._buffers = ReadBuffers(PAD)
 
     def _open(self, path: Path, kind: IndexKind, progress: Progress) -> RowText:
-        return RowText(path, kind, self._arguments["cache"], self._arguments["unpack"], progress)
-
-    # ---- description ------------------------------------------------------------------------------
-
-    def digest(self) -> str:
-        """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
-        return self._digest(self._identity)
-
-    # ---- reading ----------------------------------------------------------------------------------
+        return RowText(path, kind, self._arguments["cache"], self._arguments.get("unpack", 0), progress)
 
     def read(self, chunk: int) -> Chunk:
-        """Return the rows of a chunk.
+        """Return the sequences of a chunk.
 
         Raises:
             DataError: the file has changed since it was indexed, or the chunk would exceed ``memory``.
@@ -249,7 +242,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         file, size = place.file, place.size
         self._bounded(size, file)
         with file.opened() as text, self._lent(size) as buffer:
-            holes = file.fill(text, buffer[_PAD : _PAD + size], place.begin)
+            holes = file.fill(text, buffer[PAD : PAD + size], place.begin)
             file.compare(text)
             return self._parsed(place, buffer, holes)
 
@@ -270,12 +263,62 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         with file.opened() as text, self._lent(size) as buffer:
             file.compare(text)
             first, _ = file.extent(begin, size)
-            holes = file.unpack(np.frombuffer(piece, np.uint8), first, buffer[_PAD : _PAD + size], begin)
+            holes = file.unpack(np.frombuffer(piece, np.uint8), first, buffer[PAD : PAD + size], begin)
             return self._parsed(place, buffer, holes)
 
     def _lent(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
         """Return a buffer for the text of a chunk: for the time that parsing takes, or of its views."""
         return contextlib.nullcontext(self._buffers.give(size)) if self._views else self._buffers.lend(size)
+
+    def _bounded(self, size: int, file: RowText) -> None:
+        """Check that so much text may be read at a time.
+
+        Raises:
+            DataError: it may not.
+        """
+
+    def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
+        entries = place.file.checked(lambda index: index.entries(place.local))
+        return self._parse(ReadRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
+
+    def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
+        """Return sequences of one file; ``local`` is ascending."""
+        file = self._files[number]
+        entries = file.entries_at(local)
+        lows, highs, places, position = read_together(entries)
+        self._bounded(int(places[-1]), file)
+        holes: list[Hole] = []
+        with file.opened() as text, self._buffers.lend(int(places[-1])) as buffer:
+            for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
+                holes += file.fill(text, buffer[PAD + place : PAD + place + high - low], low)
+            file.compare(text)
+            moved = entries.copy()
+            moved["offset"] = position
+            return self._parse(ReadRows(file, local + self._starts[number], entries, moved, holes), buffer)
+
+    @abstractmethod
+    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+        """Parse what was read, which is in ``buffer`` with padding on both sides."""
+
+    def close(self) -> None:
+        """Release the read buffers; files are only open during a read."""
+        self._buffers.clear()
+
+
+class RowsDeserializer(TextCorpus):
+    """Rows of text; the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
+
+    Class attributes say what rows are called, what they consist of, and whether the index numbers their lines.
+    """
+
+    _unit, _content, _numbers_lines = "row", "text", True
+    _parser: _native.JsonParser | _native.CsvParser | _native.ExampleParser
+    _ragged: frozenset[str] = frozenset()
+    _identity: str
+
+    def digest(self) -> str:
+        """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
+        return self._digest(self._identity)
 
     def _bounded(self, size: int, file: RowText) -> None:
         if size > self._memory_bytes:
@@ -286,39 +329,13 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
                 + ("; a row may be that long as nothing ends it" if self._numbers_lines else ""),
             )
 
-    def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
-        entries = place.file.checked(lambda index: index.entries(place.local))
-        parser = self._parser
-        parse = parser.view if self._views and isinstance(parser, _native.ExampleParser) else parser.parse
-        rows = _ReadRows(place.file, self._ordinals(place), entries, entries, origin=place.begin, holes=holes)
-        return self._parse(rows, buffer, parse)
-
-    def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
-        """Return rows of one file; ``local`` is ascending."""
-        file = self._files[number]
-        entries = file.entries_at(local)
-        lows, highs, places, position = read_together(entries)
-        self._bounded(int(places[-1]), file)
-        holes: list[Hole] = []
-        with file.opened() as text, self._buffers.lend(int(places[-1])) as buffer:
-            for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
-                holes += file.fill(text, buffer[_PAD + place : _PAD + place + high - low], low)
-            file.compare(text)
-            moved = entries.copy()
-            moved["offset"] = position
-            rows = _ReadRows(file, local + self._starts[number], entries, moved, origin=0, holes=holes)
-            return self._parse(rows, buffer, self._parser.parse)
-
-    def _parse(
-        self,
-        of: _ReadRows,
-        buffer: NDArray[np.uint8],
-        parse: Callable[..., tuple[list[tuple[Any, ...]], NDArray[np.uint8]]],
-    ) -> Chunk:
-        """Parse rows that are in ``buffer``, with padding on both sides."""
-        file, ordinals, entries, places, origin, holes = of
+    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+        file, ordinals, entries, places, holes, chunk = of
+        parser, origin = self._parser, of.origin
+        views = self._views and chunk is not None
+        parse = parser.view if views and isinstance(parser, _native.ExampleParser) else parser.parse
         with file.trusted():
-            streams, found = parse(buffer, _PAD, places.view(np.uint8), origin)
+            streams, found = parse(buffer, PAD, places.view(np.uint8), origin)
         records = found.view(_RECORD)
         if len(records) and NAMES[int(records[-1]["code"])] == "memory_limit":
             last = records[-1]
@@ -334,7 +351,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
         for (name, stream), (data, bounds, offsets) in zip(self.schema.items(), streams, strict=True):
             if stream.is_bytes and bounds is None:
                 spans = data.view(np.int64).reshape(-1, 2)
-                values[name] = ScatteredBytes(spans, buffer[_PAD:], text=stream.is_text)
+                values[name] = ScatteredBytes(spans, buffer[PAD:], text=stream.is_text)
             elif stream.is_bytes:
                 values[name] = BytesValue(bounds, data, offsets, text=stream.is_text)
             else:
@@ -357,7 +374,7 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
             record = records[k]
             row = int(record["row"])
             at, position = int(record["byte"]), int(places["offset"][row]) - origin
-            shown = bytes(kept[_PAD + at : _PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
+            shown = bytes(kept[PAD + at : PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
             what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
             if not self._numbers_lines:
@@ -388,12 +405,6 @@ class RowsDeserializer(IndexedCorpus[RowText], Fetchable):
     @abstractmethod
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         """Return what is wrong with a row, and advice."""
-
-    # ---- other ------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Release the read buffers; files are only open during a read."""
-        self._buffers.clear()
 
 
 def show(text: bytes) -> str:

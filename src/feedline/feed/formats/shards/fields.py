@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Stream
-from feedline.data.scattered import ScatteredBytes
+from feedline.data.scattered import ScatteredBytes, even_views
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import SchemaError
 
@@ -194,8 +194,9 @@ def numbers_of(
                 break
         fits[at[~same]] = False
     at, whole = np.flatnonzero(fits), bool(fits.all())
-    if whole and not ragged and stream.dtype.kind != "b":
-        views = _views(spans[:, 0] + lead, memory, stream)
+    begins = spans[:, 0] + lead
+    if whole and not ragged and stream.dtype.kind != "b" and stream.size and len(begins) > 1 and begins[1] > begins[0]:
+        views = even_views(begins, memory, stream.dtype.newbyteorder("<"), stream.shape)
         if views is not None:
             return DenseValue(views), {}
     chosen = np.ascontiguousarray((spans if whole else spans[at]) + np.array([lead, 0]))
@@ -216,16 +217,6 @@ def numbers_of(
     filled = np.zeros((len(spans), *stream.shape), stream.dtype)
     filled[at] = rows
     return DenseValue(filled), bad
-
-
-def _views(begins: NDArray[np.int64], memory: NDArray[np.uint8], stream: Stream) -> NDArray[Any] | None:
-    """Return samples that begin equally far from one another as views of memory; None: they do not."""
-    steps = np.diff(begins)
-    if not len(steps) or (steps != steps[0]).any() or steps[0] <= 0 or not stream.size:
-        return None
-    inner = np.empty((1, *stream.shape), stream.dtype).strides[1:]
-    order = stream.dtype.newbyteorder("<")
-    return np.ndarray((len(begins), *stream.shape), order, memory, int(begins[0]), (int(steps[0]), *inner))
 
 
 def _copied(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:

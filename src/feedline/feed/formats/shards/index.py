@@ -133,6 +133,15 @@ def size_of(path: Path) -> int | None:
             return None
 
 
+def missing(what: str, path: Path) -> DataError:
+    """Return the error that an index lists a file that is not there."""
+    return DataError(
+        f"expected a {what} that the index lists: No such file or directory",
+        path=str(path),
+        hint=f"download the whole folder: {what}s are read in place",
+    )
+
+
 def codec_of(name: str, path: Path) -> str:
     """Return the codec that an index names, without its level.
 

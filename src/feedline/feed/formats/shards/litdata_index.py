@@ -19,7 +19,7 @@ from feedline.errors import DataError
 from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import open_file, read_at, reading
 from feedline.feed.formats.jsonl import escaped
-from feedline.feed.formats.shards.index import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, size_of
+from feedline.feed.formats.shards.index import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, missing, size_of
 from feedline.feed.formats.shards_guess import INDEX
 
 _DTYPES = {  # a dtype's place is its number
@@ -130,12 +130,8 @@ def row_spans(index: LitDataIndex) -> list[tuple[Path, tuple[int, int]]]:
     for shard in index.shards:
         span = rows_span(shard)
         if span is None:
-            raise DataError(
-                "expected rows in Arrow's format at the end of the chunk, as in the first one, got none",
-                path=str(shard.path),
-                byte=shard.size,
-                hint=DAMAGED,
-            )
+            what = "rows in Arrow's format at the end of the chunk, as in the first one"
+            raise _not_read(what, "none", shard.path, byte=shard.size)
         found.append((shard.path, span))
     return found
 
@@ -155,21 +151,13 @@ def token_arrays(index: LitDataIndex) -> list[tuple[Path, NDArray[Any]]]:
         if shard.codec:
             raise _not_read("tokens that can be mapped", "compressed ones", shard.path, "unpack them: zstd -d")
         if shard.size != begin + count * dtype.itemsize:
-            raise DataError(
-                f"expected a chunk of {begin + count * dtype.itemsize} bytes, for {count} tokens of {dtype}, got "
-                f"{shard.size}",
-                path=str(shard.path),
-                hint=DAMAGED,
-            )
+            what = f"a chunk of {begin + count * dtype.itemsize} bytes, for {count} tokens of {dtype}"
+            raise _not_read(what, f"{shard.size}", shard.path)
         with open_file(shard.path) as file, reading(shard.path):
             samples = read_at(file, 4, 0)
         if samples != struct.pack("<I", shard.samples):
-            raise DataError(
-                f"expected a chunk of {shard.samples} samples, as {INDEX} says, got {samples.hex()}",
-                path=str(shard.path),
-                byte=0,
-                hint=DAMAGED,
-            )
+            what = f"a chunk of {shard.samples} samples, as {INDEX} says"
+            raise _not_read(what, samples.hex(), shard.path, byte=0)
         found.append((shard.path, _mapped(shard.path, dtype, begin, count)))
     return found
 
@@ -183,8 +171,8 @@ def _mapped(path: Path, dtype: np.dtype[Any], begin: int, count: int) -> NDArray
         raise DataError(f"expected a file that can be mapped: {error}", path=str(path)) from error
 
 
-def _not_read(expected: str, got: str, path: Path, hint: str) -> DataError:
-    return DataError(f"expected {expected}, got {got}", path=str(path), hint=hint)
+def _not_read(expected: str, got: str, path: Path, hint: str = DAMAGED, byte: int | None = None) -> DataError:
+    return DataError(f"expected {expected}, got {got}", path=str(path), byte=byte, hint=hint)
 
 
 def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
@@ -212,13 +200,9 @@ def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
             if found in sizes:
                 place, codec, size = unpacked, None, found
     if size is None:
-        raise DataError(
-            "expected a chunk that the index lists: No such file or directory",
-            path=str(place),
-            hint="download the whole folder: chunks are read in place",
-        )
+        raise missing("chunk", place)
     if (codec is None or run) and size not in sizes:
-        raise DataError(f"expected a chunk of {counted} bytes, got {size}", path=str(place), hint=DAMAGED)
+        raise _not_read(f"a chunk of {counted} bytes", f"{size}", place)
     return ShardFile(place, samples, size, unpacked=sizes, codec=codec, run=run)
 
 

@@ -16,7 +16,7 @@ from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.shards.fields import Array, ArrayHead, ShardField
-from feedline.feed.formats.shards.index import IndexEntry, ShardFile, codec_of, index_of, size_of
+from feedline.feed.formats.shards.index import IndexEntry, ShardFile, codec_of, index_of, missing, size_of
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
 from feedline.feed.formats.shards_guess import INDEX
 from feedline.feed.protocol import declared_streams
@@ -111,11 +111,7 @@ def _shard(entry: IndexEntry, folder: Path, path: Path, number: int) -> ShardFil
         place = file.inside(folder, "basename")
         codec, size = codec_of(entry.text("compression"), path), size_of(place)
     if size is None:
-        raise DataError(
-            "expected a shard that the index lists: No such file or directory",
-            path=str(place),
-            hint="download the whole folder: shards are read in place",
-        )
+        raise missing("shard", place)
     if size != file.number("bytes"):
         raise DataError(f"expected a shard of {file.number('bytes')} bytes, got {size}", path=str(place))
     if unpacked < 4 * (samples + 2) and samples:
@@ -192,8 +188,3 @@ def _dynamic(dtype: np.dtype[Any] | None) -> Array:
         return Stream(shape, kind)
 
     return Array(None, heads, parse)
-
-
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> MDSDeserializer:
-    """Open folders; see `open_corpus`."""
-    return MDSDeserializer(paths, streams, memory=memory_bytes)

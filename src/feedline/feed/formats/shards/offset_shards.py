@@ -12,7 +12,6 @@ several where its samples are compressed in runs (`shard_packing`), unpacked int
 from __future__ import annotations
 
 import abc
-import errno
 import hashlib
 import itertools
 import mmap
@@ -51,7 +50,7 @@ from feedline.feed.formats.shards.packing import (
     words,
 )
 from feedline.feed.formats.shards_guess import INDEX
-from feedline.feed.formats.unreadable import unread
+from feedline.feed.formats.unreadable import mark_gaps, populate
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -67,7 +66,6 @@ from feedline.feed.protocol import (
 MEMORY_BYTES = CHUNK_MEMORY
 CHUNK_BYTES = 32 << 20  # bytes in a chunk, of a shard that can be read in parts
 _MAPS = 256  # kept, besides those of chunks in use
-_POPULATE_READ = 22  # Linux's MADV_POPULATE_READ, as for tar
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
 _PEEKED = 256  # samples that say what the shape of an array is
 
@@ -389,11 +387,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             gaps = read_most(file, memory, place.low, shard.path)
         part = self._held(number, a, place, memory)
         found, bounds = self._chunk(part, complete=False), part.bounds
-        for begin, end, error in gaps:
-            for i in np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > begin)).tolist():
-                assert isinstance(found.errors, dict)
-                found.errors[i] = unread(Unread(error, max(begin, int(bounds[i]))), part.path, part.first + i)
-        return found
+        return mark_gaps(found, gaps, bounds[:-1], bounds[1:], path=part.path, first=part.first)
 
     def _part(self, number: int, a: int, b: int) -> tuple[_ShardPart, Sequence[NDArray[np.uint8]]]:
         """Return the samples ``a:b`` of a shard and the seals of its file.
@@ -408,13 +402,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             return self._held(number, a, place, self._packed(shard, place)), ()
         low, high = place.low, place.high
         mapped, seals = self._maps.get(number)
-        page = low // mmap.PAGESIZE * mmap.PAGESIZE
-        try:
-            if high > low:
-                mapped.madvise(_POPULATE_READ, page, high - page)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # which older kernels say
-                raise
+        populate(mapped, low, high)
         return self._held(number, a, place, np.frombuffer(mapped, np.uint8, high - low, low)), seals
 
     def _packed(self, shard: ShardFile, place: _ShardPlace) -> NDArray[np.uint8]:
@@ -438,14 +426,14 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                 try:
                     runs = runs_of(file, shard.size, samples=shard.samples, per_run=shard.run, start=a, stop=b)
                 except ValueError as error:
-                    raise DataError(str(error), path=str(shard.path), byte=0, hint=DAMAGED) from error
+                    raise _broken(shard, str(error), 0) from error
             return _ShardPlace(runs.low, runs.high, runs=runs)
         bounds = self._bounds(number, a, b)
         return _ShardPlace(*_range(bounds, shard.size), bounds)
 
     def _held(self, number: int, a: int, place: _ShardPlace, memory: NDArray[np.uint8]) -> _ShardPart:
         """Return the samples of a shard, from number ``a`` on, from the bytes of their place."""
-        shard, first = self._shards[number], self._first(number, a)
+        shard, first = self._shards[number], int(self._starts[number]) + a
         if shard.codec is None:
             assert place.bounds is not None
             return _ShardPart(memory, place.low, place.bounds, first, str(shard.path))
@@ -458,12 +446,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                 hint="raise memory=, or " + ("lower chunk_size=" if shard.run else "unpack the shards"),
             ) from None
         except ValueError as error:
-            raise DataError(
-                f"expected a shard compressed by {shard.codec}: {error}", path=str(shard.path), hint=DAMAGED
-            ) from error
-
-    def _first(self, number: int, sample: int) -> int:
-        return int(self._starts[number]) + sample
+            raise _broken(shard, f"expected a shard compressed by {shard.codec}: {error}") from error
 
     def _compare(self, number: int) -> None:
         """Check that a shard is still as it was, and has its digests, once, if asked."""
@@ -472,9 +455,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             status = status_of(file)
             size = status.st_size
             if size != shard.size:
-                raise DataError(
-                    f"expected a shard of {shard.size} bytes, got {size}", path=str(shard.path), hint=DAMAGED
-                )
+                raise _broken(shard, f"expected a shard of {shard.size} bytes, got {size}")
             if self._times.setdefault(number, status.st_mtime_ns) != status.st_mtime_ns:
                 # A map of the file as it was does not fit offsets that are read now.
                 raise DataError(
@@ -489,11 +470,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                     for block in blocks(file, shard.path, size, 1 << 20):
                         digest.update(block)
                     if digest.hexdigest() != shard.hashes[name]:
-                        raise DataError(
-                            f"expected a shard with {name} {shard.hashes[name]}, got {digest.hexdigest()}",
-                            path=str(shard.path),
-                            hint=DAMAGED,
-                        )
+                        what = f"expected a shard with {name} {shard.hashes[name]}, got {digest.hexdigest()}"
+                        raise _broken(shard, what)
                 self._verified.add(number)
 
     def _bounds(self, number: int, a: int, b: int) -> NDArray[np.int64]:
@@ -503,17 +481,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             count = words(read_at(file, 4, 0))
             raw = words(read_at(file, 4 * (b - a + 1), 4 + 4 * a))
         if len(count) != 1 or count[0] != shard.samples or len(raw) != b - a + 1:
-            self._miscounted(shard, count.tolist())
+            raise _miscounted(shard, count.tolist())
         return raw.astype(np.int64)
-
-    def _miscounted(self, shard: ShardFile, count: list[int]) -> None:
-        got = "another size" if count[:1] == [shard.samples] else f"{count[0]}" if count else "nothing"
-        raise DataError(
-            f"expected a shard with the offsets of {shard.samples} samples, as {INDEX} says, got {got}",
-            path=str(shard.path),
-            byte=0,
-            hint=DAMAGED,
-        )
 
     def _unpacked(self, shard: ShardFile, place: _ShardPlace, packed: NDArray[np.uint8], first: int) -> _ShardPart:
         """Return the samples of a compressed shard.
@@ -535,7 +504,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         memory = unpack(packed, shard.codec, shard.unpacked or None, self._memory)
         count, table = words(memory[:4]), words(memory[4 : 4 + 4 * (shard.samples + 1)])
         if len(count) != 1 or count[0] != shard.samples or len(table) != shard.samples + 1:
-            self._miscounted(shard, count.tolist())
+            raise _miscounted(shard, count.tolist())
         return _ShardPart(memory, 0, table.astype(np.int64), first, path)
 
     def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
@@ -675,6 +644,17 @@ def _algorithm(shard: ShardFile) -> str | None:
     """Return the first of the shard's digests that Python can compute."""
     known = (name for name in sorted(shard.hashes) if name in hashlib.algorithms_available)
     return next((name for name in known if not name.startswith("shake_")), None)
+
+
+def _broken(shard: ShardFile, what: str, byte: int | None = None) -> DataError:
+    return DataError(what, path=str(shard.path), byte=byte, hint=DAMAGED)
+
+
+def _miscounted(shard: ShardFile, count: list[int]) -> DataError:
+    got = "another size" if count[:1] == [shard.samples] else f"{count[0]}" if count else "nothing"
+    return _broken(
+        shard, f"expected a shard with the offsets of {shard.samples} samples, as {INDEX} says, got {got}", 0
+    )
 
 
 def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:

@@ -154,11 +154,20 @@ def _as_stored(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragged: bool, batch: Buffers) -> Value:
-    """Return the value that `encode` encoded, over the same bytes.
+def decode(
+    column: Any,
+    stream: Stream,
+    lengths: NDArray[np.int32] | None,
+    ragged: bool,
+    batch: Buffers,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+) -> Value:
+    """Return the value that `encode` encoded, or the sequences ``start:stop`` of it, over the same bytes.
 
-    Offsets are checked completely: O(sequences), and O(samples) for sparse streams. Their content is not: sparse
-    indices, bytes of bools and texts are checked when they are copied.
+    Offsets are checked completely: O(sequences), and O(samples) for sparse streams. Those of a part are copied, and no
+    others are read. Their content is not: sparse indices, bytes of bools and texts are checked when they are copied.
 
     Args:
         column: column of the batch.
@@ -166,66 +175,45 @@ def decode(column: Any, stream: Stream, lengths: NDArray[np.int32] | None, ragge
         lengths: samples of each sequence, possibly a view of a mapping; None: one each.
         ragged: whether the column has a list level for sequences.
         batch: batch that holds the column.
+        start, stop: sequences; None: all of them.
 
     Raises:
         ValueError: sizes and offsets contradict each other or ``lengths``.
         DataError: the file was truncated, or its disk fails.
     """
     buffers, inner = _buffers(column, stream, ragged)
-    rows, offsets = len(column), None
+    whole = stop is None
+    first, last, offsets = start, len(column) if stop is None else stop, None
+    if lengths is not None and not ragged:
+        _compare_lengths(np.arange(last - first + 1, dtype=np.int64), lengths)
     if ragged:
-        offsets = batch.bounds(buffers[1], rows + 1)
-        rows = _native.bounds_end(offsets, "offsets")
-        _compare_lengths(offsets, lengths)
-    elif lengths is not None:
-        _compare_lengths(np.arange(rows + 1, dtype=np.int64), lengths)
-    if not (stream.sparse or stream.is_bytes):
-        return DenseValue(_dense(inner, stream, batch, 0, rows), offsets)
-    indptr = batch.bounds(inner[1], rows + 1)
-    if stream.is_bytes:
-        data = batch.view(inner[2], _UINT8, _native.bounds_end(indptr, "bounds of samples"))
-        return BytesValue(indptr, data, offsets, text=stream.is_text)
-    return SparseValue(indptr, *_sparse(inner, stream, batch, 0, _native.bounds_end(indptr, "row bounds")), offsets)
-
-
-def decode_slice(
-    column: Any,
-    stream: Stream,
-    lengths: NDArray[np.int32] | None,
-    ragged: bool,
-    batch: Buffers,
-    *,
-    start: int,
-    stop: int,
-) -> Value:
-    """Return the sequences ``start:stop`` of the result of `decode`, reading and checking only their offsets.
-
-    The value has its own offsets; ``lengths`` are those of these sequences.
-
-    Raises:
-        ValueError, DataError: as for `decode`.
-    """
-    buffers, inner = _buffers(column, stream, ragged)
-    first, last, offsets = start, stop, None
-    if ragged:
-        offsets = _native.copied(batch.view(buffers[1], _INT64, len(column) + 1)[start : stop + 1])
-        first, last = int(offsets[0]), int(offsets[-1])
-        offsets -= first
-    if lengths is not None:
-        _compare_lengths(np.arange(stop - start + 1, dtype=np.int64) if offsets is None else offsets, lengths)
+        first, last, offsets = _bounds(batch, buffers[1], first, last, what="offsets", whole=whole)
+        if lengths is not None:
+            _compare_lengths(offsets, lengths)
     if not (stream.sparse or stream.is_bytes):
         return DenseValue(_dense(inner, stream, batch, first, last), offsets)
-    if first < 0:
-        raise ValueError(f"expected offsets from 0, got {first}")
-    indptr = _native.copied(batch.view(inner[1], _INT64, last + 1)[first:])
-    low = int(indptr[0])
-    indptr -= low
-    high = low + _native.bounds_end(indptr, "row bounds")
+    what = "bounds of samples" if stream.is_bytes else "row bounds"
+    low, high, indptr = _bounds(batch, inner[1], first, last, what=what, whole=whole)
     if stream.is_bytes:
-        if low < 0:
-            raise ValueError(f"expected bounds of samples from 0, got {low}")
         return BytesValue(indptr, batch.view(inner[2], _UINT8, high)[low:], offsets, text=stream.is_text)
-    return SparseValue(indptr, *_sparse(inner, stream, batch, low, high), offsets)
+    indices = batch.view(inner[4], np.dtype(np.int32), high)[low:]
+    values = batch.view(inner[6], stream.dtype, high)[low:]
+    return SparseValue(indptr, indices, values, stream.shape[0], offsets)
+
+
+def _bounds(
+    batch: Buffers, buffer: Any, first: int, last: int, *, what: str, whole: bool
+) -> tuple[int, int, NDArray[np.int64]]:
+    """Return where the items ``first:last`` begin and end, and their bounds from 0: a view of all, or a copy."""
+    if whole:
+        bounds = batch.bounds(buffer, last + 1)
+        return 0, _native.bounds_end(bounds, what), bounds
+    bounds = _native.copied(batch.view(buffer, _INT64, last + 1)[first:])
+    low = int(bounds[0])
+    if low < 0:
+        raise ValueError(f"expected {what} from 0, got {low}")
+    bounds -= low
+    return low, low + _native.bounds_end(bounds, what), bounds
 
 
 def bounds_of(column: Any, stream: Stream, ragged: bool) -> list[Any]:
@@ -271,16 +259,8 @@ def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: i
     return flat.view(stream.dtype).reshape(last - first, *stream.shape)
 
 
-def _sparse(inner: list[Any], stream: Stream, batch: Buffers, low: int, high: int) -> tuple[Any, Any, int]:
-    """Return indices and values of the entries ``low:high``, and the number of classes."""
-    if low < 0:
-        raise ValueError(f"expected row bounds from 0, got {low}")
-    indices = batch.view(inner[4], np.dtype(np.int32), high)[low:]
-    return indices, batch.view(inner[6], stream.dtype, high)[low:], stream.shape[0]
-
-
-def _compare_lengths(offsets: NDArray[np.int64], lengths: NDArray[np.int32] | None) -> None:
-    i = -1 if lengths is None else _native.first_uneven(offsets, lengths)
-    if lengths is not None and i >= 0:
+def _compare_lengths(offsets: NDArray[np.int64], lengths: NDArray[np.int32]) -> None:
+    i = _native.first_uneven(offsets, lengths)
+    if i >= 0:
         (wanted,), (a, b) = (_native.copied(array).tolist() for array in (lengths[i : i + 1], offsets[i : i + 2]))
         raise ValueError(f"expected {wanted} samples in sequence {i} of those read, got {b - a}")

@@ -12,7 +12,8 @@ import numpy as np
 
 from feedline import _native
 from feedline.errors import SchemaError
-from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, StoreFile, lengths_header
+from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, StoreFile
+from feedline.feed.formats.store.writer import LengthsFile
 
 
 def combine(stores: Sequence[Path], folder: Path) -> Manifest:
@@ -32,11 +33,10 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
         if (manifest.schema.digest, manifest.compression) != (schema.digest, manifests[0].compression):
             raise SchemaError(f"expected the streams and compression of {stores[0]} in every store, unlike {store}")
     ragged = [name for name in schema if any(name in manifest.lengths for manifest in manifests)]
-    sequences = sum(manifest.sequences for manifest in manifests)
     lengths = {}
     for i, name in enumerate(schema):
         if name in ragged:
-            lengths[name] = _join_lengths(stores, manifests, name, folder / f"lengths-{i}.npy", sequences)
+            lengths[name] = _join_lengths(stores, manifests, name, LengthsFile(folder, i))
     parts: list[StoreFile] = []
     for store, manifest in zip(stores, manifests, strict=True):
         for part in manifest.parts:
@@ -53,23 +53,17 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
     return whole
 
 
-def _join_lengths(stores: Sequence[Path], manifests: Sequence[Manifest], name: str, path: Path, total: int) -> Lengths:
-    header = lengths_header(total)
-    crc, size = _native.crc32c(header), len(header)
-    with open(path, "xb") as out:
-        out.write(header)
+def _join_lengths(stores: Sequence[Path], manifests: Sequence[Manifest], name: str, lengths: LengthsFile) -> Lengths:
+    try:
         for store, manifest in zip(stores, manifests, strict=True):
+            found = np.ones(manifest.sequences, np.int32)
             if name in manifest.lengths:
                 found = np.load(store / manifest.lengths[name].file, mmap_mode="r", allow_pickle=False)
-            else:
-                found = np.ones(manifest.sequences, np.int32)
             for start in range(0, len(found), 1 << 20):
-                block = _native.copied(np.ascontiguousarray(found[start : start + (1 << 20)], "<i4")).tobytes()
-                out.write(block)
-                crc, size = _native.crc32c(block, crc), size + len(block)
-        out.flush()
-        os.fsync(out.fileno())
-    return Lengths(path.name, size, crc)
+                lengths.add(_native.copied(np.ascontiguousarray(found[start : start + (1 << 20)], "<i4")))
+        return lengths.close(sum(manifest.sequences for manifest in manifests))
+    finally:
+        lengths.drop()
 
 
 def _link(source: Path, destination: Path) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -122,10 +122,7 @@ class Manifest:
             "sequences": self.sequences,
             "samples": self.samples,
             "streams": [{"name": name, **columns.describe(stream)} for name, stream in self.schema.items()],
-            "lengths": {
-                name: {"file": side.file, "bytes": side.bytes, "crc32c": side.crc32c}
-                for name, side in self.lengths.items()
-            },
+            "lengths": {name: asdict(side) for name, side in self.lengths.items()},
             "parts": [
                 {
                     "file": part.file,

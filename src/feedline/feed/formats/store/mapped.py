@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import os
 import stat
 import weakref
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.files.paths import kind_of, open_regular, reading, size_of
+from feedline.feed.files.paths import kind_of, open_regular, reading, size_of, status_of
 from feedline.feed.files.remote import object_at
 
 ADVICE = {
@@ -87,53 +86,88 @@ def _compare(path: str, got: int, size: int) -> None:
         raise DataError(f"expected a file of {size} bytes, got {got}", path=path, hint=_CHANGED)
 
 
-class StoreMap:
-    """A read-only mapping of a whole file.
+class FileMap:
+    """A read-only mapping of a whole file; a `MappedFile`.
 
     Args:
+        file: the open file.
         path: path of the file.
-        size: its recorded size in bytes, at least 8.
+        size: its size in bytes, as it was found before.
 
     Attributes:
         path, size: path and size of the file.
         first: first mapped byte.
         address: address of the mapping.
         identity: (device, inode).
-        seal: the last 8 bytes, uint8 (8,).
+        bytes: uint8 (size,).
 
     Raises:
-        DataError: the file is missing, unreadable, not a regular file, or has another size.
+        DataError: it has another size, or cannot be mapped.
     """
 
     first = 0
 
-    def __init__(self, path: Path, size: int) -> None:
-        self.path, self.size = str(path), size
-        self._remote = object_at(path)
-        self._held: dict[int, int] = {}  # ends of what is in reach, by where it begins
-        with open_inside(path) as file:
-            with reading(path):
-                about = os.fstat(file.fileno())
-            _compare(self.path, about.st_size, size)
-            self.identity = (about.st_dev, about.st_ino)
-            try:
-                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise DataError(
-                    f"expected a file of {size} bytes that can be mapped: {error}", path=self.path
-                ) from error
-        self.seal = self.view(np.dtype(np.uint8), 8, size - 8)
-        self.address: int = self.seal.__array_interface__["data"][0] - (size - 8)
+    def __init__(self, file: BinaryIO, path: str, size: int) -> None:
+        self.path, self.size = path, size
+        about = status_of(file)
+        self._compare(about.st_size)
+        self.identity = (about.st_dev, about.st_ino)
+        try:
+            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            few = isinstance(error, OSError) and error.errno == errno.EMFILE
+            raise DataError(
+                f"expected a file of {size} bytes that can be mapped: {error}",
+                path=path,
+                hint="raise the limit of open files (ulimit -n)" if few else None,
+            ) from error
+        self.bytes = np.frombuffer(self._map, np.uint8)
+        self.address: int = self.bytes.__array_interface__["data"][0]
 
     def check(self) -> None:
-        """Compare the file's size with the recorded one.
+        """Compare the file's size with that when it was mapped.
 
         Raises:
             DataError: they differ.
         """
         with reading(self.path):
             size = self._map.size()
-        _compare(self.path, size, self.size)
+        self._compare(size)
+
+    def _compare(self, got: int) -> None:
+        if got != self.size:
+            raise DataError(f"expected {self.size} bytes, as when the file was opened, got {got}", path=self.path)
+
+    def advise(self, advice: str, start: int = 0, length: int | None = None) -> None:
+        """Advise the kernel how ``length`` bytes from ``start`` on will be used, by a key of `ADVICE`."""
+        first = start - start % mmap.PAGESIZE
+        last = self.size if length is None else min(start + length, self.size)
+        self._map.madvise(ADVICE[advice], first, last - first)
+
+
+class StoreMap(FileMap):
+    """A mapped file of a store.
+
+    Args:
+        path: path of the file.
+        size: its recorded size in bytes, at least 8.
+
+    Attributes:
+        seal: the last 8 bytes, uint8 (8,).
+
+    Raises:
+        DataError: the file is missing, unreadable, not a regular file, or has another size.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._remote = object_at(path)
+        self._held: dict[int, int] = {}  # ends of what is in reach, by where it begins
+        with open_inside(path) as file:
+            super().__init__(file, str(path), size)
+        self.seal = self.bytes[size - 8 :]
+
+    def _compare(self, got: int) -> None:
+        _compare(self.path, got, self.size)
 
     def view(self, dtype: np.dtype[Any], count: int, byte: int) -> NDArray[Any]:
         """Return ``count`` elements from ``byte`` on, as a view of the mapping."""
@@ -158,9 +192,3 @@ class StoreMap:
             self._remote.read(byte, data.data)
             return data
         return _native.copied(self.view(np.dtype(np.uint8), count, byte))
-
-    def advise(self, advice: str, start: int = 0, length: int | None = None) -> None:
-        """Advise the kernel how ``length`` bytes from ``start`` on will be used, by a key of `ADVICE`."""
-        first = start - start % mmap.PAGESIZE
-        last = self.size if length is None else min(start + length, self.size)
-        self._map.madvise(ADVICE[advice], first, last - first)

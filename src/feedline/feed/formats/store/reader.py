@@ -30,7 +30,7 @@ from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
-from feedline.feed.formats.unreadable import lost_chunk
+from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.pieces import in_sequences
 from feedline.feed.protocol import (
     ChunkInfo,
@@ -102,9 +102,9 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk; ``bytes`` are those of its record batch, with all streams of the store."""
         if self._table is None:
-            samples = self._samples()
-            table = {key: np.concatenate([part.chunks[key] for part in self._manifest.parts]) for key in _TABLE}
-            rows = zip(table["sequences"].tolist(), samples.tolist(), table["bytes"].tolist(), strict=True)
+            parts, samples = self._manifest.parts, self._samples()
+            sequences, stored = (np.concatenate([part.chunks[key] for part in parts]) for key in ("sequences", "bytes"))
+            rows = zip(sequences.tolist(), samples.tolist(), stored.tolist(), strict=True)
             self._table = [ChunkInfo(*row) for row in rows]
         return self._table
 
@@ -158,7 +158,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         count = int(part.chunks["sequences"][i])
         start, stop, _ = slice(start, stop).indices(count)
         first = int(self._starts[chunk])
-        decode = functools.partial(columns.decode_slice, start=start, stop=max(start, stop))
+        decode = functools.partial(columns.decode, start=start, stop=max(start, stop))
         values = self._decoded((part, i, mapped), (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
@@ -217,9 +217,14 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
-        ragged, _ = self._counted()
+        ragged, plain = self._counted()
+        if not ragged:
+            return None
         ordinals = np.ascontiguousarray(ordinals, np.int64)
-        return self._longest({name: self._side(name).take(ordinals) for name in ragged}, len(ordinals))
+        longest = np.full(len(ordinals), int(plain), np.int64)
+        for name in ragged:
+            np.maximum(longest, self._side(name).take(ordinals), out=longest)
+        return longest
 
     def digest(self) -> str:
         """Return 32 hex digits over the sizes and checksums of all chunks, whatever the choice of streams."""
@@ -345,10 +350,8 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def _lost(self, chunk: int, why: Unread) -> Chunk:
         part, i = self._locate(chunk)
-        count, path = int(part.chunks["sequences"][i]), str(self._folder / part.file)
-        return lost_chunk(
-            self.schema, set(self._manifest.lengths), first=int(self._starts[chunk]), count=count, path=path, why=why
-        )
+        first, count, path = int(self._starts[chunk]), int(part.chunks["sequences"][i]), str(self._folder / part.file)
+        return lost_chunk(self.schema, self._manifest.lengths, count, lambda i: unread(why, path, first + i))
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with the manifest."""
@@ -375,16 +378,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         counted = list(self.schema) if size is None else [size]
         ragged = [name for name in counted if name in self._manifest.lengths]
         return ragged, len(ragged) < len(counted)
-
-    def _longest(self, lengths: Mapping[str, NDArray[np.int32]], count: int) -> NDArray[np.int64] | None:
-        """Return the lengths that count, given those by ragged stream; None if every sequence has one sample."""
-        ragged, plain = self._counted()
-        if not ragged:
-            return None
-        longest = np.ones(count, np.int64) if plain else np.zeros(count, np.int64)
-        for name in ragged:
-            np.maximum(longest, lengths[name], out=longest)
-        return longest
 
     def _samples(self) -> NDArray[np.int64]:
         parts = self._manifest.parts
@@ -415,8 +408,6 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 found = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
         return found
 
-
-_TABLE = ("sequences", "bytes")
 
 # Lengths are looked up in any order: files up to this many bytes are read at once, not page by page.
 _LENGTHS_AT_ONCE_BYTES = 64 << 20

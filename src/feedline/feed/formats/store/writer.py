@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Value
-from feedline.data.value import BytesValue, SparseValue
+from feedline.data.value import BytesValue, SparseValue, bytes_before, counted_lengths
 from feedline.errors import DataError
 from feedline.feed.formats.store import columns
 from feedline.feed.formats.store.compressed import CODECS
@@ -91,7 +91,7 @@ class StoreWriter:
         self._ragged: set[str] = set()
         self._part: _PartFile | None = None
         self._parts: list[PartTable] = []
-        self._lengths: dict[str, _LengthsFile] = {}
+        self._lengths: dict[str, LengthsFile] = {}
         self._sequences = 0
         self.manifest: Manifest | None = None
         """The manifest written; None until `close`."""
@@ -101,7 +101,7 @@ class StoreWriter:
             # Next to the destination: on the same file system, so that renaming is atomic.
             self._workplace = journal or Workplace(self.target.beside, self.target.publish)
             self._folder = self._workplace.folder
-            self._lengths = {name: _LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
+            self._lengths = {name: LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
             if journal is not None:
                 self._continue(journal)
 
@@ -202,11 +202,7 @@ class StoreWriter:
                 self._compression = _worthwhile(values, self._ragged, pa.schema(fields))
             self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged), self._compression)
         part = self._part
-        arrays = [
-            columns.encode(values[name], kind.type, name in part.ragged)
-            for name, kind in zip(self.schema, part.arrow, strict=True)
-        ]
-        part.add(pa.record_batch(arrays, schema=part.arrow), values, self.schema.size_stream)
+        part.add(_batch(values, part.ragged, part.arrow), values, self.schema)
         count = next(iter(values.values())).num_sequences
         for name, lengths in self._lengths.items():
             if name in self._ragged:
@@ -287,7 +283,7 @@ class _PartFile:
     def size(self) -> int:
         return self._sink.size
 
-    def add(self, batch: Any, values: Piece, size_stream: str | None) -> None:
+    def add(self, batch: Any, values: Piece, schema: Schema) -> None:
         import pyarrow as pa
 
         start = self._sink.size
@@ -298,8 +294,8 @@ class _PartFile:
             # word. The checksum of the batch alone requires reading the bytes again.
             start = self._sink.head_size()
             self._sink.crc = self._sink.crc_from(start)
-        counted = values.values() if size_stream is None else [values[size_stream]]
-        samples = int(np.maximum.reduce([value.lengths for value in counted]).sum())
+        lengths = counted_lengths(schema, values)
+        samples = batch.num_rows if lengths is None else int(lengths.sum())
         row = (start, self._sink.size - start, batch.num_rows, samples, self._sink.crc)
         self._rows.append((*row, pa.ipc.get_record_batch_size(batch)) if self._compressed else row)
         self._totals.append({name: value.num_samples for name, value in values.items()})
@@ -356,14 +352,15 @@ class _Sink(io.RawIOBase):
         self._file.close()
 
 
-class _LengthsFile:
+class LengthsFile:
     """The lengths of all sequences in one stream, as a ``.npy`` file; created when the stream first needs it."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._path = folder / f"lengths-{number}.npy"
         self._file: BinaryIO | None = None
 
-    def add(self, lengths: NDArray[np.int64], before: int) -> None:
+    def add(self, lengths: NDArray[np.integer], before: int = 0) -> None:
+        """Append lengths; the ``before`` sequences before the first ones have one sample each."""
         if self._file is None:
             self._file = open(self._path, "w+b")  # noqa: SIM115  # closed by `close` or `drop`
             self._file.write(lengths_header(0))
@@ -385,6 +382,7 @@ class _LengthsFile:
             _sync(self._file)
 
     def close(self, count: int) -> Lengths:
+        """Finish the file, of ``count`` lengths."""
         assert self._file is not None
         self._file.seek(0)
         self._file.write(lengths_header(count))
@@ -398,6 +396,7 @@ class _LengthsFile:
         return Lengths(self._path.name, size, crc)
 
     def drop(self) -> None:
+        """Close the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk has been reported already; the folder is removed
                 self._file.close()
@@ -407,24 +406,25 @@ def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
     """Return bytes of the rows of each sequence, at least 1; without offsets, which depend on neighbours."""
     total = np.ones(chunk.num_sequences, np.int64)
     for value in chunk.values.values():
-        if isinstance(value, SparseValue):
-            bounds = value.indptr if value.one_sample_each else value.indptr[value.offsets]
-            total += np.diff(bounds) * (4 + value.dtype.itemsize)
-        elif isinstance(value, BytesValue):
-            # With their bounds: empty strings would fill memory otherwise.
-            total += np.diff(value.bounds[value.offsets]) + 8 * value.lengths
-        else:
-            width = value.dtype.itemsize * int(np.prod(value.shape, dtype=np.int64))
-            total += width if value.one_sample_each else value.lengths * width
+        total += np.diff(bytes_before(value, np.arange(chunk.num_sequences + 1)))
+        if isinstance(value, BytesValue):
+            total += 8 * value.lengths  # their bounds: empty strings would fill memory otherwise
     return total
+
+
+def _batch(values: Piece, ragged: Collection[str], schema: Any) -> Any:
+    """Return values as a record batch of a schema, in which the columns ``ragged`` have lists."""
+    import pyarrow as pa
+
+    arrays = [columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
     """Return the first codec that shrinks a chunk by a third; deterministic, so that equal data gives equal stores."""
     import pyarrow as pa
 
-    arrays = [columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
-    batch = pa.record_batch(arrays, schema=schema)
+    batch = _batch(values, ragged, schema)
     for codec in CODECS:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
@@ -435,22 +435,13 @@ def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
 
 
 def _check_entries(name: str, value: Value) -> None:
+    if isinstance(value, SparseValue):
+        value.checked_indices(name)
     if isinstance(value, BytesValue) and value.text:
         bad = _native.first_bad_text(np.ascontiguousarray(value.data), np.ascontiguousarray(value.bounds))
         if bad >= 0:
-            raise DataError(f"expected text in UTF-8, got other bytes in the {_at(value, bad)}", stream=name)
-    if not isinstance(value, SparseValue):
-        return
-    at = _native.first_bad_index(np.ascontiguousarray(value.indices), value.classes)
-    if at >= 0:
-        row = int(np.searchsorted(value.indptr, at, side="right")) - 1
-        raise DataError(
-            f"expected indices in [0, {value.classes}), got {value.indices[at]} in the {_at(value, row)}", stream=name
-        )
-
-
-def _at(value: Value, row: int) -> str:
-    return f"sequence at index {int(np.searchsorted(value.offsets, row, side='right')) - 1}"
+            index = int(np.searchsorted(value.offsets, bad, side="right")) - 1
+            raise DataError(f"expected text in UTF-8, got other bytes in the sequence at index {index}", stream=name)
 
 
 def _sync(file: Any) -> None:

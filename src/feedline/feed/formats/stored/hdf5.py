@@ -103,11 +103,6 @@ class HDF5Deserializer(StoredArrays):
             digest.file(file, status_of(file).st_size)
 
 
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> HDF5Deserializer:
-    """Open HDF5 files; see `open_corpus`."""
-    return HDF5Deserializer(paths if len(paths) > 1 else paths[0], streams, memory=memory_bytes)
-
-
 class _OpenFiles:
     """The files of a corpus: few are open at a time, and one thread uses them, as the library locks globally."""
 
@@ -176,7 +171,7 @@ class _Dataset:
         self._files, self.path, self._name = files, path, dataset.name
         kind = dataset.dtype
         self.shape: tuple[int, ...] = tuple(map(int, dataset.shape or ()))
-        refuse = _refuser(self._name, path)
+        refuse = self._refusal
         if not self.shape:
             raise refuse("a dataset with one row per sequence", "a scalar or an empty dataset", "declare others")
         if dataset.is_virtual:
@@ -207,7 +202,7 @@ class _Dataset:
         self.block = max(1, _BLOCK_BYTES // max(1, self._row)) if dataset.chunks is None else int(dataset.chunks[0])
         if self._in_heap and dataset.chunks is None:
             self.block = _HEAP_ROWS
-        self._check_storage(dataset, refuse, memory_bytes)
+        self._check_storage(dataset, memory_bytes)
         self._place = self._mappable(dataset, kind) if text is None and not self.ragged else None
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
@@ -234,10 +229,13 @@ class _Dataset:
                 hint=_DAMAGED,
             ) from error
 
-    def _check_storage(self, dataset: Any, refuse: Any, memory_bytes: int) -> None:
+    def _refusal(self, expected: str, got: str, hint: str) -> SchemaError:
+        return SchemaError(f"expected {expected}, got {got}: dataset `{self._name}` in {self.path}; {hint}")
+
+    def _check_storage(self, dataset: Any, memory_bytes: int) -> None:
         import h5py
 
-        layout = dataset.id.get_create_plist()
+        refuse, layout = self._refusal, dataset.id.get_create_plist()
         codes = []
         for i in range(layout.get_nfilters()):
             code, _, _, name = layout.get_filter(i)
@@ -302,13 +300,6 @@ class _Dataset:
         whole = stored.get_storage_size() == self._row * self.shape[0] > 0
         place = stored.get_offset() if whole else None
         return None if place is None else int(place)
-
-
-def _refuser(name: str, path: str) -> Any:
-    def refuse(expected: str, got: str, hint: str) -> SchemaError:
-        return SchemaError(f"expected {expected}, got {got}: dataset `{name}` in {path}; {hint}")
-
-    return refuse
 
 
 def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:

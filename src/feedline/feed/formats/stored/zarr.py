@@ -84,11 +84,6 @@ class ZarrDeserializer(StoredArrays):
         digest.numbers(part.step, int(part.digest(), 16))
 
 
-def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ZarrDeserializer:
-    """Open Zarr stores; see `open_corpus`."""
-    return ZarrDeserializer(paths if len(paths) > 1 else paths[0], streams, memory=memory_bytes)
-
-
 def _find(keys: Keys, group: str, name: str) -> tuple[str, tuple[str, dict[str, Any]]]:
     """Return the key of an array, and the document that describes it after its name.
 

@@ -13,7 +13,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.archives import open_archive, read_member, read_part
@@ -212,13 +212,7 @@ class StoredFiles(Sequence[str]):
     def __len__(self) -> int:
         return len(self._listed)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
+    def __getitem__(self, index: Any) -> Any:
         return self._listed[index]
 
     @functools.cached_property
