@@ -66,7 +66,7 @@ def _tagger() -> Any:
 
 EXHIBITS = {
     "resnet18": Exhibit(
-        "ResNet-18", "stages of two blocks, of which the first has more", known_networks.resnet18, _PICTURE, rows=2
+        "ResNet-18", "stages of two blocks, of which the first has more", known_networks.resnet18, _PICTURE, rows=1
     ),
     "resnet50": Exhibit("ResNet-50", "four columns, one for each stage", known_networks.resnet50, _PICTURE, rows=1),
     "vit": Exhibit(
