@@ -13,20 +13,19 @@ PAGE = ROOT / "docs" / "compat" / "cntk.md"
 
 _HEAD = """# CNTK 2.7: provided, approximated, absent
 
-`feedline.cntk` implements the names of CNTK 2.7 on top of feedline. There are two ways to use it:
+This page lists the names of CNTK 2.7 in `feedline.cntk`. There are two ways to use it:
 
 - `feedline run --as cntk SCRIPT [arguments]` runs a script unchanged;
 - `feedline.cntk.install()` makes `import cntk` import the façade, in this process.
 
-It covers data (sources, deserializers, values, devices, axes), networks (variables, operations, layers, functions, run
-by torch) and training (learners, trainers, sessions, progress writers, several workers started by torchrun). To replace
-the façade by feedline's own interface, see [Moving over from CNTK](../how-to/migrate-cntk.md). This page is generated
-from the table that the façade itself uses (`python -m tests.docs.cntk_table`).
+[Moving over from CNTK](../how-to/migrate-cntk.md) replaces it by feedline's own interface. `python -m
+tests.docs.cntk_table` writes this page.
 
 - **Provided**: behaves as in CNTK, except for the corrected defect if one is described.
 - **Approximated**: differs from CNTK as described.
 - **Absent**: raises `CompatError` with this description.
 - **Added**: not in CNTK.
+- **Repeated**: has the names of other modules, as those modules list them.
 
 Errors about data, streams, checkpoints and workers are instances of both feedline's class and the built-in class that
 CNTK raised: `except RuntimeError` still catches a bad row.

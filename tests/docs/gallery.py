@@ -66,25 +66,25 @@ def _tagger() -> Any:
 
 EXHIBITS = {
     "resnet18": Exhibit(
-        "ResNet-18", "stages of two blocks, of which the first has more", known_networks.resnet18, _PICTURE, rows=2
+        "ResNet-18", "stages of two blocks, of which the first has more", known_networks.resnet18, _PICTURE, rows=1
     ),
-    "resnet50": Exhibit("ResNet-50", "four columns, one for each stage", known_networks.resnet50, _PICTURE, rows=2),
+    "resnet50": Exhibit("ResNet-50", "four columns, one for each stage", known_networks.resnet50, _PICTURE, rows=1),
     "vit": Exhibit(
-        "ViT-B/16", "patches, class token, twelve equal blocks, head", known_networks.vit_b_16, _PICTURE, rows=3
+        "ViT-B/16", "patches, class token, twelve equal blocks, head", known_networks.vit_b_16, _PICTURE, rows=2
     ),
     "unet": Exhibit(
         "U-Net",
-        "four levels down, and up again beside them, level by level",
+        "four levels down and up again, level by level",
         known_networks.UNet,
         (1, 1, 256, 256),
-        rows=1,
+        rows=0,
     ),
     "nn_transformer": Exhibit(
         "nn.Transformer",
-        "the encoder's stack, and the decoder's beside it",
+        "the encoder's stack, and next to it the decoder's",
         lambda: nn.Transformer(512, 8, 6, 6, 2048, batch_first=True),
         [(1, 10, 512), (1, 12, 512)],
-        rows=2,
+        rows=1,
     ),
     "two_lstms": Exhibit(
         "LSTM",
@@ -97,7 +97,7 @@ EXHIBITS = {
         "its blocks and their branches, alike ones once",
         known_symbols.inception_v3,
         {"data": (1, 3, 299, 299)},
-        rows=1,
+        rows=0,
         settings=False,
     ),
     "lenet": Exhibit(
@@ -111,7 +111,7 @@ EXHIBITS = {
         "inverted residual blocks, as an exporter names them",
         mobile_net,
         None,
-        rows=2,
+        rows=1,
         settings=False,
     ),
 }
@@ -148,13 +148,12 @@ def gallery() -> str:
     """The page with the networks that everybody knows: a picture and a table of each."""
     parts = [
         "# Gallery",
-        "What [`fl.plot_network` and `fl.summary`](draw-networks.md) make of networks that everybody knows, from four\n"
-        "libraries. `python -m tests.docs.gallery` writes this page; the networks are in tests/graph. Each can be\n"
-        'looked around in as a page, too: `fl.plot_network(model, inputs, to="net.html")`.',
+        "This page has pictures and tables of well-known networks of four libraries, by [`fl.plot_network` and\n"
+        "`fl.summary`](draw-networks.md). `python -m tests.docs.gallery` writes it, from the networks in tests/graph.",
     ]
     for name, exhibit in EXHIBITS.items():
         table = fl.summary(exhibited(name), depth=exhibit.rows, columns=(*["settings"] * exhibit.settings, *COLUMNS))
-        limit = "" if exhibit.rows is None else f", with modules down to depth {exhibit.rows}"
+        limit = "" if exhibit.rows is None else f", down to depth {exhibit.rows}"
         parts += [
             f"## {exhibit.title}",
             f"![{exhibit.title}: {exhibit.says}](../images/{name}.svg)",

@@ -10,23 +10,22 @@ PAGE = ROOT / "docs" / "compat" / "mxnet.md"
 
 _HEAD = """# MXNet 1.9.1: provided, approximated, absent
 
-`feedline.mxnet` implements the names of MXNet 1.9.1 on top of feedline. There are two ways to use it:
+This page lists the names of MXNet 1.9.1 in `feedline.mxnet`. There are two ways to use it:
 
 - `feedline run --as mxnet SCRIPT [arguments]` runs a script unchanged;
 - `feedline.mxnet.install()` makes `import mxnet` import the façade, in this process.
 
 It covers key-value stores, and Gluon's Trainer for torch parameters; symbols, with their execution, pictures and
-tables; iterators over arrays, metrics, initializers and optimizers; and arrays and contexts as far as those need them.
-To replace the façade by feedline's own interface, see [Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md)
-and [from mx.viz](../how-to/from-mxnet-symbols.md). This page is generated from the table that the façade itself uses
-(`python -m tests.docs.mxnet_table`).
+tables; iterators over arrays, metrics, initializers and optimizers; and the arrays and contexts that they need. To
+replace it by feedline's own interface, see [Coming from MXNet's KVStore](../how-to/from-mxnet-kvstore.md) and [from
+mx.viz](../how-to/from-mxnet-symbols.md). `python -m tests.docs.mxnet_table` writes this page.
 
 - **Provided**: behaves as in MXNet, except for the corrected defect if one is described.
 - **Approximated**: differs from MXNet as described.
 - **Absent**: raises `CompatError` with this description.
 - **Added**: not in MXNet.
 
-The call that a store refuses raises `MXNetError` itself, as nothing runs asynchronously. Messages are feedline's.
+A call that a store refuses raises `MXNetError` at once. Messages are feedline's.
 """
 
 
