@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 
 _FRAMES = {("pandas", "DataFrame"), ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "Series")}
 _TABLES = {("pyarrow", "Table"), ("pyarrow", "RecordBatch")}
@@ -112,34 +112,37 @@ def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-def refuse_state(state: Any, taker: str) -> None:
-    """Raise a StateError that names whose state it is, if it is known and not that of ``taker``.
+def expect_state(state: Any, taker: str) -> None:
+    """Raise a StateError that says what was given if it is no state, or not that of ``taker``.
 
     Args:
         state: what was given as a state.
         taker: "DataLoader" or "MinibatchSource".
     """
-    if not isinstance(state, Mapping):
-        return
     expected = f"expected a state of a feedline {taker}"
-    if "feedline" not in state and "_iterator_finished" in state:
+    if not isinstance(state, Mapping) or "feedline" not in state:
+        entries = state if isinstance(state, Mapping) else {}
+        if "_iterator_finished" in entries:
+            raise StateError(
+                f"{expected}, got one of torchdata's StatefulDataLoader{_delivered(entries)}: it holds torch's "
+                "generators, which say nothing about an order here",
+                hint="finish this epoch with torchdata's loader, or begin one here",
+            )
+        inside = (key for key, value in entries.items() if isinstance(value, Mapping) and "feedline" in value)
         raise StateError(
-            f"{expected}, got one of torchdata's StatefulDataLoader{_delivered(state)}: it holds torch's generators, "
-            "which say nothing about an order here",
-            hint="finish this epoch with torchdata's loader, or begin one here",
+            f"expected a state of a feedline {'source' if taker == 'MinibatchSource' else taker}, got "
+            f"{type(state).__name__} {shown(state, 80)}",
+            hint=next((f"[{key!r}] looks like one" for key in inside), None),
         )
     owner = "MinibatchSource" if "fingerprint" in state or "filling" in state else "DataLoader"
-    if "feedline" in state and "sequence" in state and owner != taker:
+    if "sequence" in state and owner != taker:
         raise StateError(f"{expected}, got one of a {owner}", hint=f"load it into a {owner} over the same data")
 
 
-def state_inside(checkpoint: object) -> str | None:
-    """Return a hint at the entry of a checkpoint that looks like a state."""
-    if isinstance(checkpoint, Mapping):
-        for key, value in checkpoint.items():
-            if isinstance(value, Mapping) and "feedline" in value:
-                return f"[{key!r}] looks like one"
-    return None
+def damaged(error: Exception) -> StateError:
+    """Return the error for a state in which a field is missing, a KeyError, or not what it should be."""
+    what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
+    return StateError(f"this state is damaged: {what}", hint="load another checkpoint")
 
 
 def _delivered(state: Mapping[str, Any]) -> str:

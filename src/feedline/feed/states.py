@@ -18,7 +18,7 @@ import numpy as np
 from feedline.data import Position
 from feedline.errors import StateError, shown
 from feedline.feed.arguments import Arcs
-from feedline.feed.mistaken import refuse_state, state_inside
+from feedline.feed.mistaken import damaged, expect_state
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.packing.jumps import Jumps
@@ -113,12 +113,7 @@ def from_json(
     Raises:
         StateError: it is not a state, is damaged, does not fit, or has lanes although the source is not ``truncated``.
     """
-    refuse_state(state, "MinibatchSource")
-    if not isinstance(state, Mapping) or "feedline" not in state:
-        raise StateError(
-            f"expected a state of a feedline source, got {type(state).__name__} {shown(state, 80)}",
-            hint=state_inside(state),
-        )
+    expect_state(state, "MinibatchSource")
     if type(state["feedline"]) is not int or state["feedline"] != STATE_VERSION:
         raise StateError(
             "this state has another format version",
@@ -153,8 +148,7 @@ def from_json(
             raise ValueError("expected no `jumps` where chunk sizes are unknown")
         unfinished = lanes.check_json(state.get("lanes", []), position, windows)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
-        raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
+        raise damaged(error) from error
     if unfinished and not truncated:
         raise StateError(
             "this state holds partly delivered sequences: load it with truncation_length",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from feedline.feed.arguments import Weighted
-from feedline.feed.loader import order, sampling, state
+from feedline.feed.loader import order, sampling
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
 from feedline.feed.loader.gather import ColumnItems, columnar
@@ -141,28 +141,12 @@ class Batches(ABC):
         Raises:
             KeyError, TypeError, ValueError: it is invalid.
         """
-        state.no_memo(memo, start)
-
-    def memo_before(self) -> Any:
-        """Return the sampler's state to restore if its sweep cannot begin; None: there is none."""
-        return None
-
-    def memo_begun(self) -> Any:
-        """Return the state of a sampler's generator as a sweep begins; None: there is none."""
-        return None
-
-    def set_generators(self, place: ResumePoint) -> None:  # noqa: B027
-        """Set a sampler's generator to what it was when a sweep began, if a state names that place. What the program
-        sets it to after that, holds."""
-
-    def memo_after(self, last: Any) -> Any:
-        """Return the sampler's state between two sweeps, of which the first ended with the memo ``last``; None: there
-        is none."""
-        return None
+        if memo is not None:
+            raise ValueError(f"expected no `memo` for this order, got {memo!r:.80}")
 
     def epoch(self) -> int | None:
-        """Return the epoch set on a user's sampler; None: it has none."""
-        return None
+        """Return the epoch that was set on a user's sampler; None: there is none."""
+        return sampling.epoch_of(self.options.user_sampler)
 
 
 class PlannedBatches(Batches):
@@ -299,28 +283,6 @@ class SamplerBatches(PlannedBatches):
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""
         sampling.check_memo(memo)
-
-    def memo_before(self) -> Any:
-        """See `Batches.memo_before`: filling the workers draws from the sampler at once."""
-        return sampling.before(self.options.user_sampler)
-
-    def memo_begun(self) -> Any:
-        """See `Batches.memo_begun`."""
-        return sampling.generator_memo(self.options.user_sampler)
-
-    def set_generators(self, place: ResumePoint) -> None:
-        """See `Batches.set_generators`."""
-        memo = place.memo
-        if not place.start and memo:
-            sampling.set_generator(self.options.user_sampler, memo.get("generator"))
-
-    def memo_after(self, last: Any) -> Any:
-        """See `Batches.memo_after`."""
-        return sampling.after(self.options.user_sampler, last)
-
-    def epoch(self) -> int | None:
-        """See `Batches.epoch`."""
-        return sampling.epoch_of(self.options.user_sampler)
 
     def remaining(self, place: ResumePoint, share: tuple[int, int]) -> sampling.Sampled:
         """See `PlannedBatches.remaining`."""

@@ -25,7 +25,7 @@ _KINDS = "?biufc"
 
 
 @functools.cache
-def torch_side() -> ModuleType | None:
+def torch_side() -> Any:
     """Return `feedline.interop.torch_loading`; None without torch."""
     if importlib.util.find_spec("torch") is None:
         return None
@@ -234,7 +234,7 @@ class RaggedCollate:
         Raises:
             RuntimeError: samples of sequences differ in shape or dtype.
         """
-        lengths = np.array([_length(sample) for sample in samples], np.int64)
+        lengths = np.array([max(_lengths(sample), default=1) for sample in samples], np.int64)
         batch = self._tree(samples)
         torch = torch_side()
         counted = lengths if torch is None else torch.from_numpy(lengths)
@@ -268,11 +268,6 @@ class RaggedCollate:
                 row[:size], row[size:] = array, 0
         torch = torch_side()
         return out if torch is None else torch.from_numpy(out)
-
-
-def _length(sample: Any) -> int:
-    found = _lengths(sample)
-    return max(found) if found else 1
 
 
 def _lengths(sample: Any) -> list[int]:

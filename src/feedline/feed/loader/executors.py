@@ -148,7 +148,7 @@ class PoolExecutor:
         self._waiting: deque[tuple[Planned, int]] = deque()
         self._pool, self._seed, self._in_order, self._loader = pool, seed, in_order, loader
         self._rest: RemainingBatches | None = rest
-        self._error: Exception | None = None
+        self._end: Exception = StopIteration()  # raised behind the last batch
         self._planned: Planned | None = None
         self._hand: tuple[Planned, Fetched] | None = None
         self._depth, self._most, self._grows = depth, most, most > depth
@@ -169,10 +169,8 @@ class PoolExecutor:
     def _first(self) -> tuple[Planned, Fetched]:
         waiting = self._waiting
         if not waiting:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            raise StopIteration
+            end, self._end = self._end, StopIteration()
+            raise end
         k = 0
         tickets = [waiting[0][1]] if self._in_order else [ticket for _, ticket in waiting]
         lend(self._loader, lambda: self._pool.any_of(tickets))
@@ -199,11 +197,8 @@ class PoolExecutor:
             if planned is None:
                 try:
                     planned = self._planned = self._rest.next()
-                except StopIteration:
-                    self._rest = None
-                    return
-                except Exception as error:  # a sampler's error: what it chose before is delivered first
-                    self._rest, self._error = None, error
+                except Exception as error:  # the end, or a sampler's error: what it chose before is delivered first
+                    self._rest, self._end = None, error
                     return
             try:
                 ticket = self._pool.submit(unit_of(planned, self._seed))

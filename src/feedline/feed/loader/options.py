@@ -174,14 +174,9 @@ class LoaderOptions:
         return self.sampler if self.sampler is not None else self.batch_sampler
 
     @property
-    def skips(self) -> bool:
-        """Whether unreadable items are skipped."""
-        return self.quarantine is not None
-
-    @property
     def ahead(self) -> int:
         """Initial number of batches in flight per worker."""
-        return max(self.prefetch_factor or 1, 1)
+        return self.prefetch_factor or 1
 
     @property
     def depth(self) -> int:
@@ -290,7 +285,7 @@ class LoaderOptions:
             raise ValueError("expected either fl.BatchByLength or batch_size, got both")
         if self.partition is not None and self.batch_size is None and not self.is_corpus:
             raise ValueError("expected a batch_size with a partition: ranks share batches")
-        if self.skips and self.is_iterable:
+        if self.quarantine is not None and self.is_iterable:
             raise ValueError(
                 'expected on_error="raise" for an IterableDataset: an iterator cannot be continued after a failed item'
             )

@@ -30,7 +30,7 @@ from feedline.feed.loader import state
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.random import SAMPLER, At, Drawn, GlobalStates, Seeding, SweepKey
+from feedline.feed.loader.random import SAMPLER, At, GlobalStates, Seeding, SweepKey
 from feedline.feed.loader.state import ResumePoint, is_hex, whole
 
 
@@ -177,18 +177,18 @@ class Sampled:
                 return planned
 
     def _begin(self) -> None:
-        sampler, memo, torch = self._sampler, self._memo, torch_side()
+        sampler, memo = self._sampler, self._memo
         if self._begun and iter(sampler) is sampler:
             raise RuntimeError(
                 f"expected a sampler that can be iterated again after an interrupt, got a {type(sampler).__name__}, "
                 f"which is its own iterator; what it would have drawn after place {self._at} of sweep {self._sweep} "
                 "is lost: create another loader"
             )
-        if self._generator is not None and torch is not None:
+        if self._generator is not None:
             if memo.get("generator") is not None:
-                torch.set_generator_state(self._generator, memo["generator"])
+                torch_side().set_generator_state(self._generator, memo["generator"])
             else:
-                memo = self._memo = {**memo, "generator": torch.generator_state(self._generator)}
+                memo = self._memo = {**memo, "generator": torch_side().generator_state(self._generator)}
         own = memo.get("sampler")
         loads = hasattr(sampler, "load_state_dict")
         if own is not None and loads:
@@ -298,22 +298,21 @@ def started_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
         start: starts it.
         saved: what they were in a memo, to which they are set meanwhile; None: they stay as the program has them.
     """
+    states = GlobalStates()
     if saved is None:
-        before = GlobalStates()
         start()
-        drawn = before.drawn()
+        drawn = states.before()
         return {"random": drawn} if drawn else {}
-    before = GlobalStates()
     try:
-        before.load(saved)
+        states.load(saved)
         start()
     finally:
-        before.restore()
+        states.restore()
     return {"random": saved}
 
 
 def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
-    """Return the state of a sampler between two sweeps; None: it has none.
+    """Return the state of a sampler between two sweeps; None: it has none, or there is no sampler.
 
     A sampler that iterates another loader's is assumed to go on with the sweep after the last one, if that has a seed
     for all sweeps.
@@ -333,16 +332,17 @@ def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
 
 
 def generator_memo(sampler: Any) -> dict[str, Any] | None:
-    """Return the state of a sampler's generator, for a memo; None: it has none."""
-    torch, generator = torch_side(), _generator_of(sampler)
-    return None if generator is None or torch is None else {"generator": torch.generator_state(generator)}
+    """Return the state of a sampler's generator, for a memo; None: it has none, or there is no sampler."""
+    generator = _generator_of(sampler)
+    return None if generator is None else {"generator": torch_side().generator_state(generator)}
 
 
-def set_generator(sampler: Any, saved: Any) -> None:
-    """Set a sampler's generator, if it has one, to a state in a memo."""
-    torch, generator = torch_side(), _generator_of(sampler)
-    if generator is not None and torch is not None and saved is not None:
-        torch.set_generator_state(generator, saved)
+def set_generator(sampler: Any, place: ResumePoint) -> None:
+    """Set a sampler's generator to what it was when a sweep began, if a state names that place. What the program sets
+    it to after that, holds."""
+    generator, saved = _generator_of(sampler), (place.memo or {}).get("generator")
+    if generator is not None and not place.start and saved is not None:
+        torch_side().set_generator_state(generator, saved)
 
 
 def before(sampler: Any) -> dict[str, Any] | None:
@@ -374,7 +374,7 @@ def check_memo(memo: Any) -> None:
     if "epoch" in memo:
         state.whole(memo, "epoch")
     if "random" in memo:
-        Drawn.check(memo["random"])
+        GlobalStates.check(memo["random"])
     generator, torch = memo.get("generator"), torch_side()
     if generator is not None and torch is not None:
         torch.check_generator_state(generator)
@@ -398,8 +398,7 @@ def chain(sampler: Any) -> Iterator[Any]:
 
 def epoch_of(sampler: Any) -> int | None:
     """Return the epoch that a sampler, or one that it wraps, was told; None: it counts none."""
-    counting = _epochs_of(sampler)
-    return None if counting is None else counting.epoch
+    return getattr(_epochs_of(sampler), "epoch", None)
 
 
 def saved_epoch(memo: Any) -> int | None:

@@ -150,29 +150,18 @@ class StagedExecutor:
 
     def _made(self, head: _StagedBatch) -> Fetched:
         waited, staged = self._stats.wait_seconds, head.staged
-        errors: dict[int, DataError] = {}
-        batch: Any = None
-        if staged is None:
-            try:
-                batch = self._copied(head)
-            except DataError:
-                staged = self._again(head)
-                if staged is None:
-                    raise
-        if staged is not None:
-            try:
-                errors, batch = self._settled(staged, head.rows)
-            except DataError:  # part of it was left in a file that has been truncated since
-                staged = self._again(head)
-                if staged is None:
-                    raise
-                errors, batch = self._settled(staged, head.rows)
+        try:
+            errors, batch = ({}, self._copied(head)) if staged is None else self._settled(staged, head.rows)
+        except DataError:  # part of it was left in a file that has been truncated since
+            if not self._skip:
+                raise
+            staged = self._reader.stage_again(*(head.at or self._reader.in_files(head.rows)))
+            if staged is None:
+                raise
+            errors, batch = self._settled(staged, head.rows)
         count = len(head.rows) - len(errors)
         reading = self._stats.wait_seconds - waited
         return Fetched(batch, count, _listed(head.planned, errors), reading, 0.0)
-
-    def _again(self, head: _StagedBatch) -> _native.Staged | None:
-        return self._reader.stage_again(*(head.at or self._reader.in_files(head.rows))) if self._skip else None
 
     def _copied(self, head: _StagedBatch) -> Any:
         if head.at is None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from feedline.errors import StateError, shown
+from feedline.errors import StateError
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.mistaken import refuse_state, state_inside
+from feedline.feed.mistaken import damaged, expect_state
 
 STATE_VERSION = 1
 
@@ -61,12 +61,7 @@ def from_json(
     Raises:
         StateError: it is not a loader's state, is damaged, or does not fit.
     """
-    refuse_state(state, "DataLoader")
-    if not isinstance(state, Mapping) or "feedline" not in state:
-        raise StateError(
-            f"expected a state of a feedline DataLoader, got {type(state).__name__} {shown(state, 80)}",
-            hint=state_inside(state),
-        )
+    expect_state(state, "DataLoader")
     current = {"feedline": STATE_VERSION, **identity}
     if "dataset" not in state:
         current.pop("dataset", None)
@@ -94,23 +89,8 @@ def from_json(
         memo = state.get("memo")
         check_memo(memo, start)
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
     return ResumePoint(sweep, start, done, memo)
-
-
-def _damaged(error: Exception) -> StateError:
-    what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
-    return StateError(f"this state is damaged: {what}", hint="load another checkpoint")
-
-
-def no_memo(memo: Any, start: int) -> None:
-    """Check that there is no memo, for orders that have none.
-
-    Raises:
-        ValueError: there is one.
-    """
-    if memo is not None:
-        raise ValueError(f"expected no `memo` for this order, got {memo!r:.80}")
 
 
 def whole(fields: Mapping[str, Any], key: str, limit: int = LIMIT) -> int:
@@ -178,7 +158,7 @@ def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, in
             for saved in generators.values():
                 torch.check_generator_state(saved)
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
     return None if text is None else int(text, 16), drawn, generators
 
 

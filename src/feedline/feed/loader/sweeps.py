@@ -5,24 +5,17 @@ A loader, its iterators and its samplers share a `Sweeps`, and know nothing else
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from feedline.concurrency.per_process import PerProcess
 from feedline.errors import StateError
 from feedline.feed.loader import sampling
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.loader.draws import (
-    ProgramGenerator,
-    SamplerDraws,
-    draw,
-    generator_state,
-    seed_at,
-    set_generator_state,
-)
+from feedline.feed.loader.draws import ProgramGenerator, SamplerDraws, draw, seed_at
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder
 from feedline.feed.loader.state import LIMIT, ResumePoint
@@ -138,16 +131,12 @@ class Sweeps:
         self.agreed = batches.options.seed is not None
         self.program = ProgramGenerator()
         self.follow_generator(batches.options.generator)
-        self._lock = os.getpid(), threading.RLock()
+        self._lock: PerProcess[Any] = PerProcess(threading.RLock)
 
     def __getstate__(self) -> dict[str, Any]:
         batches, place = self.standing()
-        now = LoaderStanding(self.now.next_sweep, place)
-        saved = {"now": now, "batches": batches, "agreed": self.agreed, "_named": self._named}
-        return {**saved, "generator": self.generator, "program": self.program, "_first_seed": self._first_seed}
-
-    def __setstate__(self, saved: dict[str, Any]) -> None:
-        self.__dict__.update(saved, _lock=(os.getpid(), threading.RLock()))
+        now, lock = LoaderStanding(self.now.next_sweep, place), PerProcess(threading.RLock)
+        return {**self.__dict__, "now": now, "batches": batches, "_lock": lock}
 
     @property
     def place(self) -> ResumePoint:
@@ -253,7 +242,7 @@ class Sweeps:
         if self.settled or self.named:
             return {}
         if self.generator is not None:
-            return {"generator": generator_state(self.generator)}
+            return {"generator": torch_side().generator_state(self.generator)}
         text = self.program.state()
         return {} if text is None else {"global": text}
 
@@ -262,7 +251,7 @@ class Sweeps:
         if self.batches.options.seed is not None:
             return
         if self.generator is not None and "generator" in saved:
-            set_generator_state(self.generator, saved["generator"])
+            torch_side().set_generator_state(self.generator, saved["generator"])
         elif self.generator is None and "global" in saved:
             self.program.follow(saved["global"])
 
@@ -309,10 +298,8 @@ class Sweeps:
         self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.sure_seed)), True
 
     def alone(self) -> Any:
-        """Return a lock of this process: one inherited by a fork may be held by a thread that does not exist here."""
-        if self._lock[0] != os.getpid():
-            self._lock = os.getpid(), threading.RLock()
-        return self._lock[1]
+        """Return a lock of this process."""
+        return self._lock.get()
 
     def current(self) -> Batches:
         """Return the batches of the dataset at its present length."""
