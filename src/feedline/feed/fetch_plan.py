@@ -11,9 +11,10 @@ Cost: some tens of microseconds for each chunk, sweep and node.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,11 +100,12 @@ NOTHING = PlannedTraffic(0, 0)
 
 
 class _Window(NamedTuple):
-    """What a node fetches for a window, and how many steps it lasts."""
+    """What a node fetches for a window, how many steps it lasts, and how many pages it has."""
 
     sweep: int
     steps: float
     traffic: PlannedTraffic
+    pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ def _whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept: Mapp
     fetched = _traffic(missing)
     kept_bytes = sum(one.pages for one in objects) * PAGE_BYTES
     return PartitionPlan(
-        _arcs(order),
+        order.count if isinstance(order, Arcs) else None,
         [0],
         sweeps=[fetched],
         cluster=[fetched.times(cluster.nodes)],
@@ -263,10 +265,6 @@ def _whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept: Mapp
         waits=_waits([], cluster, [0]),
         hiding_step_s=None if cluster.bandwidth is None else 0.0,
     )
-
-
-def _arcs(order: str | Arcs) -> int | None:
-    return order.count if isinstance(order, Arcs) else None
 
 
 class _PlannedRun:
@@ -285,7 +283,7 @@ class _PlannedRun:
         options: Mapping[str, Any],
     ) -> None:
         self._corpus, self._cluster, self._size, self._kept = corpus, cluster, size, kept
-        self._arcs = _arcs(options["order"])
+        self._arcs = options["order"].count if isinstance(options["order"], Arcs) else None
         self._held = corpus.mirror.cache.held()
         source = MinibatchSource(corpus, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
         self._timeline: Timeline = opened(
@@ -297,16 +295,16 @@ class _PlannedRun:
             raise ValueError("expected a place before the end of the source, got its end")
         blocks = self._timeline.blocks
         self._read_from: Deserializer = corpus if blocks is None else BlockCorpus(corpus, blocks)
-        if self._timeline.sweep_length is None or (can(corpus, RandomAccess) and not in_parts(corpus)):
+        length = self._timeline.sweep_length
+        if length is None or (can(corpus, RandomAccess) and not in_parts(corpus)):
             raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
         self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
         self._max_sweeps = max_sweeps
         self._start = first.position[:2]
-        length = self._timeline.sweep_length
         end = math.inf if second is None else second.position.sweep * length + second.position.ordinal
         self._read_first = min(end, self._sweeps * length) - 1  # last place of the first minibatch
         samples = self._timeline.sweep_samples
-        self._samples = 1.0 if samples is None else samples / length
+        self._length, self._samples = length, 1.0 if samples is None else samples / length
         self._ranges: dict[int, list[Range]] = {}
 
     def _ranges_of(self, chunk: int) -> list[Range]:
@@ -324,7 +322,7 @@ class _PlannedRun:
         """Go through the sweeps on every node."""
         cluster = self._cluster
         nodes = range(cluster.nodes) if self._arcs is not None else range(1)
-        most: tuple[int, list[_Window]] | None = None
+        windows: list[_Window] = []  # of the node that fetches most
         total: dict[int, PlannedTraffic] = {}
         peak = smallest = 0
         for node in nodes:
@@ -334,19 +332,17 @@ class _PlannedRun:
                 {key: table.copy() for key, table in self._kept.items()},
                 self._held,
             )
-            windows, need = self._node(node, keeping)
-            fetched = sum(one.traffic.bytes for one in windows)
-            for one in windows:
+            found = self._node(node, keeping)
+            for one in found:
                 total[one.sweep] = total.get(one.sweep, NOTHING) + one.traffic
-            if most is None or fetched > most[0]:
-                most = fetched, windows
-            peak, smallest = max(peak, keeping.most), max(smallest, need)
-        assert most is not None
-        windows = most[1]
+            if not windows or _sum(found).bytes > _sum(windows).bytes:
+                windows = found
+            pairs = pairwise([0, *(one.pages for one in found)])  # a window is fetched while the one before is used
+            peak, smallest = max(peak, keeping.most), max(smallest, *map(sum, pairs))
         if self._arcs is None:
             total = {sweep: one.times(cluster.nodes) for sweep, one in total.items()}
         numbers = sorted(total)
-        sweeps = [sum((one.traffic for one in windows if one.sweep == number), NOTHING) for number in numbers]
+        sweeps = [_sum(one for one in windows if one.sweep == number) for number in numbers]
         last = [one for one in windows if one.sweep == numbers[-1]]
         return PartitionPlan(
             self._arcs,
@@ -360,26 +356,22 @@ class _PlannedRun:
             hiding_step_s=_hiding_step(last, cluster),
         )
 
-    def _node(self, node: int, keeping: Keeping) -> tuple[list[_Window], int]:
-        """Return what a node fetches for each window, and the pages of the most that are read at the same time."""
+    def _node(self, node: int, keeping: Keeping) -> list[_Window]:
+        """Return what a node fetches for each window."""
         cluster = self._cluster
         own = range(node * cluster.ranks_per_node, (node + 1) * cluster.ranks_per_node)
         must = self._arcs is None and cluster.ranks_per_node > 1
         readers = [self._reader(rank, keeping, must=must) for rank in (own if self._arcs is not None else own[:1])]
-        found, before, need = [], 0, 0
-        for together_ in zip(*readers, strict=True):
-            windows, pages = zip(*together_, strict=True)
-            found.append(_Window(windows[0].sweep, windows[0].steps, sum((one.traffic for one in windows), NOTHING)))
-            need, before = max(need, before + sum(pages)), sum(pages)
-        return found, need
+        return [
+            windows[0]._replace(traffic=_sum(windows), pages=sum(one.pages for one in windows))
+            for windows in zip(*readers, strict=True)
+        ]
 
-    def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[tuple[_Window, int]]:
-        """Go through the windows that one process reads; yield each, with the pages that it has."""
+    def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[_Window]:
+        """Go through the windows that one process reads."""
         uses = NextUses(len(self._timeline.table))
         held: set[int] = set()
         plan = self._timeline.window_at(*self._start)
-        length = self._timeline.sweep_length
-        assert length is not None
         while plan.sweep < self._sweeps:
             part = plan.part(rank, self._cluster.ranks)
             chunks = dict.fromkeys(part.chunks.tolist())
@@ -388,10 +380,10 @@ class _PlannedRun:
                 if chunk not in held:
                     traffic += _traffic(keeping.begin(chunk, uses, must=must).missing)
             held = set(chunks)
-            if plan.sweep * length + plan.first + plan.count > self._read_first:
+            if plan.sweep * self._length + plan.first + plan.count > self._read_first:
                 uses.start(partial(self._timeline.chunks_after, part, self._max_sweeps))
             pages = sum(end - first for chunk in chunks for _, first, end in self._ranges_of(chunk))
-            yield _Window(plan.sweep, plan.count * self._samples / self._size, traffic), pages
+            yield _Window(plan.sweep, plan.count * self._samples / self._size, traffic, pages)
             plan = self._timeline.window_after(plan)
 
 
@@ -401,6 +393,10 @@ def _traffic(runs: Sequence[Range]) -> PlannedTraffic:
         requests += len(parts_of(first, end))
         fetched += min(end * PAGE_BYTES, one.size) - first * PAGE_BYTES
     return PlannedTraffic(requests, fetched)
+
+
+def _sum(windows: Iterable[_Window]) -> PlannedTraffic:
+    return sum((one.traffic for one in windows), NOTHING)
 
 
 def _waits(windows: Sequence[_Window], cluster: Cluster, sweeps: Sequence[int]) -> list[float] | None:
