@@ -6,7 +6,7 @@ Objects are recognised by the names of their classes, so that no library is impo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from feedline.errors import StateError, shown
@@ -42,13 +42,9 @@ def refuse(thing: Any, taker: str) -> None:
     """
     hint = _hint(thing, taker)
     if hint is not None:
-        kind = type(thing)
-        package = _package(kind)
-        name = (
-            kind.__name__
-            if isinstance(thing, type) or package in ("builtins", "__main__")
-            else f"{package}.{kind.__name__}"
-        )
+        package, name = _package(type(thing)), type(thing).__name__
+        if not isinstance(thing, type) and package not in ("builtins", "__main__"):
+            name = f"{package}.{name}"
         raise TypeError(f"expected {_TAKERS[taker][0]}, got {name}: {hint}")
 
 
@@ -64,7 +60,7 @@ def _hint(thing: Any, taker: str) -> str | None:
     if known & (_FRAMES | _TABLES):
         return _columns_of(thing, taker)
     if known & _SPLITS:
-        return f"choose a split, such as {_first_key(thing)}"
+        return f"choose a split, such as splits[{next(iter(thing), 'train')!r}]"
     if known & _SOURCES:
         return {
             "DataLoader": "it is a feed itself: iterate over source.minibatches(size), or pass its corpus: "
@@ -97,10 +93,6 @@ def _columns_of(frame: Any, taker: str) -> str:
     names = "frame.column_names" if any(package == "pyarrow" for package, _ in _known_as(frame)) else "frame.columns"
     columns = f"{{name: frame[name].to_numpy() for name in {names}}}"
     return f"pass its columns as arrays: {_TAKERS[taker][1].format(columns=columns)}"
-
-
-def _first_key(splits: Any) -> str:
-    return f"splits[{next(iter(splits))!r}]" if len(splits) else "splits['train']"
 
 
 def _known_as(thing: Any) -> set[tuple[str, str]]:
@@ -137,6 +129,31 @@ def expect_state(state: Any, taker: str) -> None:
     owner = "MinibatchSource" if "fingerprint" in state or "filling" in state else "DataLoader"
     if "sequence" in state and owner != taker:
         raise StateError(f"{expected}, got one of a {owner}", hint=f"load it into a {owner} over the same data")
+
+
+def expect_same(
+    state: Mapping[str, Any], current: Mapping[str, Any], what: str, hint: Callable[[list[str]], str]
+) -> None:
+    """Raise a StateError that says ``what`` if fields of a state are not the current ones.
+
+    Args:
+        state: the state.
+        current: the fields that have to be the same, as JSON compares them: true is not 1.
+        what: what is wrong then.
+        hint: returns what to do, from the names of the fields that differ.
+    """
+    differing = []
+    for key, value in current.items():
+        saved = state.get(key)
+        if isinstance(saved, bool) is not isinstance(value, bool) or saved != value:
+            differing.append(key)
+    if differing:
+        raise StateError(
+            what,
+            saved={key: state.get(key) for key in differing},
+            current={key: current[key] for key in differing},
+            hint=hint(differing),
+        )
 
 
 def damaged(error: Exception) -> StateError:

@@ -8,11 +8,11 @@ its indices drawn again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-from feedline.errors import StateError
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.mistaken import damaged, expect_state
+from feedline.feed.mistaken import damaged, expect_same, expect_state
 
 STATE_VERSION = 1
 
@@ -65,23 +65,7 @@ def from_json(
     current = {"feedline": STATE_VERSION, **identity}
     if "dataset" not in state:
         current.pop("dataset", None)
-    differing = [key for key in current if not _equal(state.get(key), current[key])]
-    if differing:
-        hints = {
-            "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
-            "shuffle": "pass the same shuffle or fl.Weighted",
-            "items": "load it over the same data, with as many items",
-            "dataset": "load it over the same data; if it is the same nevertheless (modified in place, or a Hugging "
-            "Face dataset whose fingerprint was drawn at random), remove `dataset` from the state",
-            "order": "pass the same kind of dataset and sampler",
-            "workers": "an IterableDataset is split by the number of workers: pass the same num_workers",
-        }
-        raise StateError(
-            "this state was taken from another order or other data",
-            saved={key: state.get(key) for key in differing},
-            current={key: current[key] for key in differing},
-            hint="to continue: " + "; ".join(hints.get(key, f"pass the same {key}") for key in differing),
-        )
+    expect_same(state, current, "this state was taken from another order or other data", partial(_to_continue, state))
     try:
         limit = LIMIT if length is None else length + 1  # start == length: all delivered, but the sweep has not ended
         sweep, start = whole(state, "sweep"), whole(state, "sequence", limit)
@@ -91,6 +75,20 @@ def from_json(
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(error) from error
     return ResumePoint(sweep, start, done, memo)
+
+
+def _to_continue(state: Mapping[str, Any], differing: list[str]) -> str:
+    """Return how to make a loader that fits, as far as the state says."""
+    hints = {
+        "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
+        "shuffle": "pass the same shuffle or fl.Weighted",
+        "items": "load it over the same data, with as many items",
+        "dataset": "load it over the same data; if it is the same nevertheless (modified in place, or a Hugging "
+        "Face dataset whose fingerprint was drawn at random), remove `dataset` from the state",
+        "order": "pass the same kind of dataset and sampler",
+        "workers": "an IterableDataset is split by the number of workers: pass the same num_workers",
+    }
+    return "to continue: " + "; ".join(hints.get(key, f"pass the same {key}") for key in differing)
 
 
 def whole(fields: Mapping[str, Any], key: str, limit: int = LIMIT) -> int:
@@ -122,11 +120,6 @@ def _ranges(found: Any, start: int, limit: int) -> tuple[tuple[int, int], ...]:
         ranges.append((a, b))
         end = b
     return tuple(ranges)
-
-
-def _equal(saved: Any, current: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
-    return isinstance(saved, bool) is isinstance(current, bool) and bool(saved == current)
 
 
 def _short(value: int) -> str:
