@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from feedline.feed.arguments import Weighted
 from feedline.feed.loader import order, sampling
@@ -61,7 +61,7 @@ class Batches(ABC):
         """
         return self.sure_seed, sweep - (self.drawn or 0)
 
-    def adapted(self, options: LoaderOptions) -> Batches:
+    def adapted(self, options: LoaderOptions) -> Self:
         """Return the same batches under other options."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, options=options)
@@ -78,7 +78,7 @@ class Batches(ABC):
             return None
         return self.key(place.sweep)
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> Batches:
+    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
         """Return the batches under another seed, drawn for a sweep or for all of them."""
         other = self.adapted(self.options)
         other.seed, other.drawn = seed, drawn
@@ -220,10 +220,9 @@ class ItemBatches(PlannedBatches):
                 f"{type(self.items).__name__}"
             ) from error
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> ItemBatches:
+    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
         """See `Batches.seeded`."""
         other = super().seeded(seed, drawn)
-        assert isinstance(other, ItemBatches)
         other.order = self.order.under(seed or 0)
         return other
 
@@ -276,9 +275,7 @@ class SamplerBatches(PlannedBatches):
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
         options = self.options
-        if options.sampler is None or options.indices is None:
-            return len(options.user_sampler)
-        return batch_count(len(options.sampler), options.indices, options.drop_last)
+        return batch_count(len(options.user_sampler), options.indices or 1, options.drop_last)
 
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""
@@ -307,10 +304,8 @@ class IterableBatches(Batches):
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
-        length, size = len(self.options.dataset), self.options.indices
-        if size is None:
-            return length
-        return batch_count(length, size, self.options.drop_last)
+        options = self.options
+        return batch_count(len(options.dataset), options.indices or 1, options.drop_last)
 
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""

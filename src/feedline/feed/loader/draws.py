@@ -65,10 +65,6 @@ class ProgramGenerator:
         """Return the state of what is followed, as text; None: torch is not installed."""
         return None if torch_side() is None else str(torch_side().generator_state(self.followed()))
 
-    def seed(self) -> int:
-        """Return the seed that follows from it as it is."""
-        return seed_at(self.followed())
-
     def draw(self) -> None:
         """Draw one number."""
         twin = self.followed()

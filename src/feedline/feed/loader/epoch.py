@@ -169,18 +169,11 @@ class Epoch:
                 if options.num_workers and options.user_sampler is not None:
                     rest = DrawnAhead(rest, options.depth)  # as if there were workers
                 if files is None:
-                    return InProcessExecutor(rest, gathered(columns))
-                return StagedExecutor(
-                    rest,
-                    columns=columns,
-                    corpus=files,
-                    in_order=batches.in_order,
-                    looks_ahead=batches.order is not None,  # a user's sampler is not read ahead
-                    skip=options.quarantine is not None,
-                )
+                    return InProcessExecutor(rest.next, gathered(columns))
+                return StagedExecutor(rest, columns, files, batches)
         if options.kind == "here":
             fetch = self._fetch(batches)
-            return InProcessExecutor(rest, lambda planned: fetch.run(unit_of(planned, seed)))
+            return InProcessExecutor(rest.next, lambda planned: (planned, fetch.run(unit_of(planned, seed))))
         own_order = options.user_sampler is None
         return PoolExecutor(
             rest,

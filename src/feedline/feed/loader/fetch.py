@@ -109,20 +109,17 @@ class Fetch:
         self._start = start
         self._own = collating.known(collate)
         self._together: bool | None = None
-        self._seeding: Seeding | None = self._made() if start.place == "thread" else None
-
-    def _made(self) -> Seeding:
-        place = self._start.place
-        return Seeding(restore=place != "process", threads=place == "thread")
+        self._seeding: Seeding | None = None
+        if start.place == "thread":  # one for all of them
+            self.seed_with(None)
 
     def seed_with(self, seeding: Seeding | None) -> Seeding:
         """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use; create one if
         None."""
-        if seeding is not None:
-            self._seeding = seeding
-        elif self._seeding is None:
-            self._seeding = self._made()
-        return self._seeding
+        place = self._start.place
+        made = seeding or self._seeding or Seeding(restore=place != "process", threads=place == "thread")
+        self._seeding = made
+        return made
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
@@ -141,7 +138,12 @@ class Fetch:
         def work(at: At) -> Any:
             nonlocal read, count
             bad.clear()
-            samples = self._samples(dataset, unit, at, bad) if self._batched else self._sample(dataset, unit, at, bad)
+            sample = self._samples if self._batched else self._sample
+            try:
+                samples = sample(dataset, unit, at, bad)
+            except StopIteration as error:  # let through, it would silently end the loop before the end of the data
+                name = type(error).__name__
+                raise RuntimeError(f"the dataset raised {name} instead of returning a sample") from error
             read = time.perf_counter()
             if not self._batched:
                 count = 1 - len(bad)
@@ -195,8 +197,6 @@ class Fetch:
                 return dataset.__getitems__(indices)
             except Exception as error:
                 blame.in_items(error, dataset, indices)
-                if isinstance(error, StopIteration):
-                    raise _no_end(error) from error
                 raise
         if isinstance(keys, int):
             keys = range(keys, keys + len(indices))
@@ -215,8 +215,6 @@ class Fetch:
                         add(dataset[index])
             except Exception as error:
                 blame.in_item(error, dataset, _plain(indices[len(samples)]))
-                if isinstance(error, StopIteration):
-                    raise _no_end(error) from error
                 raise
             return samples
         for key, index in zip(keys, indices, strict=True):
@@ -236,8 +234,6 @@ class Fetch:
                 bad.append((unit.keys, repr(unit.indices), f"{type(error).__name__}: {error}"))
                 return None
             blame.in_item(error, dataset, unit.indices)
-            if isinstance(error, StopIteration):
-                raise _no_end(error) from error
             raise
 
 
@@ -259,8 +255,3 @@ def reads_together(dataset: Any) -> bool:
 def _plain(index: Any) -> Any:
     """Return NumPy's integers as Python's, for messages."""
     return index.item() if isinstance(index, np.generic) else index
-
-
-def _no_end(error: StopIteration) -> RuntimeError:
-    # Let through, it would silently end the loop before the end of the data.
-    return RuntimeError(f"the dataset raised {type(error).__name__} instead of returning a sample")

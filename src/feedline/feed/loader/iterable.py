@@ -558,7 +558,6 @@ def _is_hugging_face(dataset: Any) -> bool:
 def _warn_of_replay(dataset: Any, why: str, stacklevel: int) -> None:
     warnings.warn(
         f"{type(dataset).__name__} {why}, it is iterated from the beginning up to the next batch",
-        UserWarning,
         stacklevel=stacklevel,
     )
 
@@ -581,6 +580,5 @@ def warn_of_more(dataset: Any, told: int, workers: int, yielded: int) -> None:
     warnings.warn(
         f"Length of IterableDataset {dataset} was reported to be {told} (when accessing len(loader)), "
         f"but {yielded} samples have been fetched.{hint if workers else ''}",
-        UserWarning,
         stacklevel=3,
     )

@@ -27,8 +27,7 @@ from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.showing import Progress
 from feedline.interop.lightning import check_restored
 
-_torch: Any = collating.torch_side()
-_Base: Any = object if _torch is None else _torch.BaseIterator  # frameworks ask what they may not copy
+_Base: Any = collating.torch_class("BaseIterator")  # frameworks ask what they may not copy
 
 
 class LoaderIterator(_Base):
@@ -161,7 +160,16 @@ class LoaderIterator(_Base):
         planned, fetched = self._supplied()
         batch = fetched.batch
         if self._pin or self._transfer is not None:
-            batch = self._moved(batch)
+            began = time.perf_counter()
+            try:
+                if self._pin:
+                    batch = collating.torch_side().pinned(batch)
+                if self._transfer is not None:
+                    batch = self._transfer.finish(*self._transfer.start(batch))
+            except Exception:
+                self._came = None
+                raise
+            self._stats.transfer += time.perf_counter() - began
         self._came = None
         return planned, fetched, batch
 
@@ -192,20 +200,6 @@ class LoaderIterator(_Base):
             self._moving, self._came = (planned, fetched, batch, pending), None
         except Exception as error:  # raised after the preceding batch
             self._failed, self._came = error, None
-
-    def _moved(self, batch: Any) -> Any:
-        began = time.perf_counter()
-        torch = collating.torch_side()
-        try:
-            if self._pin and torch is not None:
-                batch = torch.pinned(batch)
-            if self._transfer is not None:
-                batch = self._transfer.finish(*self._transfer.start(batch))
-        except Exception:
-            self._came = None
-            raise
-        self._stats.transfer += time.perf_counter() - began
-        return batch
 
     def _supplied(self) -> tuple[Planned, Fetched]:
         """Return the next batch that has items, kept in ``_came``; list its unreadable items in the quarantine

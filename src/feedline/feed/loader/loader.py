@@ -34,8 +34,7 @@ from feedline.feed.timeline import Window
 if TYPE_CHECKING:
     from feedline.feed.transforms import Transform
 
-_torch: Any = collating.torch_side()
-_Base: Any = object if _torch is None else _torch.DataLoader
+_Base: Any = collating.torch_class("DataLoader")
 
 # Arguments as attributes: frameworks pass them when they make the same loader again over another sampler, and those of
 # the next sweep change when they are set. torch's loader has no attribute `shuffle`.
@@ -176,7 +175,8 @@ class DataLoader(_Base):
         self._keep(batch_size=options.indices, sampler=sampler, batch_sampler=batch_sampler)
         # Names of torch's that subclasses and frameworks use.
         self._iterator = self._IterableDataset_len_called = None
-        self._dataset_kind = None if _torch is None else _torch.kind_of(options.is_iterable)
+        torch = collating.torch_side()
+        self._dataset_kind = None if torch is None else torch.kind_of(options.is_iterable)
         self.__initialized = True  # from here on attributes are guarded
 
     # ---- attributes of torch's DataLoader ----------------------------------------------------------
@@ -308,7 +308,8 @@ class DataLoader(_Base):
         try:
             with sweeps.alone():  # threads that begin at once are given a sweep each
                 now = sweeps.now
-                place = sweeps.next_place
+                # The next sweep, or the rest of one that has no end.
+                place = now.place if self._batches.endless and now.newest is not None else now.upcoming
                 warn_of_ranks(self._batches.options)
                 sweeps.warn_of_skipped()
                 sweeps.batches = sweeps.current()

@@ -45,7 +45,7 @@ _MT_WORDS = 624
 class _Thread(threading.local):
     """What this thread is doing; ``names`` is None while it makes no sample."""
 
-    names: _Names | None = None
+    names: At | None = None
 
 
 _thread = _Thread()
@@ -228,7 +228,7 @@ class Seeding:
             seeded = self._seeded if reading.alone else []
             try:
                 with contextlib.nullcontext() if self._own is None else self._own(_own):
-                    result = work(_Seeds(key, seeded) if seeded else _Names(key))
+                    result = work(_Seeds(key, seeded) if seeded else At(key))
             except Exception as raised:  # unseeded numbers may have caused it
                 error = raised
         finally:
@@ -346,19 +346,8 @@ def torch_if_imported() -> Any:
     return importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
 
 
-class At(Protocol):
-    """Announces whose user code runs next."""
-
-    def __call__(self, key: int, level: int = ITEM) -> None:
-        """Announce the code of sample ``key``."""
-
-    def many(self, keys: Any, samples: list[Any]) -> bool:
-        """Announce all items of a batch, whose samples are appended one by one; return False if each must be
-        announced."""
-
-
-class _Names:
-    """Names the sample that this thread makes, for `sample_rng`, and seeds nothing.
+class At:
+    """Announces whose user code runs next: it names the sample of this thread, for `sample_rng`, and seeds nothing.
 
     The sample's key is ``_key``, or is looked up on demand: the entry of ``_keys`` at the number of samples made so
     far.
@@ -373,11 +362,13 @@ class _Names:
         self.torch: tuple[tuple[int, ...], Any] | None = None
 
     def __call__(self, key: int, level: int = ITEM) -> None:
+        """Announce the code of sample ``key``."""
         self._level, self._key, self._keys, self.made, self.torch = level, key, None, None, None
         _thread.names = self
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
-        """See `At.many`."""
+        """Announce all items of a batch, whose samples are appended one by one; return False if each must be
+        announced."""
         self._level, self._keys, self._samples = ITEM, keys, samples
         _thread.names = self
         return True
@@ -388,7 +379,7 @@ class _Names:
         return self._seed, self._sweep, self._level, key
 
 
-class _Seeds(_Names):
+class _Seeds(At):
     """Seeds generators, too."""
 
     def __init__(self, key: SweepKey, generators: list[Global]) -> None:

@@ -6,7 +6,7 @@ not in the state. A loader with a ``seed`` starts it under seeded generators, so
 without ``seed`` lets it draw from those, as torch's does; what they were is in the state.
 
 A sampler may iterate another loader's, as wrappers of frameworks do. Which of its sweeps that was, under which seed, is
-part of our state: `begins_order`.
+part of our state: `BegunOrder`.
 
 The epoch of a sampler (``set_epoch``, as of torch's `DistributedSampler`) is restored to that of the saved sweep: some
 frameworks set it only after workers have received the first batches.
@@ -51,57 +51,48 @@ class BegunOrder(NamedTuple):
         return [f"{self.seed:016x}", self.sweep, *([True] if self.drawn else [])]
 
 
-class _Starting(threading.local):
+class _AskedSampler(threading.local):
     """A user's sampler that is asked in this thread.
 
     Attributes:
         orders: each loader's order that it has begun; None: no sampler is asked.
         again: those that it is to begin, from a state.
-        named: whether the program tells it its epochs.
+        named: whether the program tells it its epochs, such as a `DistributedSampler` over a loader's.
     """
 
     orders: list[BegunOrder] | None = None
     again: list[BegunOrder] = []  # noqa: RUF012  # never modified
     named = False
 
+    def order_again(self) -> BegunOrder | None:
+        """Return the order that a loader's sampler is to begin now; None: its own choice."""
+        return None if self.orders is None or len(self.orders) >= len(self.again) else self.again[len(self.orders)]
 
-_starting = _Starting()
+    def goes_on(self, seed: int | None) -> bool:
+        """Return whether a loader's sampler, of this seed, was begun before in the sweep of the loader that asks it.
 
+        Then it goes on under that seed. So an endless loader, which iterates a sampler again and again within one
+        sweep, follows from the generators as they were when that sweep began.
+        """
+        return any(order.seed == seed for order in self.orders or ())
 
-def order_again() -> BegunOrder | None:
-    """Return the order that a loader's sampler is to begin now; None: its own choice."""
-    orders = _starting.orders
-    return None if orders is None or len(orders) >= len(_starting.again) else _starting.again[len(orders)]
-
-
-def goes_on(seed: int | None) -> bool:
-    """Return whether a loader's sampler, of this seed, was begun before in the sweep of the loader that asks it.
-
-    Then it goes on under that seed. So an endless loader, which iterates a sampler again and again within one sweep,
-    follows from the generators as they were when that sweep began.
-    """
-    return any(order.seed == seed for order in _starting.orders or ())
-
-
-def epochs_named() -> bool:
-    """Return whether the sampler that is asked is told its epochs, such as a `DistributedSampler` over a loader's."""
-    return _starting.named
+    def begins(self, order: BegunOrder) -> None:
+        """Note the order that a loader's sampler begins, in case another loader is asking it."""
+        if self.orders is not None:
+            self.orders.append(order)
 
 
-def begins_order(order: BegunOrder) -> None:
-    """Note the order that a loader's sampler begins, in case another loader is asking it."""
-    if _starting.orders is not None:
-        _starting.orders.append(order)
+asked = _AskedSampler()
 
 
 @contextmanager
 def _noted(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> Iterator[None]:
-    before = _starting.orders, _starting.again, _starting.named
-    _starting.orders, _starting.again, _starting.named = orders, again, named
+    before = asked.orders, asked.again, asked.named
+    asked.orders, asked.again, asked.named = orders, again, named
     try:
         yield
     finally:
-        _starting.orders, _starting.again, _starting.named = before
+        asked.orders, asked.again, asked.named = before
 
 
 class Sampled:
@@ -399,11 +390,6 @@ def chain(sampler: Any) -> Iterator[Any]:
 def epoch_of(sampler: Any) -> int | None:
     """Return the epoch that a sampler, or one that it wraps, was told; None: it counts none."""
     return getattr(_epochs_of(sampler), "epoch", None)
-
-
-def saved_epoch(memo: Any) -> int | None:
-    """Return the epoch in a sampler's memo; None: there is none."""
-    return memo.get("epoch") if isinstance(memo, Mapping) else None
 
 
 def _epochs_of(sampler: Any) -> Any:
