@@ -83,15 +83,12 @@ def audited(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[Aud
             if fingerprint is not None and len(ids):
                 fingerprint = int(_native.fingerprint(fingerprint, ids)[-1])
         found = None if fingerprint is None else f"{fingerprint:016x}"
-        known = found is None or b.state.get("fingerprint") is None
-        if (
-            len(steps) != b.step - a.step
-            or samples != b.state["samples"]
-            or not (known or found == b.state["fingerprint"])
-        ):
+        logged = b.state.get("fingerprint")
+        differs = None not in (found, logged) and found != logged
+        if len(steps) != b.step - a.step or samples != b.state["samples"] or differs:
             raise DataError(
                 f"expected step {b.step} of the run after {b.state['samples']} samples with fingerprint "
-                f"{b.state.get('fingerprint')}, got {samples} and {found} by minibatches of {a.size} samples from step "
+                f"{logged}, got {samples} and {found} by minibatches of {a.size} samples from step "
                 f"{a.step} on",
                 hint="sizes changed in between: log every minibatch (progress=fl.minibatches(1))",
             )

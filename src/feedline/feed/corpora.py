@@ -103,14 +103,10 @@ def open_corpus(
     if not stores.used and remote is not None:
         corpus.close()
         raise ValueError("expected an address for remote=, got paths")
-    _check_declared(corpus, declared)
-    return corpus
-
-
-def _check_declared(corpus: Deserializer, streams: Mapping[str, Any]) -> None:
-    for name, stream in streams.items():
+    for name, stream in declared.items():
         if not isinstance(stream, Stream):
             continue  # columns of CSV
         found = corpus.schema[name]
         if (found.shape, found.dtype, found.sparse) != (stream.shape, stream.dtype, stream.sparse):
             raise SchemaError(f"expected {stream} for stream `{name}`, got {found} in {corpus.name}")
+    return corpus

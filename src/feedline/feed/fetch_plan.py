@@ -11,8 +11,10 @@ Cost: some tens of microseconds for each chunk, sweep and node.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +37,7 @@ from feedline.feed.remote.cache import LEAST_BYTES, CachedObject, parts_of, toge
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import IN_FLIGHT
 from feedline.feed.source import MinibatchSource
-from feedline.feed.timeline import Timeline, WindowPlan
+from feedline.feed.timeline import Timeline
 
 SWEEPS = 3
 """Sweeps that are gone through, if not said otherwise: later ones find in the cache what was kept of those before."""
@@ -79,26 +81,31 @@ class Cluster:
         return self.latency_s + max(link, traffic.requests * self.latency_s / IN_FLIGHT)
 
 
-class PlannedTraffic(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PlannedTraffic:
     """What is fetched: requests for bytes, and the bytes."""
 
     requests: int
     bytes: int
 
-    def plus(self, other: PlannedTraffic) -> PlannedTraffic:
-        """Return both together."""
+    def __add__(self, other: PlannedTraffic) -> PlannedTraffic:
         return PlannedTraffic(self.requests + other.requests, self.bytes + other.bytes)
+
+    def times(self, nodes: int) -> PlannedTraffic:
+        """Return what as many nodes fetch that fetch the same."""
+        return PlannedTraffic(self.requests * nodes, self.bytes * nodes)
 
 
 NOTHING = PlannedTraffic(0, 0)
 
 
 class _Window(NamedTuple):
-    """What a node fetches for a window, and how many steps it lasts."""
+    """What a node fetches for a window, how many steps it lasts, and how many pages it has."""
 
     sweep: int
     steps: float
     traffic: PlannedTraffic
+    pages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +139,6 @@ class PartitionPlan:
         """Bytes that all nodes fetch in all sweeps."""
         return sum(one.bytes for one in self.cluster)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures by name, in JSON types."""
-        return {
-            "arcs": self.arcs,
-            "numbers": self.numbers,
-            "sweeps": [one._asdict() for one in self.sweeps],
-            "cluster": [one._asdict() for one in self.cluster],
-            "first_window": self.first_window._asdict(),
-            "peak_bytes": self.peak_bytes,
-            "smallest_cache_bytes": self.smallest_cache_bytes,
-            "waits": self.waits,
-            "hiding_step_s": self.hiding_step_s,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
@@ -177,15 +170,9 @@ class FetchPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
-        return {
-            "cluster": asdict(self.cluster),
-            "data_bytes": self.data_bytes,
-            "opening": self.opening._asdict() | {"lookups": self.lookups},
-            "first_batch_s": self.first_batch_s,
-            "asked": self.asked.to_json(),
-            "other": None if self.other is None else self.other.to_json(),
-            "no_other": self.no_other,
-        }
+        figures = asdict(self)
+        figures["opening"]["lookups"] = figures.pop("lookups")
+        return figures | {"first_batch_s": self.first_batch_s}
 
 
 def fetch_plan(
@@ -228,9 +215,6 @@ def fetch_plan(
         )
     options = {**_ORDER, **options}
     order = options["order"]
-    if is_sized(corpus) and order_of(corpus, **options)[1]:
-        told = "data that is shuffled as a whole is fetched whole, by every node, before the first minibatch"
-        return _whole(corpus, cluster, _arcs(order), opening, lookups, first=_missing(corpus, kept or {}), why=told)
 
     def under(order: str | Arcs) -> PartitionPlan:
         return _PlannedRun(
@@ -244,8 +228,11 @@ def fetch_plan(
             options={**options, "order": order},
         ).plan()
 
-    asked, other, why = under(order), None, None
-    if cluster.nodes == 1:
+    whole = is_sized(corpus) and order_of(corpus, **options)[1]
+    asked, other, why = _whole(corpus, cluster, order, kept or {}) if whole else under(order), None, None
+    if whole:
+        why = "data that is shuffled as a whole is fetched whole, by every node, before the first minibatch"
+    elif cluster.nodes == 1:
         why = "one node reads all data under any partition"
     elif isinstance(order, str) and order != "feedline":
         why = f"order={order!r} has no arcs"
@@ -258,45 +245,26 @@ def fetch_plan(
     return FetchPlan(cluster, total, opening, lookups, asked=asked, other=other, no_other=why)
 
 
-def _whole(
-    corpus: RemoteCorpus,
-    cluster: Cluster,
-    arcs: int | None,
-    opening: PlannedTraffic,
-    lookups: int,
-    *,
-    first: PlannedTraffic,
-    why: str,
-) -> FetchPlan:
-    """Return the plan of objects that are fetched as a whole, ``first`` before the first minibatch, and never again."""
-    kept = sum(one.pages for one in corpus.mirror.objects.values()) * PAGE_BYTES
-    waits = None if cluster.step_s is None or cluster.bandwidth is None else [0.0]
-    step = None if cluster.bandwidth is None else 0.0
-    plan = PartitionPlan(
-        arcs,
-        [0],
-        sweeps=[first],
-        cluster=[PlannedTraffic(first.requests * cluster.nodes, first.bytes * cluster.nodes)],
-        first_window=first,
-        peak_bytes=kept,
-        smallest_cache_bytes=max(LEAST_BYTES, kept),
-        waits=waits,
-        hiding_step_s=step,
-    )
-    return FetchPlan(cluster, corpus.mirror.total_bytes, opening, lookups, asked=plan, other=None, no_other=why)
-
-
-def _missing(corpus: RemoteCorpus, kept: Mapping[str, Mask]) -> PlannedTraffic:
-    """Return what fetches all that is missing of all objects."""
-    traffic = NOTHING
-    for one in corpus.mirror.objects.values():
+def _whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept: Mapping[str, Mask]) -> PartitionPlan:
+    """Return the plan of objects that are fetched as a whole before the first minibatch, and never again."""
+    objects = corpus.mirror.objects.values()
+    missing: list[Range] = []
+    for one in objects:
         table = kept.get(one.key, np.zeros(one.pages, np.bool_))
-        traffic = traffic.plus(_traffic([(one, first, end) for first, end in runs(~table)]))
-    return traffic
-
-
-def _arcs(order: str | Arcs) -> int | None:
-    return order.count if isinstance(order, Arcs) else None
+        missing += [(one, first, end) for first, end in runs(~table)]
+    fetched = _traffic(missing)
+    kept_bytes = sum(one.pages for one in objects) * PAGE_BYTES
+    return PartitionPlan(
+        order.count if isinstance(order, Arcs) else None,
+        [0],
+        sweeps=[fetched],
+        cluster=[fetched.times(cluster.nodes)],
+        first_window=fetched,
+        peak_bytes=kept_bytes,
+        smallest_cache_bytes=max(LEAST_BYTES, kept_bytes),
+        waits=_waits([], cluster, [0]),
+        hiding_step_s=None if cluster.bandwidth is None else 0.0,
+    )
 
 
 class _PlannedRun:
@@ -315,7 +283,7 @@ class _PlannedRun:
         options: Mapping[str, Any],
     ) -> None:
         self._corpus, self._cluster, self._size, self._kept = corpus, cluster, size, kept
-        self._arcs = _arcs(options["order"])
+        self._arcs = options["order"].count if isinstance(options["order"], Arcs) else None
         self._held = corpus.mirror.cache.held()
         source = MinibatchSource(corpus, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
         self._timeline: Timeline = opened(
@@ -327,16 +295,16 @@ class _PlannedRun:
             raise ValueError("expected a place before the end of the source, got its end")
         blocks = self._timeline.blocks
         self._read_from: Deserializer = corpus if blocks is None else BlockCorpus(corpus, blocks)
-        if self._timeline.sweep_length is None or (can(corpus, RandomAccess) and not in_parts(corpus)):
+        length = self._timeline.sweep_length
+        if length is None or (can(corpus, RandomAccess) and not in_parts(corpus)):
             raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
         self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
         self._max_sweeps = max_sweeps
         self._start = first.position[:2]
-        length = self._timeline.sweep_length
         end = math.inf if second is None else second.position.sweep * length + second.position.ordinal
         self._read_first = min(end, self._sweeps * length) - 1  # last place of the first minibatch
         samples = self._timeline.sweep_samples
-        self._samples = 1.0 if samples is None else samples / length
+        self._length, self._samples = length, 1.0 if samples is None else samples / length
         self._ranges: dict[int, list[Range]] = {}
 
     def _ranges_of(self, chunk: int) -> list[Range]:
@@ -354,7 +322,7 @@ class _PlannedRun:
         """Go through the sweeps on every node."""
         cluster = self._cluster
         nodes = range(cluster.nodes) if self._arcs is not None else range(1)
-        most: tuple[int, list[_Window]] | None = None
+        windows: list[_Window] = []  # of the node that fetches most
         total: dict[int, PlannedTraffic] = {}
         peak = smallest = 0
         for node in nodes:
@@ -364,22 +332,17 @@ class _PlannedRun:
                 {key: table.copy() for key, table in self._kept.items()},
                 self._held,
             )
-            windows, need = self._node(node, keeping)
-            fetched = sum(one.traffic.bytes for one in windows)
-            for one in windows:
-                total[one.sweep] = total.get(one.sweep, NOTHING).plus(one.traffic)
-            if most is None or fetched > most[0]:
-                most = fetched, windows
-            peak, smallest = max(peak, keeping.most), max(smallest, need)
-        assert most is not None
-        windows = most[1]
+            found = self._node(node, keeping)
+            for one in found:
+                total[one.sweep] = total.get(one.sweep, NOTHING) + one.traffic
+            if not windows or _sum(found).bytes > _sum(windows).bytes:
+                windows = found
+            pairs = pairwise([0, *(one.pages for one in found)])  # a window is fetched while the one before is used
+            peak, smallest = max(peak, keeping.most), max(smallest, *map(sum, pairs))
         if self._arcs is None:
-            total = {
-                sweep: PlannedTraffic(one.requests * cluster.nodes, one.bytes * cluster.nodes)
-                for sweep, one in total.items()
-            }
+            total = {sweep: one.times(cluster.nodes) for sweep, one in total.items()}
         numbers = sorted(total)
-        sweeps = [_sum(one.traffic for one in windows if one.sweep == number) for number in numbers]
+        sweeps = [_sum(one for one in windows if one.sweep == number) for number in numbers]
         last = [one for one in windows if one.sweep == numbers[-1]]
         return PartitionPlan(
             self._arcs,
@@ -393,43 +356,35 @@ class _PlannedRun:
             hiding_step_s=_hiding_step(last, cluster),
         )
 
-    def _node(self, node: int, keeping: Keeping) -> tuple[list[_Window], int]:
-        """Return what a node fetches for each window, and the pages of the most that are read at the same time."""
+    def _node(self, node: int, keeping: Keeping) -> list[_Window]:
+        """Return what a node fetches for each window."""
         cluster = self._cluster
         own = range(node * cluster.ranks_per_node, (node + 1) * cluster.ranks_per_node)
         must = self._arcs is None and cluster.ranks_per_node > 1
         readers = [self._reader(rank, keeping, must=must) for rank in (own if self._arcs is not None else own[:1])]
-        found, before, need = [], 0, 0
-        for together_ in zip(*readers, strict=True):
-            windows, pages = zip(*together_, strict=True)
-            found.append(_Window(windows[0].sweep, windows[0].steps, _sum(one.traffic for one in windows)))
-            need, before = max(need, before + sum(pages)), sum(pages)
-        return found, need
+        return [
+            windows[0]._replace(traffic=_sum(windows), pages=sum(one.pages for one in windows))
+            for windows in zip(*readers, strict=True)
+        ]
 
-    def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[tuple[_Window, int]]:
-        """Go through the windows that one process reads; yield each, with the pages that it has."""
+    def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[_Window]:
+        """Go through the windows that one process reads."""
         uses = NextUses(len(self._timeline.table))
         held: set[int] = set()
         plan = self._timeline.window_at(*self._start)
-        length = self._timeline.sweep_length
-        assert length is not None
         while plan.sweep < self._sweeps:
             part = plan.part(rank, self._cluster.ranks)
             chunks = dict.fromkeys(part.chunks.tolist())
             traffic = NOTHING
             for chunk in chunks:
                 if chunk not in held:
-                    traffic = traffic.plus(_traffic(keeping.begin(chunk, uses, must=must).missing))
+                    traffic += _traffic(keeping.begin(chunk, uses, must=must).missing)
             held = set(chunks)
-            if plan.sweep * length + plan.first + plan.count > self._read_first:
-                uses.start(_following(self._timeline, part, self._max_sweeps))
+            if plan.sweep * self._length + plan.first + plan.count > self._read_first:
+                uses.start(partial(self._timeline.chunks_after, part, self._max_sweeps))
             pages = sum(end - first for chunk in chunks for _, first, end in self._ranges_of(chunk))
-            yield _Window(plan.sweep, plan.count * self._samples / self._size, traffic), pages
+            yield _Window(plan.sweep, plan.count * self._samples / self._size, traffic, pages)
             plan = self._timeline.window_after(plan)
-
-
-def _following(timeline: Timeline, part: WindowPlan, max_sweeps: int | None) -> Any:
-    return lambda: timeline.chunks_after(part, max_sweeps)
 
 
 def _traffic(runs: Sequence[Range]) -> PlannedTraffic:
@@ -440,11 +395,8 @@ def _traffic(runs: Sequence[Range]) -> PlannedTraffic:
     return PlannedTraffic(requests, fetched)
 
 
-def _sum(parts: Any) -> PlannedTraffic:
-    found = NOTHING
-    for one in parts:
-        found = found.plus(one)
-    return found
+def _sum(windows: Iterable[_Window]) -> PlannedTraffic:
+    return sum((one.traffic for one in windows), NOTHING)
 
 
 def _waits(windows: Sequence[_Window], cluster: Cluster, sweeps: Sequence[int]) -> list[float] | None:

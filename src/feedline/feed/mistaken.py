@@ -6,10 +6,10 @@ Objects are recognised by the names of their classes, so that no library is impo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from feedline.errors import StateError
+from feedline.errors import StateError, shown
 
 _FRAMES = {("pandas", "DataFrame"), ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "Series")}
 _TABLES = {("pyarrow", "Table"), ("pyarrow", "RecordBatch")}
@@ -42,13 +42,9 @@ def refuse(thing: Any, taker: str) -> None:
     """
     hint = _hint(thing, taker)
     if hint is not None:
-        kind = type(thing)
-        package = _package(kind)
-        name = (
-            kind.__name__
-            if isinstance(thing, type) or package in ("builtins", "__main__")
-            else f"{package}.{kind.__name__}"
-        )
+        package, name = _package(type(thing)), type(thing).__name__
+        if not isinstance(thing, type) and package not in ("builtins", "__main__"):
+            name = f"{package}.{name}"
         raise TypeError(f"expected {_TAKERS[taker][0]}, got {name}: {hint}")
 
 
@@ -64,7 +60,7 @@ def _hint(thing: Any, taker: str) -> str | None:
     if known & (_FRAMES | _TABLES):
         return _columns_of(thing, taker)
     if known & _SPLITS:
-        return f"choose a split, such as {_first_key(thing)}"
+        return f"choose a split, such as splits[{next(iter(thing), 'train')!r}]"
     if known & _SOURCES:
         return {
             "DataLoader": "it is a feed itself: iterate over source.minibatches(size), or pass its corpus: "
@@ -99,10 +95,6 @@ def _columns_of(frame: Any, taker: str) -> str:
     return f"pass its columns as arrays: {_TAKERS[taker][1].format(columns=columns)}"
 
 
-def _first_key(splits: Any) -> str:
-    return f"splits[{next(iter(splits))!r}]" if len(splits) else "splits['train']"
-
-
 def _known_as(thing: Any) -> set[tuple[str, str]]:
     """Return the packages and names of the classes that ``thing`` is an instance of."""
     return {(_package(kind), kind.__name__) for kind in type(thing).__mro__}
@@ -112,34 +104,62 @@ def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-def refuse_state(state: Any, taker: str) -> None:
-    """Raise a StateError that names whose state it is, if it is known and not that of ``taker``.
+def expect_state(state: Any, taker: str) -> None:
+    """Raise a StateError that says what was given if it is no state, or not that of ``taker``.
 
     Args:
         state: what was given as a state.
         taker: "DataLoader" or "MinibatchSource".
     """
-    if not isinstance(state, Mapping):
-        return
     expected = f"expected a state of a feedline {taker}"
-    if "feedline" not in state and "_iterator_finished" in state:
+    if not isinstance(state, Mapping) or "feedline" not in state:
+        entries = state if isinstance(state, Mapping) else {}
+        if "_iterator_finished" in entries:
+            raise StateError(
+                f"{expected}, got one of torchdata's StatefulDataLoader{_delivered(entries)}: it holds torch's "
+                "generators, which say nothing about an order here",
+                hint="finish this epoch with torchdata's loader, or begin one here",
+            )
+        inside = (key for key, value in entries.items() if isinstance(value, Mapping) and "feedline" in value)
         raise StateError(
-            f"{expected}, got one of torchdata's StatefulDataLoader{_delivered(state)}: it holds torch's generators, "
-            "which say nothing about an order here",
-            hint="finish this epoch with torchdata's loader, or begin one here",
+            f"expected a state of a feedline {'source' if taker == 'MinibatchSource' else taker}, got "
+            f"{type(state).__name__} {shown(state, 80)}",
+            hint=next((f"[{key!r}] looks like one" for key in inside), None),
         )
     owner = "MinibatchSource" if "fingerprint" in state or "filling" in state else "DataLoader"
-    if "feedline" in state and "sequence" in state and owner != taker:
+    if "sequence" in state and owner != taker:
         raise StateError(f"{expected}, got one of a {owner}", hint=f"load it into a {owner} over the same data")
 
 
-def state_inside(checkpoint: object) -> str | None:
-    """Return a hint at the entry of a checkpoint that looks like a state."""
-    if isinstance(checkpoint, Mapping):
-        for key, value in checkpoint.items():
-            if isinstance(value, Mapping) and "feedline" in value:
-                return f"[{key!r}] looks like one"
-    return None
+def expect_same(
+    state: Mapping[str, Any], current: Mapping[str, Any], what: str, hint: Callable[[list[str]], str]
+) -> None:
+    """Raise a StateError that says ``what`` if fields of a state are not the current ones.
+
+    Args:
+        state: the state.
+        current: the fields that have to be the same, as JSON compares them: true is not 1.
+        what: what is wrong then.
+        hint: returns what to do, from the names of the fields that differ.
+    """
+    differing = []
+    for key, value in current.items():
+        saved = state.get(key)
+        if isinstance(saved, bool) is not isinstance(value, bool) or saved != value:
+            differing.append(key)
+    if differing:
+        raise StateError(
+            what,
+            saved={key: state.get(key) for key in differing},
+            current={key: current[key] for key in differing},
+            hint=hint(differing),
+        )
+
+
+def damaged(error: Exception) -> StateError:
+    """Return the error for a state in which a field is missing, a KeyError, or not what it should be."""
+    what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
+    return StateError(f"this state is damaged: {what}", hint="load another checkpoint")
 
 
 def _delivered(state: Mapping[str, Any]) -> str:

@@ -19,7 +19,15 @@ def copied(value: Value) -> Value:
 
 def mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Value:
     """Return a value with each of its arrays changed."""
-    offsets = None if value.one_sample_each else change(value.offsets)
+    return _rebuilt(value, change, None if value.one_sample_each else change(value.offsets))
+
+
+def in_sequences(value: Value, offsets: NDArray[np.int64] | None) -> Value:
+    """Return a value over the same arrays in which samples are other sequences; None: each is one."""
+    return _rebuilt(value, lambda array: array, offsets)
+
+
+def _rebuilt(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]], offsets: NDArray[np.int64] | None) -> Value:
     if isinstance(value, SparseValue):
         arrays = change(value.indptr), change(value.indices), change(value.values)
         return SparseValue(*arrays, value.classes, offsets)
@@ -27,16 +35,6 @@ def mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Valu
         return BytesValue(change(value.bounds), change(value.data), offsets, text=value.text)
     assert isinstance(value, DenseValue)
     return DenseValue(change(value.rows), offsets)
-
-
-def in_sequences(value: Value, offsets: NDArray[np.int64] | None) -> Value:
-    """Return a value over the same arrays in which samples are other sequences; None: each is one."""
-    if isinstance(value, SparseValue):
-        return SparseValue(value.indptr, value.indices, value.values, value.classes, offsets)
-    if isinstance(value, BytesValue):
-        return BytesValue(value.bounds, value.data, offsets, text=value.text)
-    assert isinstance(value, DenseValue)
-    return DenseValue(value.rows, offsets)
 
 
 def joined(values: list[Value]) -> Value:

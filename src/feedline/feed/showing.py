@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TextIO
 
 from feedline.errors import install_line
@@ -37,16 +37,11 @@ def showing(
     Raises:
         TypeError: another ``progress``.
     """
-    if progress is None or progress is False:
-        yield None
-    elif progress is True:
-        shown = ShownProgress(what, unit, remark)
-        try:
+    if progress is True:
+        with closing(ShownProgress(what, unit, remark)) as shown:
             yield shown
-        finally:
-            shown.close()
     else:
-        yield expect_progress(progress)
+        yield None if progress is False else expect_progress(progress)
 
 
 def expect_progress(progress: Any) -> Any:

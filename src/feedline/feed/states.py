@@ -11,6 +11,7 @@ import hashlib
 import operator
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from feedline.data import Position
 from feedline.errors import StateError, shown
 from feedline.feed.arguments import Arcs
-from feedline.feed.mistaken import refuse_state, state_inside
+from feedline.feed.mistaken import damaged, expect_same, expect_state
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.packing.jumps import Jumps
@@ -113,12 +114,7 @@ def from_json(
     Raises:
         StateError: it is not a state, is damaged, does not fit, or has lanes although the source is not ``truncated``.
     """
-    refuse_state(state, "MinibatchSource")
-    if not isinstance(state, Mapping) or "feedline" not in state:
-        raise StateError(
-            f"expected a state of a feedline source, got {type(state).__name__} {shown(state, 80)}",
-            hint=state_inside(state),
-        )
+    expect_state(state, "MinibatchSource")
     if type(state["feedline"]) is not int or state["feedline"] != STATE_VERSION:
         raise StateError(
             "this state has another format version",
@@ -129,15 +125,8 @@ def from_json(
     current = identity.to_json()
     if "arcs" in state:  # which most orders do not have
         current = {"arcs": None, **current}
-    saved = {key: state.get(key) for key in current}
-    differing = [key for key in current if saved[key] != current[key]]
-    if differing:
-        raise StateError(
-            "this state was taken from other data, another order or other settings",
-            saved={key: saved[key] for key in differing},
-            current={key: current[key] for key in differing},
-            hint=_opened_as(saved, differing),
-        )
+    what = "this state was taken from other data, another order or other settings"
+    expect_same(state, current, what, partial(_opened_as, {key: state.get(key) for key in current}))
     try:
         fingerprint = _fingerprint(state["fingerprint"])
         sweep, ordinal, samples, labels = (
@@ -153,8 +142,7 @@ def from_json(
             raise ValueError("expected no `jumps` where chunk sizes are unknown")
         unfinished = lanes.check_json(state.get("lanes", []), position, windows)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
-        raise StateError(f"this state is damaged: {what}", hint="load another checkpoint") from error
+        raise damaged(error) from error
     if unfinished and not truncated:
         raise StateError(
             "this state holds partly delivered sequences: load it with truncation_length",
@@ -262,21 +250,17 @@ def verify(axis: Axis, place: SavedPlace) -> None:
 def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
     """Return how to open a source that fits, as far as the state says."""
     settings, others = [], []
-    for key in differing:
-        value = saved[key]
-        try:
-            if key in ("order", "arcs"):
-                order = f"order={_order(saved)}"
-                if order not in settings:
-                    settings.append(order)
-            elif key == "seed":
-                settings.append(f"seed={int(value, 16)}")
-            elif key == "shuffle":
-                settings.append(f"shuffle={_shuffle(value)}")
-            elif key == "filling":
-                settings.append(f"filling={str(value)!r}")
-        except (IndexError, TypeError, ValueError, RecursionError):
-            return "load another checkpoint, or this one with the version of feedline that saved it"
+    try:
+        if "order" in differing or "arcs" in differing:
+            settings.append(f"order={_order(saved)}")
+        if "seed" in differing:
+            settings.append(f"seed={int(saved['seed'], 16)}")
+        if "shuffle" in differing:
+            settings.append(f"shuffle={_shuffle(saved['shuffle'])}")
+        if "filling" in differing:
+            settings.append(f"filling={str(saved['filling'])!r}")
+    except (IndexError, TypeError, ValueError, RecursionError):
+        return "load another checkpoint, or this one with the version of feedline that saved it"
     if "schema" in differing:
         others.append("declare the same streams, in the same order")
     if "corpus" in differing:

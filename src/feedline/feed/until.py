@@ -20,21 +20,19 @@ class Minibatches(itertools.chain[Minibatch]):
 
     Args:
         run: takes the minibatches.
-        left: see `upto`.
     """
 
-    _left: Callable[[Span | None], int] | None
     _run: _SpanOfMinibatches
 
-    def __new__(cls, run: _SpanOfMinibatches, left: Callable[[Span | None], int] | None) -> Self:  # noqa: D102  # as the class
+    def __new__(cls, run: _SpanOfMinibatches) -> Self:  # noqa: D102  # as the class
         self = super().__new__(cls, run.minibatches())
-        self._run, self._left = run, left
+        self._run = run
         return self
 
     def __len__(self) -> int:
-        if self._left is None:
+        if self._run.left is None:
             raise TypeError("expected a feed with a known end for len(), got a user-defined one")
-        return self._left(self._run.rest())
+        return self._run.left(self._run.rest())
 
     def __bool__(self) -> bool:
         return True  # not the length: it may be unknown
@@ -71,7 +69,7 @@ def upto(
             f"for a number of minibatches write fl.minibatches({until!r})"
         )
     show = partial(showing, progress, "feeding", "minibatches", remark)
-    return Minibatches(_SpanOfMinibatches(next_minibatch, until, show, left), left)
+    return Minibatches(_SpanOfMinibatches(next_minibatch, until, show, left))
 
 
 class _SpanOfMinibatches:
@@ -89,7 +87,7 @@ class _SpanOfMinibatches:
         show: Callable[[], AbstractContextManager[Report | None]],
         left: Callable[[Span | None], int] | None,
     ) -> None:
-        self._next, self._until, self._show, self._left = next_minibatch, until, show, left
+        self._next, self._until, self._show, self.left = next_minibatch, until, show, left
         self._taken = 0
         self._ended = False
 
@@ -122,7 +120,7 @@ class _SpanOfMinibatches:
     def _total(self) -> int:
         """Return the number of minibatches left, 0 if it is unknown."""
         try:
-            return 0 if self._left is None else self._left(self.rest())
+            return 0 if self.left is None else self.left(self.rest())
         except TypeError:
             return 0
 

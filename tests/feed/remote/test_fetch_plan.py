@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.fetch_plan import Cluster, fetch_plan
+from feedline.feed.fetch_plan import Cluster, PlannedTraffic, fetch_plan
 from feedline.feed.reading.ranges import RangeFetcher
 from feedline.feed.remote import cache as caches
 from feedline.feed.remote import requests
@@ -206,7 +206,7 @@ def test_after_a_restore_one_window_is_fetched(bucket, opened, share):
         bucket.reset()
         source.seek(position)
         source.next_minibatch(7)
-        assert sent(bucket) == plan.asked.first_window
+        assert PlannedTraffic(*sent(bucket)) == plan.asked.first_window
         for _ in source.minibatches(7):
             pass
     assert sent(bucket)[1] == sum(one.bytes for one in plan.asked.sweeps)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from feedline.feed.arguments import Weighted
-from feedline.feed.loader import order, sampling, state
+from feedline.feed.loader import order, sampling
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
 from feedline.feed.loader.gather import ColumnItems, columnar
@@ -61,7 +61,7 @@ class Batches(ABC):
         """
         return self.sure_seed, sweep - (self.drawn or 0)
 
-    def adapted(self, options: LoaderOptions) -> Batches:
+    def adapted(self, options: LoaderOptions) -> Self:
         """Return the same batches under other options."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, options=options)
@@ -78,7 +78,7 @@ class Batches(ABC):
             return None
         return self.key(place.sweep)
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> Batches:
+    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
         """Return the batches under another seed, drawn for a sweep or for all of them."""
         other = self.adapted(self.options)
         other.seed, other.drawn = seed, drawn
@@ -141,28 +141,12 @@ class Batches(ABC):
         Raises:
             KeyError, TypeError, ValueError: it is invalid.
         """
-        state.no_memo(memo, start)
-
-    def memo_before(self) -> Any:
-        """Return the sampler's state to restore if its sweep cannot begin; None: there is none."""
-        return None
-
-    def memo_begun(self) -> Any:
-        """Return the state of a sampler's generator as a sweep begins; None: there is none."""
-        return None
-
-    def set_generators(self, place: ResumePoint) -> None:  # noqa: B027
-        """Set a sampler's generator to what it was when a sweep began, if a state names that place. What the program
-        sets it to after that, holds."""
-
-    def memo_after(self, last: Any) -> Any:
-        """Return the sampler's state between two sweeps, of which the first ended with the memo ``last``; None: there
-        is none."""
-        return None
+        if memo is not None:
+            raise ValueError(f"expected no `memo` for this order, got {memo!r:.80}")
 
     def epoch(self) -> int | None:
-        """Return the epoch set on a user's sampler; None: it has none."""
-        return None
+        """Return the epoch that was set on a user's sampler; None: there is none."""
+        return sampling.epoch_of(self.options.user_sampler)
 
 
 class PlannedBatches(Batches):
@@ -236,10 +220,9 @@ class ItemBatches(PlannedBatches):
                 f"{type(self.items).__name__}"
             ) from error
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> ItemBatches:
+    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
         """See `Batches.seeded`."""
         other = super().seeded(seed, drawn)
-        assert isinstance(other, ItemBatches)
         other.order = self.order.under(seed or 0)
         return other
 
@@ -292,35 +275,11 @@ class SamplerBatches(PlannedBatches):
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
         options = self.options
-        if options.sampler is None or options.indices is None:
-            return len(options.user_sampler)
-        return batch_count(len(options.sampler), options.indices, options.drop_last)
+        return batch_count(len(options.user_sampler), options.indices or 1, options.drop_last)
 
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""
         sampling.check_memo(memo)
-
-    def memo_before(self) -> Any:
-        """See `Batches.memo_before`: filling the workers draws from the sampler at once."""
-        return sampling.before(self.options.user_sampler)
-
-    def memo_begun(self) -> Any:
-        """See `Batches.memo_begun`."""
-        return sampling.generator_memo(self.options.user_sampler)
-
-    def set_generators(self, place: ResumePoint) -> None:
-        """See `Batches.set_generators`."""
-        memo = place.memo
-        if not place.start and memo:
-            sampling.set_generator(self.options.user_sampler, memo.get("generator"))
-
-    def memo_after(self, last: Any) -> Any:
-        """See `Batches.memo_after`."""
-        return sampling.after(self.options.user_sampler, last)
-
-    def epoch(self) -> int | None:
-        """See `Batches.epoch`."""
-        return sampling.epoch_of(self.options.user_sampler)
 
     def remaining(self, place: ResumePoint, share: tuple[int, int]) -> sampling.Sampled:
         """See `PlannedBatches.remaining`."""
@@ -345,10 +304,8 @@ class IterableBatches(Batches):
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
-        length, size = len(self.options.dataset), self.options.indices
-        if size is None:
-            return length
-        return batch_count(length, size, self.options.drop_last)
+        options = self.options
+        return batch_count(len(options.dataset), options.indices or 1, options.drop_last)
 
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""

@@ -20,12 +20,11 @@ class Difference(NamedTuple):
 
     Attributes:
         path: the part that differs, as Python writes it: ``["box"][0]``.
-        first, other: places of the samples in the batch.
-        expected, got: what they have there.
+        other: place in the batch of the sample that differs from the first.
+        expected, got: what the first and this one have there.
     """
 
     path: str
-    first: int
     other: int
     expected: str
     got: str
@@ -67,7 +66,7 @@ def in_default_collate(error: Exception, samples: Sequence[Any], items: Sequence
         error.add_note(f"raised while collating {_list(items)}")
         return
     text = (
-        f"sample{found.path} is {found.expected} in {items[found.first]}, but {found.got} in {items[found.other]}: "
+        f"sample{found.path} is {found.expected} in {items[0]}, but {found.got} in {items[found.other]}: "
         "make them equal in the dataset, or pass a collate_fn"
     )
     if not ragged:
@@ -84,7 +83,7 @@ def difference(samples: Sequence[Any], path: str = "", *, ragged: bool = False) 
     for i, other in enumerate(samples):
         mine, its = _kind(first, ragged), _kind(other, ragged)
         if mine != its:
-            return Difference(path, 0, i, mine, its)
+            return Difference(path, i, mine, its)
     if isinstance(first, Mapping):
         parts = [(f"[{key!r}]", [sample[key] for sample in samples]) for key in first]
     elif isinstance(first, (tuple, list)):

@@ -25,11 +25,16 @@ _KINDS = "?biufc"
 
 
 @functools.cache
-def torch_side() -> ModuleType | None:
+def torch_side() -> Any:
     """Return `feedline.interop.torch_loading`; None without torch."""
     if importlib.util.find_spec("torch") is None:
         return None
     return importlib.import_module("feedline.interop.torch_loading")
+
+
+def torch_class(name: str) -> Any:
+    """Return torch's class of this name; without torch a class like any other."""
+    return object if torch_side() is None else getattr(torch_side(), name)
 
 
 def default_functions() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -40,10 +45,9 @@ def default_functions() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 
 def known(function: Any) -> Callable[[Any], Any] | None:
     """Return our equivalent of a default function, or one that slices as those do; None for any other."""
-    torch = torch_side()
-    if function is collate or (torch is not None and function is torch.default_collate):
+    if function is collate or function is default_functions()[0]:
         return collate
-    if function is convert or (torch is not None and function is torch.default_convert):
+    if function is convert or function is default_functions()[1]:
         return convert
     return function if getattr(function, "slices", False) else None
 
@@ -123,9 +127,7 @@ def _stack(arrays: Sequence[Any], torch: ModuleType | None) -> Any:
     return out if torch is None else torch.from_numpy(out)
 
 
-_NUMBERS: dict[type, np.dtype[Any]] = {
-    kind: np.dtype(name) for kind, name in ((int, "int64"), (float, "float64"), (bool, "bool"))
-}
+_NUMBERS: dict[type, np.dtype[Any]] = {int: np.dtype("int64"), float: np.dtype("float64"), bool: np.dtype("bool")}
 
 
 def _numbers(numbers: Sequence[Any], kind: type, torch: ModuleType | None) -> Any:
@@ -234,7 +236,7 @@ class RaggedCollate:
         Raises:
             RuntimeError: samples of sequences differ in shape or dtype.
         """
-        lengths = np.array([_length(sample) for sample in samples], np.int64)
+        lengths = np.array([max(_lengths(sample), default=1) for sample in samples], np.int64)
         batch = self._tree(samples)
         torch = torch_side()
         counted = lengths if torch is None else torch.from_numpy(lengths)
@@ -270,14 +272,8 @@ class RaggedCollate:
         return out if torch is None else torch.from_numpy(out)
 
 
-def _length(sample: Any) -> int:
-    found = _lengths(sample)
-    return max(found) if found else 1
-
-
 def _lengths(sample: Any) -> list[int]:
-    if isinstance(sample, Mapping):
-        return [n for part in sample.values() for n in _lengths(part)]
-    if isinstance(sample, (tuple, list)):
-        return [n for part in sample for n in _lengths(part)]
+    if isinstance(sample, (Mapping, tuple, list)):
+        parts = sample.values() if isinstance(sample, Mapping) else sample
+        return [n for part in parts for n in _lengths(part)]
     return [len(sample)] if getattr(sample, "ndim", 0) else []

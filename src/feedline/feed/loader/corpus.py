@@ -7,8 +7,8 @@ A `MinibatchSource` reads each sweep, with its order, windows and partition; ``b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,10 @@ from feedline.errors import SchemaError
 from feedline.feed.forwarding import Forwarding
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
+from feedline.feed.loader.executors import InProcessExecutor
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
-from feedline.feed.loader.order import Planned
+from feedline.feed.loader.order import Planned, batch_count
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, is_sized, says_where_batches_end
 from feedline.feed.source import MinibatchSource
@@ -51,14 +52,15 @@ class CorpusBatches(Batches):
         self.endless = self.places is None
         self.one_seed = ordered or self.endless
 
-    @property
-    def _shuffle(self) -> bool | Window:
-        given = self.options.shuffle
-        return given if isinstance(given, Window) else bool(given)
+    def _in_order(self, **options: Any) -> MinibatchSource:
+        """Return a source in the order of this loader."""
+        shuffle = self.options.shuffle
+        shuffle = shuffle if isinstance(shuffle, Window) else bool(shuffle)
+        return MinibatchSource(self._corpus, seed=self.seed or 0, shuffle=shuffle, **options)
 
     def _length(self) -> int | None:
         """Return the sequences in a sweep of a corpus with an order of its own; None: without end."""
-        source = self._under(MinibatchSource(self._corpus, seed=self.seed or 0, shuffle=self._shuffle))
+        source = self._under(self._in_order())
         try:
             return source.num_sequences  # not closed, as that would close the corpus
         except ValueError:
@@ -70,18 +72,16 @@ class CorpusBatches(Batches):
             source.load_state_dict({**source.state_dict(), **self._carried})
         return source
 
-    def _with(self, carried: Mapping[str, Any]) -> CorpusBatches:
+    def _with(self, carried: Mapping[str, Any]) -> Self:
         other = self.adapted(self.options)
-        assert isinstance(other, CorpusBatches)
         other._carried = dict(carried)
         other.places = other._length()
         other.endless = other.places is None
         return other
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> CorpusBatches:
+    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
         """See `Batches.seeded`."""
         other = super().seeded(seed, drawn)
-        assert isinstance(other, CorpusBatches)
         if self._corpus.capability(Ordered) is not None:
             other.places = other._length()
         return other
@@ -110,28 +110,27 @@ class CorpusBatches(Batches):
         Raises:
             StateError: there is no such place, or the order does not agree with the one declared up to there.
         """
-        ended = place.start == self.places  # after the last sequence, which is no valid position of a source
-        sweep, start = (place.sweep + 1, 0) if ended else (place.sweep, place.start)
-        source = MinibatchSource(self._corpus, seed=self.seed or 0, shuffle=self._shuffle)
-        source.load_state_dict({**source.state_dict(), **self._carried, "sweep": sweep, "sequence": start})
+        position, source = self._position(place.sweep, place.start), self._in_order()
+        where = {"sweep": position.sweep, "sequence": position.ordinal}
+        source.load_state_dict({**source.state_dict(), **self._carried, **where})
         return source
+
+    def _position(self, sweep: int, start: int) -> Position:
+        """Return the position of a source at a place; after the last sequence of a sweep, the start of the next one."""
+        return Position(sweep + 1) if start == self.places else Position(sweep, start)
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
-        return self._under(
-            MinibatchSource(
-                self._corpus,
-                seed=self.seed or 0,
-                shuffle=self._shuffle,
-                partition=(0, 1),
-                max_sweeps=None if self.endless else sweep + 1,
-                threads=max(options.num_workers, 2),
-                transforms=options.transforms,
-                on_error=options.on_error,
-            )
+        source = self._in_order(
+            partition=(0, 1),
+            max_sweeps=None if self.endless else sweep + 1,
+            threads=max(options.num_workers, 2),
+            transforms=options.transforms,
+            on_error=options.on_error,
         )
+        return self._under(source)
 
-    def _global_size(self, share: tuple[int, int]) -> int:
+    def global_size(self, share: tuple[int, int]) -> int:
         """Return the size of a batch over all ranks."""
         return _WHOLE_BATCHES if self._size is None else self._size * share[1]
 
@@ -144,30 +143,23 @@ class CorpusBatches(Batches):
         """See `Batches.count`."""
         if self.places is None:
             raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which begins again")
-        size, drop_last = self._global_size(self.options.share.resolve()), self.options.drop_last
+        size, drop_last = self.global_size(self.options.share.resolve()), self.options.drop_last
         if self.options.samples is None and not says_where_batches_end(self._corpus):
-            return self.places // size if drop_last else -(-self.places // size)
+            return batch_count(self.places, size, drop_last)
         _, number = self.key(sweep)
         sizes = [planned.global_samples for planned in self._source(number).plan(size, start=Position(number))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
-    def executor(self, place: ResumePoint) -> CorpusExecutor:
+    def executor(self, place: ResumePoint) -> InProcessExecutor:
         """Return the executor for the rest of a sweep."""
         _, sweep = self.key(place.sweep)
         source = self._source(sweep)
-        ended = place.start == self.places  # after the last sequence, which is no valid position of a source
-        source.seek(Position(sweep + 1) if ended else Position(sweep, place.start))
-        share = self.options.share.resolve()
-        return CorpusExecutor(
-            source,
-            places=self.places,
-            size=self._global_size(share),
-            share=share,
-            drop_last=self.options.drop_last,
-            made=self._made,
-        )
+        source.seek(self._position(sweep, place.start))
+        rest = _Sweep(self, source)
+        return InProcessExecutor(rest.read, rest.made)
 
-    def _made(self, minibatch: Minibatch) -> Any:
+    def batch(self, minibatch: Minibatch) -> Any:
+        """Return what the loop gets for a minibatch."""
         collate = self.options.collate_fn
         if collate is None or collating.known(collate) is not None:
             finish = finish_of(self._corpus)
@@ -175,52 +167,37 @@ class CorpusBatches(Batches):
         return collate(_items(minibatch))
 
 
-class CorpusExecutor:
-    """The rest of a sweep of a source; an `Executor`."""
+class _Sweep:
+    """The rest of a sweep of a source."""
 
-    def __init__(
-        self,
-        source: MinibatchSource,
-        *,
-        places: int | None,
-        size: int,
-        share: tuple[int, int],
-        drop_last: bool,
-        made: Callable[[Minibatch], Any],
-    ) -> None:
-        self._source, self._size, self._share, self._places = source, size, share, places
-        self._drop_last, self._made = drop_last, made
+    def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
+        self._batches, self._source, self._share = batches, source, batches.options.share.resolve()
+        self._size = batches.global_size(self._share)
         self._stats = source.stats()  # kept: asking again counts what each corpus of a mixture gave
-        self._came: tuple[Position, float, float, Minibatch] | None = None  # read, but not delivered
 
-    def next(self) -> tuple[Planned, Fetched]:
-        """See `Executor.next`."""
-        source = self._source
-        came = self._came
-        if came is None:
-            before = source.position
-            waited, read = self._stats.wait_seconds, self._stats.read_seconds
-            came = self._came = before, waited, read, source.next_minibatch(self._size, partition=self._share)
-        before, waited, read, minibatch = came
-        if not minibatch or (self._drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
+    def read(self) -> tuple[Position, float, float, Minibatch]:
+        """Return the next minibatch, what the position was before it, and the seconds that waiting and reading took."""
+        before, waited, read = self._source.position, self._stats.wait_seconds, self._stats.read_seconds
+        return before, waited, read, self._source.next_minibatch(self._size, partition=self._share)
+
+    def made(self, read: tuple[Position, float, float, Minibatch]) -> tuple[Planned, Fetched]:
+        """Return the batch of a minibatch that was read last.
+
+        Raises:
+            StopIteration: it is the end.
+        """
+        before, waited_s, read_s, minibatch = read
+        drop_last = self._batches.options.drop_last
+        if not minibatch or (drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
             raise StopIteration
-        after, stats = source.position, self._stats
+        after, stats = self._source.position, self._stats
         stop = after.ordinal
         if after.sweep != before.sweep:
-            assert self._places is not None  # only what ends has a next sweep
-            stop = self._places
-        planned = Planned(before.sweep, before.ordinal, stop, None, None)
-        reading = max(stats.read_seconds - read, stats.wait_seconds - waited)
-        try:
-            fetched = Fetched(self._made(minibatch), minibatch.num_sequences, [], reading, 0.0)
-        except Exception:
-            self._came = None
-            raise
-        self._came = None
-        return planned, fetched
-
-    def close(self) -> None:
-        """Do nothing: the threads end with the source."""
+            assert self._batches.places is not None  # only what ends has a next sweep
+            stop = self._batches.places
+        reading = max(stats.read_seconds - read_s, stats.wait_seconds - waited_s)
+        fetched = Fetched(self._batches.batch(minibatch), minibatch.num_sequences, [], reading, 0.0)
+        return Planned(before.sweep, before.ordinal, stop, None, None), fetched
 
 
 def _carried(state: Mapping[str, Any]) -> dict[str, Any]:

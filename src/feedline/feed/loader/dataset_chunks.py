@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 from feedline.data import Chunk, Schema, Stream, Value
@@ -116,7 +117,7 @@ class DatasetChunks:
             return range(len(samples)), samples
         last = (self._total or 0) - 1
         places = sorted({last * i // (LOOKED_AT - 1) for i in range(LOOKED_AT)}) if last >= 0 else []
-        with self._loader(alone=self._kind == "ray", sampler=places, batch_size=1, collate_fn=_alone) as loader:
+        with self._loader(alone=self._kind == "ray", sampler=places, batch_size=1, collate_fn=itemgetter(0)) as loader:
             return places, list(loader)
 
     def _from_iterator(self, start: int) -> Generator[Any]:
@@ -170,10 +171,6 @@ class _Guarded:
             return self._dataset[index]
         except Exception as error:
             return Unreadable(f"expected item {index} to be readable: {type(error).__name__}: {error}")
-
-
-def _alone(samples: list[Any]) -> Any:
-    return samples[0]
 
 
 def _length(dataset: Any) -> int | None:

@@ -19,10 +19,8 @@ T = TypeVar("T")
 
 def seed_at(generator: Any) -> int:
     """Return the seed that follows from a generator as it is, which stays as it is; None: the global one."""
-    torch = torch_side()
-    if torch is not None:
-        seed: int = torch.seed_at(generator)
-        return seed
+    if torch_side() is not None:
+        return int(torch_side().seed_at(generator))
     before = np.random.get_state()
     try:
         return draw(None)
@@ -32,26 +30,9 @@ def seed_at(generator: Any) -> int:
 
 def draw(generator: Any) -> int:
     """Draw one number from a generator, as torch's loader does for its workers; None: the global one."""
-    torch = torch_side()
-    if torch is not None:
-        drawn: int = torch.first_seed(generator)
-        return drawn
+    if torch_side() is not None:
+        return int(torch_side().first_seed(generator))
     return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
-
-
-def generator_state(generator: Any) -> str:
-    """Return the state of a generator, which is torch's, as text; None: of the global one."""
-    torch = torch_side()
-    assert torch is not None, "generators are torch's"
-    text: str = torch.generator_state(generator)
-    return text
-
-
-def set_generator_state(generator: Any, saved: str) -> None:
-    """Set a generator to such a state; None: the global one."""
-    torch = torch_side()
-    assert torch is not None, "generators are torch's"
-    torch.set_generator_state(generator, saved)
 
 
 class ProgramGenerator:
@@ -82,11 +63,7 @@ class ProgramGenerator:
 
     def state(self) -> str | None:
         """Return the state of what is followed, as text; None: torch is not installed."""
-        return None if torch_side() is None else generator_state(self.followed())
-
-    def seed(self) -> int:
-        """Return the seed that follows from it as it is."""
-        return seed_at(self.followed())
+        return None if torch_side() is None else str(torch_side().generator_state(self.followed()))
 
     def draw(self) -> None:
         """Draw one number."""
@@ -94,25 +71,25 @@ class ProgramGenerator:
         draw(None)
         if twin is not None:
             draw(twin)
-            self._left = generator_state(None)
+            self._left = torch_side().generator_state(None)
 
     def run(self, start: Callable[[], T]) -> T:
         """Call what starts a user's sampler, which draws from the global generator, or from the twin in its place."""
-        twin = self.followed()
+        twin, torch = self.followed(), torch_side()
         if twin is None:
             return start()
-        program = generator_state(None)
-        set_generator_state(None, generator_state(twin))
+        program = torch.generator_state(None)
+        torch.set_generator_state(None, torch.generator_state(twin))
         try:
             return start()
         finally:
-            set_generator_state(twin, generator_state(None))
-            set_generator_state(None, program)
+            torch.set_generator_state(twin, torch.generator_state(None))
+            torch.set_generator_state(None, program)
 
     def followed(self) -> Any:
         """Return the twin, unless it is the program's turn; None: the global one. Called whenever a sweep begins."""
         twin = self._twin
-        if twin is not None and generator_state(None) != self._left:
+        if twin is not None and torch_side().generator_state(None) != self._left:
             twin = self._twin = None
         return twin
 
@@ -146,8 +123,7 @@ class SamplerDraws:
         while self._left and batches + self._asked >= self._left[0]:
             first, self._begun = not self._begun, True
             del self._left[0]
-            torch = torch_side()
-            if self._generator is not None and torch is not None:
-                torch.permute(self._items, self._generator)
+            if self._generator is not None:
+                torch_side().permute(self._items, self._generator)
             elif first:
                 self._program.draw()

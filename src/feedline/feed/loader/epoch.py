@@ -23,7 +23,7 @@ from feedline.feed.loader.executors import (
     RemainingBatches,
     gathered,
 )
-from feedline.feed.loader.fetch import Fetch, unit_of
+from feedline.feed.loader.fetch import Fetch, WorkerStart, unit_of
 from feedline.feed.loader.gather import columns_of
 from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
 from feedline.feed.loader.options import LoaderOptions
@@ -73,7 +73,7 @@ class Crew:
         self._options: LoaderOptions | None = None  # of the workers of the newest sweep
         self._kept: Pool | None = None  # persistent workers, of the same
         self._pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-        self._newest: Callable[[], Pool | None] = _none
+        self._newest: weakref.ref[Pool] | None = None
 
     def __reduce__(self) -> Any:
         """A copy starts its own workers."""
@@ -118,7 +118,7 @@ class Crew:
     @property
     def pids(self) -> list[int]:
         """Process ids of the newest workers; empty if they have ended."""
-        pool = self._newest()
+        pool = None if self._newest is None else self._newest()
         return [] if pool is None else list(pool.pids)
 
     def close(self) -> None:
@@ -127,10 +127,6 @@ class Crew:
         for pool in list(self._pools):
             lend(self.mark, pool.close)
             pool.close()
-
-
-def _none() -> None:
-    return None
 
 
 class Epoch:
@@ -142,11 +138,12 @@ class Epoch:
         crew: of the loader.
 
     Attributes:
+        share: see above.
         rest: remaining batches of a map-style dataset; None: they are not planned here.
     """
 
     def __init__(self, batches: Batches, share: tuple[int, int], crew: Crew) -> None:
-        self.batches, self._share, self._crew = batches, share, crew
+        self.batches, self.share, self._crew = batches, share, crew
         self.rest: RemainingBatches | None = None
         self._pool: Pool | None = None
 
@@ -162,7 +159,7 @@ class Epoch:
             return self._iterable(batches, place)
         assert isinstance(batches, PlannedBatches)
         options, seed = batches.options, batches.sure_seed
-        rest = self.rest = batches.remaining(place, self._share)
+        rest = self.rest = batches.remaining(place, self.share)
         if collating.known(options.collate_fn) is collating.collate and options.worker_init_fn is None:
             columns = columns_of(options.dataset)
             if columns is not None:
@@ -172,18 +169,11 @@ class Epoch:
                 if options.num_workers and options.user_sampler is not None:
                     rest = DrawnAhead(rest, options.depth)  # as if there were workers
                 if files is None:
-                    return InProcessExecutor(rest, gathered(columns))
-                return StagedExecutor(
-                    rest,
-                    columns=columns,
-                    corpus=files,
-                    in_order=batches.in_order,
-                    looks_ahead=batches.order is not None,  # a user's sampler is not read ahead
-                    skip=options.skips,
-                )
+                    return InProcessExecutor(rest.next, gathered(columns))
+                return StagedExecutor(rest, columns, files, batches)
         if options.kind == "here":
             fetch = self._fetch(batches)
-            return InProcessExecutor(rest, lambda planned: fetch.run(unit_of(planned, seed)))
+            return InProcessExecutor(rest.next, lambda planned: (planned, fetch.run(unit_of(planned, seed))))
         own_order = options.user_sampler is None
         return PoolExecutor(
             rest,
@@ -227,15 +217,17 @@ class Epoch:
             batches.items,
             collate=options.collate_fn,
             batched=options.batched,
-            skip=options.skips,
-            seed=batches.sure_seed,
-            init=options.worker_init_fn,
-            place=options.place,
+            skip=options.quarantine is not None,
+            start=self._worker_start(),
         )
         if options.place != "process":
             self._crew.seeding = fetch.seed_with(self._crew.seeding)
-            fetch.loader = self._crew.mark
         return fetch
+
+    def _worker_start(self) -> WorkerStart:
+        batches, options = self.batches, self.batches.options
+        loader = None if options.place == "process" else self._crew.mark
+        return WorkerStart(batches.sure_seed, options.worker_init_fn, options.place, loader)
 
     def _iterable(self, batches: IterableBatches, place: ResumePoint) -> IterableExecutor:
         options = batches.options
@@ -245,24 +237,20 @@ class Epoch:
             collate=collating.known(options.collate_fn) or options.collate_fn,
             size=options.indices,
             drop_last=options.drop_last,
-            seed=batches.sure_seed,
-            init=options.worker_init_fn,
-            place=options.place,
+            start=self._worker_start(),
             past=self._crew.past,
             ranks=ranks() if options.is_pipe else (0, 1),
         )
-        if options.place != "process":
-            fetch.loader = self._crew.mark
-        here = options.kind == "here"
         return IterableExecutor(
             fetch,
-            None if here else self._workers(lambda: fetch),
+            None if options.kind == "here" else self._workers(lambda: fetch),
             sweep=place.sweep,
             key=batches.key(place.sweep),
             turn=turn,
             stands=stands,
-            depth=1 if here else options.prefetch_factor or 1,
-            in_order=here or options.in_order,
+            depth=options.ahead,
+            in_order=options.in_order,
+            loader=self._crew.mark,
         )
 
 

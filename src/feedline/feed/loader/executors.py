@@ -90,35 +90,35 @@ class InProcessExecutor:
     """Makes batches in this process, on demand.
 
     Args:
-        rest: remaining batches of the sweep.
-        make: function that makes one.
+        following: function that returns what the next batch is made of, such as its `Planned`.
+        make: function that makes the batch of it.
     """
 
-    def __init__(self, rest: RemainingBatches, make: Callable[[Planned], Fetched]) -> None:
-        self._rest, self._make = rest, make
-        self._planned: Planned | None = None
+    def __init__(self, following: Callable[[], Any], make: Callable[[Any], tuple[Planned, Fetched]]) -> None:
+        self._following, self._make = following, make
+        self._source: Any = None
 
     def next(self) -> tuple[Planned, Fetched]:
         """See `Executor.next`."""
-        planned = self._planned
-        if planned is None:
-            planned = self._planned = self._rest.next()
+        source = self._source
+        if source is None:
+            source = self._source = self._following()
         try:
-            fetched = self._make(planned)
+            made = self._make(source)
         except Exception:
-            self._planned = None
+            self._source = None
             raise
-        self._planned = None
-        return planned, fetched
+        self._source = None
+        return made
 
     def close(self) -> None:
         """Do nothing: no resources are held."""
 
 
-def gathered(columns: Columns) -> Callable[[Planned], Fetched]:
+def gathered(columns: Columns) -> Callable[[Planned], tuple[Planned, Fetched]]:
     """Return a function that makes a batch by gathering from columns."""
     gather = columns.batch
-    return lambda planned: Fetched(gather(planned.indices), len(planned.indices), [], 0.0, 0.0)
+    return lambda planned: (planned, Fetched(gather(planned.indices), len(planned.indices), [], 0.0, 0.0))
 
 
 class PoolExecutor:
@@ -145,7 +145,7 @@ class PoolExecutor:
         in_order: bool,
         loader: object,
     ) -> None:
-        self._waiting: deque[tuple[Planned, int]] = deque()
+        self._waiting: dict[int, Planned] = {}  # by ticket, in planned order
         self._pool, self._seed, self._in_order, self._loader = pool, seed, in_order, loader
         self._rest: RemainingBatches | None = rest
         self._error: Exception | None = None
@@ -161,7 +161,8 @@ class PoolExecutor:
             self._fill()
             hand = self._hand = self._first()
         if self._grows:
-            self._grow(hand[1].batch)
+            room = AHEAD_BYTES // max(size_of(hand[1].batch), 1)
+            self._depth, self._grows = max(self._depth, min(self._most, room)), False
         self._fill()
         self._hand = None
         return hand
@@ -173,25 +174,19 @@ class PoolExecutor:
                 error, self._error = self._error, None
                 raise error
             raise StopIteration
-        k = 0
-        tickets = [waiting[0][1]] if self._in_order else [ticket for _, ticket in waiting]
+        ticket = next(iter(waiting))
+        tickets = [ticket] if self._in_order else list(waiting)
         lend(self._loader, lambda: self._pool.any_of(tickets))
         if not self._in_order:
-            first = self._pool.any_of(tickets)
-            k = next(i for i, (_, ticket) in enumerate(waiting) if ticket == first)
-        planned, ticket = waiting[k]
+            ticket = self._pool.any_of(tickets)
+        planned = waiting[ticket]
         try:
             fetched = self._pool.result(ticket)
         except Exception:
-            del waiting[k]
+            del waiting[ticket]
             raise
-        del waiting[k]
+        del waiting[ticket]
         return planned, fetched
-
-    def _grow(self, batch: Any) -> None:
-        room = AHEAD_BYTES // max(size_of(batch), 1)
-        self._depth = max(self._depth, min(self._most, room))
-        self._grows = False
 
     def _fill(self) -> None:
         while self._rest is not None and len(self._waiting) < self._depth:
@@ -199,7 +194,7 @@ class PoolExecutor:
             if planned is None:
                 try:
                     planned = self._planned = self._rest.next()
-                except StopIteration:
+                except StopIteration:  # not kept: it would keep the frames that hold this executor, and its workers
                     self._rest = None
                     return
                 except Exception as error:  # a sampler's error: what it chose before is delivered first
@@ -211,7 +206,7 @@ class PoolExecutor:
                 self._planned = None
                 raise
             self._planned = None
-            self._waiting.append((planned, ticket))
+            self._waiting[ticket] = planned
 
     def close(self) -> None:
         """Cancel the batches in flight."""
@@ -223,17 +218,15 @@ class PoolExecutor:
 
     def _given_up(self) -> list[int]:
         self._rest = self._planned = self._hand = None
-        tickets = [ticket for _, ticket in self._waiting]
+        tickets = list(self._waiting)
         self._waiting.clear()
         return tickets
 
 
 def size_of(tree: Any) -> int:
     """Return the bytes of the arrays and tensors in a tree."""
-    if isinstance(tree, Mapping):
-        return sum(size_of(value) for value in tree.values())
-    if isinstance(tree, (list, tuple)):
-        return sum(size_of(value) for value in tree)
+    if isinstance(tree, (Mapping, list, tuple)):
+        return sum(map(size_of, tree.values() if isinstance(tree, Mapping) else tree))
     try:
         return int(tree.nbytes)
     except (AttributeError, RuntimeError, TypeError):  # sparse tensors have no nbytes

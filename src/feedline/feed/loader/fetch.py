@@ -61,6 +61,38 @@ def unit_of(planned: Planned, seed: int) -> WorkUnit:
     return WorkUnit(seed, planned.sweep, planned.indices, keys=planned.keys, spare=planned.spare, start=planned.start)
 
 
+class WorkerStart(NamedTuple):
+    """How workers start.
+
+    Attributes:
+        seed: seed that they start under.
+        init: ``worker_init_fn``.
+        place: where they run: "here", "process" or "thread".
+        loader: what threads of this process `serve`; None in others.
+    """
+
+    seed: int
+    init: Callable[[int], Any] | None
+    place: str
+    loader: object
+
+    def begin(self, dataset: Any, worker: int, workers: int) -> None:
+        """Set ``get_worker_info``, seed a worker's generators, and call the user's ``worker_init_fn``."""
+        serve(self.loader)
+        number = (self.seed + worker) % 2**63
+        torch = collating.torch_side()
+        if torch is not None:
+            torch.set_worker_info(worker, workers, number, dataset, self.place == "thread")
+        if self.place == "process":
+            # Threads share the loop's generators.
+            random.seed(number)
+            np.random.seed(_native.hash_key([self.seed, WORKER, worker]) & 0xFFFFFFFF)
+            if torch is not None:
+                torch.GlobalGenerator().seed(number)
+        if self.init is not None:
+            self.init(worker)
+
+
 class Fetch:
     """A `Task` of the pool over a map-style dataset.
 
@@ -69,49 +101,29 @@ class Fetch:
         collate: function that collates the samples of a batch, or converts a single sample.
         batched: whether units are batches rather than single indices.
         skip: whether to skip unreadable items.
-        seed: seed that workers start under.
-        init: ``worker_init_fn``.
-        place: where it runs: "here", "process" or "thread".
-
-    Attributes:
-        loader: what its threads `serve`.
+        start: how workers start.
     """
 
-    loader: object = None
-
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        collate: Any,
-        batched: bool,
-        skip: bool,
-        seed: int,
-        init: Callable[[int], Any] | None,
-        place: str,
-    ) -> None:
+    def __init__(self, dataset: Any, *, collate: Any, batched: bool, skip: bool, start: WorkerStart) -> None:
         self.dataset, self._collate, self._batched, self._skip = dataset, collate, batched, skip
-        self._seed, self._init, self._where = seed, init, place
+        self._start = start
         self._own = collating.known(collate)
         self._together: bool | None = None
-        self._seeding: Seeding | None = self._made() if place == "thread" else None
-
-    def _made(self) -> Seeding:
-        return Seeding(restore=self._where != "process", threads=self._where == "thread")
+        self._seeding: Seeding | None = None
+        if start.place == "thread":  # one for all of them
+            self.seed_with(None)
 
     def seed_with(self, seeding: Seeding | None) -> Seeding:
         """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use; create one if
         None."""
-        if seeding is not None:
-            self._seeding = seeding
-        elif self._seeding is None:
-            self._seeding = self._made()
-        return self._seeding
+        place = self._start.place
+        made = seeding or self._seeding or Seeding(restore=place != "process", threads=place == "thread")
+        self._seeding = made
+        return made
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
-        serve(self.loader)
-        start_worker(self.dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
+        self._start.begin(self.dataset, worker, workers)
         self.seed_with(None)
 
     def run(self, unit: WorkUnit) -> Fetched:
@@ -126,7 +138,12 @@ class Fetch:
         def work(at: At) -> Any:
             nonlocal read, count
             bad.clear()
-            samples = self._samples(dataset, unit, at, bad) if self._batched else self._sample(dataset, unit, at, bad)
+            sample = self._samples if self._batched else self._sample
+            try:
+                samples = sample(dataset, unit, at, bad)
+            except StopIteration as error:  # let through, it would silently end the loop before the end of the data
+                name = type(error).__name__
+                raise RuntimeError(f"the dataset raised {name} instead of returning a sample") from error
             read = time.perf_counter()
             if not self._batched:
                 count = 1 - len(bad)
@@ -180,8 +197,6 @@ class Fetch:
                 return dataset.__getitems__(indices)
             except Exception as error:
                 blame.in_items(error, dataset, indices)
-                if isinstance(error, StopIteration):
-                    raise _no_end(error) from error
                 raise
         if isinstance(keys, int):
             keys = range(keys, keys + len(indices))
@@ -200,8 +215,6 @@ class Fetch:
                         add(dataset[index])
             except Exception as error:
                 blame.in_item(error, dataset, _plain(indices[len(samples)]))
-                if isinstance(error, StopIteration):
-                    raise _no_end(error) from error
                 raise
             return samples
         for key, index in zip(keys, indices, strict=True):
@@ -221,8 +234,6 @@ class Fetch:
                 bad.append((unit.keys, repr(unit.indices), f"{type(error).__name__}: {error}"))
                 return None
             blame.in_item(error, dataset, unit.indices)
-            if isinstance(error, StopIteration):
-                raise _no_end(error) from error
             raise
 
 
@@ -244,26 +255,3 @@ def reads_together(dataset: Any) -> bool:
 def _plain(index: Any) -> Any:
     """Return NumPy's integers as Python's, for messages."""
     return index.item() if isinstance(index, np.generic) else index
-
-
-def _no_end(error: StopIteration) -> RuntimeError:
-    # Let through, it would silently end the loop before the end of the data.
-    return RuntimeError(f"the dataset raised {type(error).__name__} instead of returning a sample")
-
-
-def start_worker(
-    dataset: Any, *, seed: int, init: Callable[[int], Any] | None, where: str, worker: int, workers: int
-) -> None:
-    """Set ``get_worker_info``, seed this worker's generators, and call the user's ``worker_init_fn``."""
-    number = (seed + worker) % 2**63
-    torch = collating.torch_side()
-    if torch is not None:
-        torch.set_worker_info(worker, workers, number, dataset, where == "thread")
-    if where == "process":
-        # Threads share the loop's generators.
-        random.seed(number)
-        np.random.seed(_native.hash_key([seed, WORKER, worker]) & 0xFFFFFFFF)
-        if torch is not None:
-            torch.GlobalGenerator().seed(number)
-    if init is not None:
-        init(worker)

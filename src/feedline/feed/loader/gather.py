@@ -27,26 +27,20 @@ class Columns:
         rows: arrays (n, ...), at least one.
         build: function that makes the batch from the gathered arrays.
         picks: int64, the row of each item; None: item i is row i.
+
+    Attributes:
+        rows, build: see above.
+        whole: whether item i is row i.
     """
 
     def __init__(self, rows: list[NDArray[Any]], build: Callable[[list[Any]], Any], picks: Ints | None = None) -> None:
-        self._rows, self._build, self._picks = rows, build, picks
+        self.rows, self.build, self._picks, self.whole = rows, build, picks, picks is None
         self._length = len(rows[0]) if picks is None else len(picks)
         self._gatherer = _native.Gatherer([None] * len(rows))
         self._gatherer.add(0, [(array, None) for array in rows], seals_of(rows))
 
     def __len__(self) -> int:
         return self._length
-
-    @property
-    def rows(self) -> list[NDArray[Any]]:
-        """The columns."""
-        return self._rows
-
-    @property
-    def whole(self) -> bool:
-        """Whether item i is row i."""
-        return self._picks is None
 
     def batch(self, indices: Any) -> Any:
         """Return the batch of the items at ``indices``; negative ones count from the end.
@@ -62,11 +56,7 @@ class Columns:
         Raises:
             DataError: they lie in a file that was truncated, or whose disk fails.
         """
-        return self._build([part[0] for part in self._gatherer.gather(None, rows)])
-
-    def build(self, parts: list[NDArray[Any]]) -> Any:
-        """Return the batch whose columns are ``parts``."""
-        return self._build(parts)
+        return self.build([part[0] for part in self._gatherer.gather(None, rows)])
 
     def rows_at(self, indices: Any) -> Ints:
         """Return the rows of the items at ``indices``; negative ones count from the end.
@@ -92,7 +82,7 @@ class Columns:
         if len(picks) and not -self._length <= picks.min() <= picks.max() < self._length:
             raise IndexError(f"expected indices of a Subset from {-self._length} to {self._length - 1}")
         picks = np.where(picks < 0, picks + self._length, picks)
-        return Columns(self._rows, self._build, picks if self._picks is None else self._picks[picks])
+        return Columns(self.rows, self.build, picks if self._picks is None else self._picks[picks])
 
 
 def columns_of(dataset: Any) -> Columns | None:

@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from types import GeneratorType
@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline import _native
 from feedline.concurrency.per_process import PerProcess
-from feedline.concurrency.turns import lend, serve
+from feedline.concurrency.turns import lend
 from feedline.errors import StateError
 from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
-from feedline.feed.loader.fetch import Fetched, start_worker
+from feedline.feed.loader.fetch import Fetched, WorkerStart
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import for_thread, seed_pipe, share_out
-from feedline.feed.loader.random import WORKER, Drawn, SweepKey, seed_process
+from feedline.feed.loader.random import WORKER, GlobalStates, SweepKey, seed_process
 from feedline.feed.loader.state import whole
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def stands_of(memo: Any, workers: int, start: int) -> tuple[int, list[Stand]]:
             raise TypeError(f"expected `ended` to be true or false, got {one['ended']!r:.80}")
         random = one.get("random")
         if random is not None:
-            Drawn.check(random)
+            GlobalStates.check(random)
         stands.append(Stand(batches, samples, Said(one["state"], one.get("dataset"), random), one["ended"]))
     if sum(stand.batches for stand in stands) != start:
         raise ValueError(f"expected the batches of all workers to add up to `sequence`, {start}")
@@ -175,17 +175,10 @@ class IterableFetch:
         collate: function that collates the samples of a batch, or converts a single sample.
         size: samples per batch; None: samples are delivered singly.
         drop_last: whether to drop a last batch that is not full.
-        seed: seed that workers start under.
-        init: ``worker_init_fn``.
-        place: where it runs: "here", "process" or "thread".
+        start: how workers start.
         past: what has happened to the dataset in this process.
         ranks: (rank, ranks) that read a pipe, which shares itself out among them.
-
-    Attributes:
-        loader: what its threads `serve`.
     """
-
-    loader: object = None
 
     def __init__(
         self,
@@ -194,15 +187,12 @@ class IterableFetch:
         collate: Any,
         size: int | None,
         drop_last: bool,
-        seed: int,
-        init: Callable[[int], Any] | None,
-        place: str,
+        start: WorkerStart,
         past: DatasetPast,
         ranks: tuple[int, int],
     ) -> None:
         self.dataset, self._collate, self._size, self._drop_last = dataset, collate, size, drop_last
-        self._seed, self._init, self._where, self._past = seed, init, place, past
-        self._ranks = ranks
+        self._start, self._past, self._ranks = start, past, ranks
         self._of_threads: PerProcess[Any] = PerProcess(threading.local)
 
     def _reader(self, reading: int) -> _Reader:
@@ -215,22 +205,20 @@ class IterableFetch:
             # Several iterators may be in use at once, and none reports that it no longer is.
             while len(readers) >= MOST_ITERATORS:
                 readers.pop(min(readers))
-            worker = own.worker if self._init is None else None
+            worker = own.worker if self._start.init is None else None
             readers[reading] = _Reader(own.dataset, worker, own.drawn, own.past)
         return readers[reading]
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
-        serve(self.loader)
-        dataset = self.dataset
-        if self._where == "thread":
-            dataset = for_thread(dataset)
+        place = self._start.place
+        dataset = for_thread(self.dataset) if place == "thread" else self.dataset
         rank, ranks = self._ranks
         share_out(dataset, worker * ranks + rank, workers * ranks)  # first among ranks, as torch does
-        start_worker(dataset, seed=self._seed, init=self._init, where=self._where, worker=worker, workers=workers)
-        own, process = self._of_threads.get(), self._where == "process"
-        own.readers, own.dataset, own.worker, own.past = {}, dataset, worker if process else None, DatasetPast()
-        own.drawn = Drawn() if process else None
+        self._start.begin(dataset, worker, workers)
+        own = self._of_threads.get()
+        own.readers, own.dataset, own.past = {}, dataset, DatasetPast()
+        own.worker, own.drawn = (worker, GlobalStates()) if place == "process" else (None, None)
 
     def run(self, turn: BatchRequest) -> WorkerBatch:
         """See `Task.run`. An interrupted request may be repeated."""
@@ -277,7 +265,7 @@ class _Reader:
         past: what has happened to the dataset.
     """
 
-    def __init__(self, dataset: Any, worker: int | None, drawn: Drawn | None, past: DatasetPast) -> None:
+    def __init__(self, dataset: Any, worker: int | None, drawn: GlobalStates | None, past: DatasetPast) -> None:
         self._dataset, self._worker, self._drawn, self._past = dataset, worker, drawn, past
         self._at: tuple[int, int] | None = None  # sweep and number of the batch in `_samples`
         self._samples: list[Any] = []
@@ -359,7 +347,7 @@ class _Reader:
         if old is not None and skip:
             _warn_of_replay(self._dataset, f"{_STATELESS}: to go on after an interrupt", 8)
         if restored and base.said.random is not None and self._drawn is not None:
-            self._drawn.restore(base.said.random)
+            self._drawn.load(base.said.random)
         self._ended = False
         while skip > 0 and (passed := len(list(_next(iterator, min(skip, 1 << 10))))):  # Ctrl-C works in between
             skip -= passed
@@ -414,7 +402,7 @@ class _Reader:
         return True, iterator
 
     def _says(self) -> Said:
-        random = None if self._drawn is None else self._drawn.states()
+        random = None if self._drawn is None else self._drawn.now() or None
         own = _state_of(self._iterator) if self._iterator is not self._dataset else None
         of_dataset = _state_of(self._dataset)
         return Said(of_dataset, None, random) if own is None else Said(own, of_dataset, random)
@@ -448,6 +436,7 @@ class IterableExecutor:
         turn, stands: whose turn it is, and how much of each worker's part has been delivered.
         depth: batches in flight per worker.
         in_order: whether workers take turns; False: the first that has a batch.
+        loader: what the threads of the pool `serve`.
     """
 
     def __init__(
@@ -461,10 +450,11 @@ class IterableExecutor:
         stands: list[Stand],
         depth: int,
         in_order: bool,
+        loader: object,
     ) -> None:
         self._waiting: list[deque[int]] = [deque() for _ in stands]
         self._fetch, self._pool, self._sweep, self._key, self._in_order = fetch, pool, sweep, key, in_order
-        self._depth, self._turn = max(depth, 1), turn
+        self._depth, self._turn, self._loader = depth, turn, loader
         self._bases, self._each = stands, list(stands)
         self._asked = [stand.batches for stand in stands]
         self._delivered = sum(self._asked)
@@ -517,7 +507,7 @@ class IterableExecutor:
             return 0, piece
         pool, places = self._pool, [worker] if self._in_order else active
         tickets = [ticket for w in places for ticket in list(self._waiting[w])[:1]]
-        lend(self._fetch.loader, lambda: pool.any_of(tickets))
+        lend(self._loader, lambda: pool.any_of(tickets))
         if not self._in_order:
             first = pool.any_of(tickets)
             worker = next(w for w in active if self._waiting[w][0] == first)
@@ -568,34 +558,27 @@ def _is_hugging_face(dataset: Any) -> bool:
 def _warn_of_replay(dataset: Any, why: str, stacklevel: int) -> None:
     warnings.warn(
         f"{type(dataset).__name__} {why}, it is iterated from the beginning up to the next batch",
-        UserWarning,
         stacklevel=stacklevel,
     )
 
 
-class DeclaredLength:
-    """The length that an iterable dataset declares, in batches; warns if more come.
+def warn_of_more(dataset: Any, told: int, workers: int, yielded: int) -> None:
+    """Warn if an iterable dataset has yielded more batches than its ``__len__`` has told.
 
     Args:
         dataset: the iterable dataset.
         told: the length its ``__len__`` returned.
         workers: number of workers that read it.
+        yielded: number of batches that came.
     """
-
-    def __init__(self, dataset: Any, told: int, workers: int) -> None:
-        self._dataset, self._told, self._workers = dataset, told, workers
-
-    def check(self, yielded: int) -> None:
-        """Warn if more batches came than declared."""
-        if yielded <= self._told:
-            return
-        hint = (
-            " For multiprocessing data-loading, this says that every worker iterates all of its own copy: it has to "
-            "take its share by torch.utils.data.get_worker_info()"
-        )
-        warnings.warn(
-            f"Length of IterableDataset {self._dataset} was reported to be {self._told} (when accessing len(loader)), "
-            f"but {yielded} samples have been fetched.{hint if self._workers else ''}",
-            UserWarning,
-            stacklevel=3,
-        )
+    if yielded <= told:
+        return
+    hint = (
+        " For multiprocessing data-loading, this says that every worker iterates all of its own copy: it has to "
+        "take its share by torch.utils.data.get_worker_info()"
+    )
+    warnings.warn(
+        f"Length of IterableDataset {dataset} was reported to be {told} (when accessing len(loader)), "
+        f"but {yielded} samples have been fetched.{hint if workers else ''}",
+        stacklevel=3,
+    )

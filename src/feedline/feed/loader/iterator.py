@@ -15,19 +15,19 @@ from typing import Any
 from feedline.concurrency.one_thread import refusal
 from feedline.errors import DataError, install_line
 from feedline.feed.loader import collate as collating
+from feedline.feed.loader import sampling
 from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.epoch import Epoch
 from feedline.feed.loader.fetch import Fetched
-from feedline.feed.loader.iterable import DeclaredLength
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats, ShownSweep
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.quarantine import QuarantineFile
+from feedline.feed.showing import Progress
 from feedline.interop.lightning import check_restored
 
-_torch: Any = collating.torch_side()
-_Base: Any = object if _torch is None else _torch.BaseIterator  # frameworks ask what they may not copy
+_Base: Any = collating.torch_class("BaseIterator")  # frameworks ask what they may not copy
 
 
 class LoaderIterator(_Base):
@@ -38,11 +38,10 @@ class LoaderIterator(_Base):
         sweeps: position of the loader.
         progress: position of this iterator, advanced as batches are delivered.
         draws: what torch would draw during the sweep; None: nothing.
-        rank, ranks: this rank, and the number of ranks.
         stats: statistics of the loader.
         quarantine: list of skipped items; None: none are skipped.
-        shown: function that returns what shows the number of batches delivered, by a function that returns the length.
-        declared: declared length of an iterable dataset, if it was asked for.
+        show: whether to show the number of batches delivered, or the function that does.
+        check_length: called with the number of batches delivered; None: it need not be checked.
     """
 
     def __init__(
@@ -52,23 +51,21 @@ class LoaderIterator(_Base):
         sweeps: Sweeps,
         progress: SweepProgress,
         draws: SamplerDraws | None,
-        rank: int,
-        ranks: int,
         stats: LoaderStats,
         quarantine: QuarantineFile | None,
-        shown: Callable[[Callable[[], int] | None], ShownSweep],
-        declared: DeclaredLength | None,
+        show: Progress,
+        check_length: Callable[[int], None] | None,
     ) -> None:
         batches, sweep = epoch.batches, progress.place.sweep
         self._length = None if batches.options.is_iterable else lambda: batches.count(sweep)
-        self._shown = shown(self._length)
+        self._shown = ShownSweep(show, stats, self._length)
         self._epoch, self._executor, self._draws = epoch, epoch.executor(progress.place), draws
         begun = getattr(epoch.rest, "begun", None)
         if begun is not None and not progress.place.start:
             progress.place = progress.place._replace(memo={**(progress.place.memo or {}), **begun})
         progress.epoch = batches.epoch()  # now that workers have begun
-        self._sweeps, self._progress, self._rank, self._ranks = sweeps, progress, rank, ranks
-        self._stats, self._quarantine, self._declared = stats, quarantine, declared
+        self._sweeps, self._progress = sweeps, progress
+        self._stats, self._quarantine, self._check_length = stats, quarantine, check_length
         self._left: float | None = None
         self._yielded = 0
         self._ended = False
@@ -130,8 +127,8 @@ class LoaderIterator(_Base):
             assert hand is not None
             planned, fetched, batch = hand
             place, skipped = self._progress.after(planned), len(fetched.bad)
-            if self._declared is not None:
-                self._declared.check(self._yielded + 1)
+            if self._check_length is not None:
+                self._check_length(self._yielded + 1)
             now = time.perf_counter()
             # From here on there are no calls, and so no interrupts, until the loop has the batch.
             self._progress.place, self._hand = place, None
@@ -163,7 +160,16 @@ class LoaderIterator(_Base):
         planned, fetched = self._supplied()
         batch = fetched.batch
         if self._pin or self._transfer is not None:
-            batch = self._moved(batch)
+            began = time.perf_counter()
+            try:
+                if self._pin:
+                    batch = collating.torch_side().pinned(batch)
+                if self._transfer is not None:
+                    batch = self._transfer.finish(*self._transfer.start(batch))
+            except Exception:
+                self._came = None
+                raise
+            self._stats.transfer += time.perf_counter() - began
         self._came = None
         return planned, fetched, batch
 
@@ -195,20 +201,6 @@ class LoaderIterator(_Base):
         except Exception as error:  # raised after the preceding batch
             self._failed, self._came = error, None
 
-    def _moved(self, batch: Any) -> Any:
-        began = time.perf_counter()
-        torch = collating.torch_side()
-        try:
-            if self._pin and torch is not None:
-                batch = torch.pinned(batch)
-            if self._transfer is not None:
-                batch = self._transfer.finish(*self._transfer.start(batch))
-        except Exception:
-            self._came = None
-            raise
-        self._stats.transfer += time.perf_counter() - began
-        return batch
-
     def _supplied(self) -> tuple[Planned, Fetched]:
         """Return the next batch that has items, kept in ``_came``; list its unreadable items in the quarantine
         first."""
@@ -223,7 +215,7 @@ class LoaderIterator(_Base):
                 self._list(fetched)
                 if fetched.items:
                     return came
-                if self._ranks > 1:
+                if self._epoch.share[1] > 1:
                     raise DataError(
                         f"expected a readable item in this rank's part of the batch from place {planned.start} of "
                         f"sweep {planned.sweep}, got none: without a batch this rank would fall a step behind"
@@ -240,12 +232,13 @@ class LoaderIterator(_Base):
         assert quarantine is not None
         for key, index, text in fetched.bad:
             number = int(index) if index.lstrip("-").isdigit() else key
-            quarantine.add(number, DataError(text, sequence=number), self._rank)
+            quarantine.add(number, DataError(text, sequence=number), self._epoch.share[0])
 
     def _end(self) -> None:
         progress = self._progress
         ended = progress.place
-        place = ResumePoint(ended.sweep + 1, memo=self._epoch.batches.memo_after(ended.memo))
+        sampler = self._epoch.batches.options.user_sampler
+        place = ResumePoint(ended.sweep + 1, memo=sampling.after(sampler, ended.memo))
         self._executor.close()
         self._epoch.close()
         self._shown.close()  # before the sweep has ended: an interrupt here comes before its end, not after it

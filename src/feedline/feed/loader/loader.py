@@ -10,21 +10,22 @@ from __future__ import annotations
 import copy
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from feedline.feed.arguments import Quarantine, replaced
 from feedline.feed.loader import collate as collating
-from feedline.feed.loader import state
+from feedline.feed.loader import sampling, state
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.draws import draw, seed_at
 from feedline.feed.loader.epoch import Crew, Epoch, batches_of
-from feedline.feed.loader.iterable import DeclaredLength
+from feedline.feed.loader.iterable import warn_of_more
 from feedline.feed.loader.iterator import LoaderIterator
 from feedline.feed.loader.options import SAMPLERS, LoaderOptions, expect_processes, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.loader.stats import LoaderStats, ShownSweep
+from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
 from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.showing import Progress
@@ -33,34 +34,13 @@ from feedline.feed.timeline import Window
 if TYPE_CHECKING:
     from feedline.feed.transforms import Transform
 
-_torch: Any = collating.torch_side()
-_Base: Any = object if _torch is None else _torch.DataLoader
+_Base: Any = collating.torch_class("DataLoader")
 
+# Arguments as attributes: frameworks pass them when they make the same loader again over another sampler, and those of
+# the next sweep change when they are set. torch's loader has no attribute `shuffle`.
+_ARGUMENTS = tuple(field.name for field in fields(LoaderOptions) if field.name != "shuffle")
 # torch's loader refuses these once it is made.
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
-# The others of torch's, and ours: as attributes they are arguments when a framework makes the same loader again over
-# another sampler, and those of the next sweep when they are set.
-_CHANGEABLE = (
-    "num_workers",
-    "timeout",
-    "worker_init_fn",
-    "generator",
-    "in_order",
-    "pin_memory",
-    "pin_memory_device",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "collate_fn",
-    "seed",
-    "workers",
-    "partition",
-    "on_error",
-    "device",
-    "transforms",
-    "snapshot_every_n_steps",
-    "progress",
-)
-_ARGUMENTS = frozenset((*_FIXED, *_CHANGEABLE))
 # Those that decide which batches there are; the first make another sampler.
 _SAMPLING = frozenset(("shuffle", "partition"))
 _ORDERING = _SAMPLING | {"seed", "batch_size", "drop_last"}
@@ -190,13 +170,13 @@ class DataLoader(_Base):
         self._stats = LoaderStats()
         self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
         self._set: dict[str, Any] = {}  # attributes as they were set
-        self._keep(**{name: getattr(options, name) for name in ("dataset", "drop_last", "persistent_workers")})
-        self._keep(**{name: getattr(options, name) for name in _CHANGEABLE})
+        self._keep(**{name: getattr(options, name) for name in _ARGUMENTS})
         sampler, batch_sampler = samplers_of(self._sweeps)
         self._keep(batch_size=options.indices, sampler=sampler, batch_sampler=batch_sampler)
         # Names of torch's that subclasses and frameworks use.
         self._iterator = self._IterableDataset_len_called = None
-        self._dataset_kind = None if _torch is None else _torch.kind_of(options.is_iterable)
+        torch = collating.torch_side()
+        self._dataset_kind = None if torch is None else torch.kind_of(options.is_iterable)
         self.__initialized = True  # from here on attributes are guarded
 
     # ---- attributes of torch's DataLoader ----------------------------------------------------------
@@ -328,15 +308,18 @@ class DataLoader(_Base):
         try:
             with sweeps.alone():  # threads that begin at once are given a sweep each
                 now = sweeps.now
-                place = sweeps.next_place
+                # The next sweep, or the rest of one that has no end.
+                place = now.place if self._batches.endless and now.newest is not None else now.upcoming
                 warn_of_ranks(self._batches.options)
                 sweeps.warn_of_skipped()
                 sweeps.batches = sweeps.current()
                 draws = sweeps.begin_seed(place, workers=self._crew.begin(self._batches.options))
-                rank, ranks = share = sweeps.share()
+                share = sweeps.share()
                 batches = sweeps.batches
-                memo = batches.memo_before() if now.resume is None else None
-                if not place.start and (begun := batches.memo_begun()):
+                sampler = batches.options.user_sampler
+                # Filling the workers draws from it at once.
+                memo = sampling.before(sampler) if now.resume is None else None
+                if not place.start and (begun := sampling.generator_memo(sampler)):
                     place = place._replace(memo={**(place.memo or {}), **begun})
                 progress = SweepProgress(place, now.resume is not None)
                 before = now._replace(resume=place if memo is None else place._replace(memo=memo))
@@ -346,12 +329,10 @@ class DataLoader(_Base):
                     sweeps=sweeps,
                     progress=progress,
                     draws=draws,
-                    rank=rank,
-                    ranks=ranks,
                     stats=self._stats,
                     quarantine=self._quarantine,
-                    shown=partial(ShownSweep, self.progress, self._stats),
-                    declared=None if told is None else DeclaredLength(self.dataset, told, self.num_workers),
+                    show=self.progress,
+                    check_length=None if told is None else partial(warn_of_more, self.dataset, told, self.num_workers),
                 )
         except BaseException:  # after a failure or an interrupt, the caller may retry
             if before is not None and sweeps.now.newest is progress:
@@ -393,7 +374,7 @@ class DataLoader(_Base):
             seed, drawn, generators = state.seed_from_json(state_dict, place.sweep)
             batches = current.seeded(seed, drawn).restored(state_dict, place)
             self._sweeps.set_generators(generators)
-            batches.set_generators(place)
+            sampling.set_generator(batches.options.user_sampler, place)
             self._continue(batches, place)
             self._sweeps.agreed = self._sweeps.agreed or seed is not None
 

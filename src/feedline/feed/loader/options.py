@@ -24,7 +24,7 @@ from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarant
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
 from feedline.feed.mistaken import refuse
-from feedline.feed.partition import Partition, checked, ranks
+from feedline.feed.partition import Partition, ranks
 from feedline.feed.protocol import Deserializer, checked_seed, says_where_batches_end, whole_number
 from feedline.feed.showing import Progress, expect_progress
 from feedline.feed.timeline import Window
@@ -174,14 +174,9 @@ class LoaderOptions:
         return self.sampler if self.sampler is not None else self.batch_sampler
 
     @property
-    def skips(self) -> bool:
-        """Whether unreadable items are skipped."""
-        return self.quarantine is not None
-
-    @property
     def ahead(self) -> int:
         """Initial number of batches in flight per worker."""
-        return max(self.prefetch_factor or 1, 1)
+        return self.prefetch_factor or 1
 
     @property
     def depth(self) -> int:
@@ -198,8 +193,9 @@ class LoaderOptions:
         """Where batches are made: "here", "process", "thread" or "ray"."""
         if self.num_workers == 0:
             return "here"
-        if _starts_threads(self.multiprocessing_context):
-            return "thread"
+        process = getattr(self.multiprocessing_context, "Process", None)
+        if isinstance(process, type) and issubclass(process, threading.Thread):  # noqa: TID251  # a program's own
+            return "thread"  # as of MONAI's `ThreadDataLoader`
         if self.workers != "auto":
             return cast(Literal["process", "thread", "ray"], self.workers)
         return "process" if getattr(sys, "_is_gil_enabled", lambda: True)() else "thread"
@@ -256,19 +252,18 @@ class LoaderOptions:
                     "the batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last: "
                     "it determines all four"
                 )
-        elif self.batch_size is None:
-            if self.drop_last:
-                raise ValueError(
-                    "the batch_size=None option disables auto-batching and is mutually exclusive with drop_last: there "
-                    "are no batches"
-                )
-        else:
+        elif self.batch_size is not None:
             try:
                 self.batch_size = whole_number("batch_size", self.batch_size, 1)
             except (TypeError, ValueError):
                 raise ValueError(
                     f"batch_size should be a positive integer value or None, but got batch_size={self.batch_size!r}"
                 ) from None
+        elif self.drop_last:
+            raise ValueError(
+                "the batch_size=None option disables auto-batching and is mutually exclusive with drop_last: there "
+                "are no batches"
+            )
         if not isinstance(self.drop_last, bool):
             raise ValueError(f"expected drop_last to be True or False, got {self.drop_last!r}")
 
@@ -290,7 +285,7 @@ class LoaderOptions:
             raise ValueError("expected either fl.BatchByLength or batch_size, got both")
         if self.partition is not None and self.batch_size is None and not self.is_corpus:
             raise ValueError("expected a batch_size with a partition: ranks share batches")
-        if self.skips and self.is_iterable:
+        if self.quarantine is not None and self.is_iterable:
             raise ValueError(
                 'expected on_error="raise" for an IterableDataset: an iterator cannot be continued after a failed item'
             )
@@ -319,13 +314,14 @@ class LoaderOptions:
             return Partition()
         if isinstance(self.partition, str):
             raise ValueError(f'expected partition=(index, count) or "auto", got {self.partition!r}')
-        share = (0, 1) if self.partition is None else checked(self.partition)
+        partition = Partition((0, 1) if self.partition is None else self.partition)
+        share = partition.peek()
         if share[1] > 1 and self.seed is None and (self.shuffle or self.weighted is not None):
             raise ValueError(
                 f"expected a seed with partition={share} and a random order, got none: ranks that draw separate "
                 'seeds would follow different orders. Pass seed=, or partition="auto"'
             )
-        return Partition(share)
+        return partition
 
 
 def is_iterable_style(dataset: Any) -> bool:
@@ -383,12 +379,6 @@ def _start_method(given: Any, num_workers: int) -> Any:
     return given
 
 
-def _starts_threads(context: Any) -> bool:
-    """Return whether a context's processes are threads, as those of MONAI's `ThreadDataLoader`."""
-    process = getattr(context, "Process", None)
-    return isinstance(process, type) and issubclass(process, threading.Thread)  # noqa: TID251  # a program's own
-
-
 def expect_processes(options: LoaderOptions) -> None:
     """Warn if there will be more worker processes than cores, and let the server that they come from start now."""
     workers = options.num_workers
@@ -403,7 +393,6 @@ def expect_processes(options: LoaderOptions) -> None:
             f"expected at most {cores} worker processes, the number of cores this process may use, got {workers} "
             "workers, which compete for cores: excessive worker creation might get DataLoader running slow or even "
             "freeze",
-            UserWarning,
             stacklevel=4,
         )
 
@@ -417,6 +406,5 @@ def warn_of_ranks(options: LoaderOptions) -> None:
                 f"expected a partition or a DistributedSampler among {count} ranks, got neither: every rank will read "
                 'all of the data in a separate order. Pass partition="auto" to share it, or partition=(0, 1) if '
                 "that is what you want",
-                UserWarning,
                 stacklevel=3,
             )

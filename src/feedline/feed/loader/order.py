@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
 from feedline.feed.protocol import ChunkInfo
-from feedline.feed.timeline import ChunkTable, WindowPlan
+from feedline.feed.timeline import ChunkTable
 from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import SEGMENT
 
@@ -83,21 +84,15 @@ class Items:
 
     def __init__(self, length: int, seed: int, shuffle: bool) -> None:
         self.length, self._shuffle = length, shuffle
-        self._timeline = FeedlineOrder(ChunkTable([ChunkInfo(length, length, 0)]), seed, shuffle, None)
+        timeline = FeedlineOrder(ChunkTable([ChunkInfo(length, length, 0)]), seed, shuffle, None)
         # At most two sweeps, for two iterators at once.
-        self._windows: dict[int, WindowPlan] = {}
+        self._window = lru_cache(2)(lambda sweep: timeline.window_at(sweep, 0))
 
     def take(self, sweep: int, a: int, b: int) -> Ints:
         """See `Order.take`."""
         if not self._shuffle:
             return np.arange(a, b, dtype=np.int64)
-        window = self._windows.get(sweep)
-        if window is None:
-            window = self._timeline.window_at(sweep, 0)
-            # Replaced, not changed: iterators in other threads may be reading it.
-            near = sorted(self._windows.items(), key=lambda item: abs(item[0] - sweep))[:1]
-            self._windows = {**dict(near), sweep: window}
-        return window.locate(a, b)[1]
+        return self._window(sweep).locate(a, b)[1]
 
     def under(self, seed: int) -> Items:
         """See `Order.under`."""

@@ -7,23 +7,15 @@ filters keep the share of each worker of each rank. Here the seed is derived fro
 from __future__ import annotations
 
 import copy
-import os
 import threading
 from typing import Any
 
 from feedline import _native
+from feedline.concurrency.per_process import PerProcess
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.random import SAMPLER, SweepKey
 
-_turn = threading.RLock()  # torch looks through pipes, and copies them, by hooks that all threads share
-
-
-def _forked() -> None:
-    global _turn
-    _turn = threading.RLock()  # a thread that does not exist here may hold it
-
-
-os.register_at_fork(after_in_child=_forked)
+_turn: PerProcess[Any] = PerProcess(threading.RLock)  # torch looks through pipes by hooks that all threads share
 
 
 def is_pipe(dataset: Any) -> bool:
@@ -34,33 +26,26 @@ def is_pipe(dataset: Any) -> bool:
 
 def shuffled(pipe: Any, shuffle: bool) -> Any:
     """Return a pipe whose shufflers are switched on or off; torch warns if there are none, and one is added."""
-    with _turn:
-        return _graph().apply_shuffle_settings(pipe, shuffle=shuffle)
+    with _turn.get():
+        return torch_side().graph_settings.apply_shuffle_settings(pipe, shuffle=shuffle)
 
 
 def for_thread(dataset: Any) -> Any:
     """Return a copy of a dataset for a thread that has its own attributes, as a process would; a pipe's are those of
     all its parts."""
-    with _turn:
+    with _turn.get():
         return (copy.deepcopy if is_pipe(dataset) else copy.copy)(dataset)
 
 
 def share_out(dataset: Any, index: int, count: int) -> None:
     """Make the sharding filters of a pipe keep one share of ``count``; other datasets share themselves out."""
     if is_pipe(dataset):
-        with _turn:
-            _graph().apply_sharding(dataset, count, index)
+        with _turn.get():
+            torch_side().graph_settings.apply_sharding(dataset, count, index)
 
 
 def seed_pipe(dataset: Any, key: SweepKey) -> None:
     """Seed the shufflers of a pipe for a sweep: alike everywhere, as each worker filters the same order."""
-    torch = torch_side()
-    if torch is not None and is_pipe(dataset):
-        with _turn:
-            torch.seed_pipe(dataset, _native.hash_key([*key, SAMPLER]))
-
-
-def _graph() -> Any:
-    torch = torch_side()
-    assert torch is not None, "pipes are torch's"
-    return torch.graph_settings
+    if is_pipe(dataset):
+        with _turn.get():
+            torch_side().seed_pipe(dataset, _native.hash_key([*key, SAMPLER]))

@@ -45,7 +45,7 @@ _MT_WORDS = 624
 class _Thread(threading.local):
     """What this thread is doing; ``names`` is None while it makes no sample."""
 
-    names: _Names | None = None
+    names: At | None = None
 
 
 _thread = _Thread()
@@ -82,6 +82,7 @@ class Global(Protocol):
 
     def changed(self, mark: Any) -> bool:
         """Return whether its state is another than ``mark``."""
+        return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
         """Restore its state at ``mark``."""
@@ -107,14 +108,11 @@ def globals_() -> list[Global]:
     return generators if torch is None else [*generators, torch.GlobalGenerator()]
 
 
-class _Python:
+class _Python(Global):
     """The global generator of `random`."""
 
     def mark(self) -> Any:
         return random.getstate()
-
-    def changed(self, mark: Any) -> bool:
-        return bool(random.getstate() != mark)
 
     def restore(self, mark: Any) -> None:
         random.setstate(mark)
@@ -131,7 +129,7 @@ class _Python:
         random.setstate((3, (*words.tolist(), at), normal))
 
 
-class _NumPy:
+class _NumPy(Global):
     """The global generator of `numpy.random`, if it is a Mersenne Twister.
 
     Any other was set by the user, who has to seed it.
@@ -143,9 +141,6 @@ class _NumPy:
         if state["bit_generator"] != "MT19937":
             return None
         return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
-
-    def changed(self, mark: Any) -> bool:
-        return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
         if mark is not None:
@@ -233,7 +228,7 @@ class Seeding:
             seeded = self._seeded if reading.alone else []
             try:
                 with contextlib.nullcontext() if self._own is None else self._own(_own):
-                    result = work(_Seeds(key, seeded) if seeded else _Names(key))
+                    result = work(_Seeds(key, seeded) if seeded else At(key))
             except Exception as raised:  # unseeded numbers may have caused it
                 error = raised
         finally:
@@ -283,27 +278,40 @@ class Seeding:
                 self._kept = [mark for _, mark in reading.marks]  # nobody else draws in a process of a worker
 
 
-class Drawn:
-    """Tracks draws from the global generators of a worker process, so that drawing can continue elsewhere."""
+class GlobalStates:
+    """The states of the global generators of this process at one moment, and which were drawn from since."""
 
     def __init__(self) -> None:
         self._all = dict(zip(_NAMES, globals_(), strict=False))
         self.begin()
 
     def begin(self) -> None:
-        """Start tracking."""
+        """Let this be the moment."""
         self._marks = {name: g.mark() for name, g in self._all.items()}
+        self._saved = {name: g.save() for name, g in self._all.items()}
 
-    def states(self) -> dict[str, Any] | None:
-        """Return the states of generators that were drawn from, by name, in JSON types; None: of none."""
-        drawn = {name: g.save() for name, g in self._all.items() if g.changed(self._marks[name])}
-        return {name: saved for name, saved in drawn.items() if saved is not None} or None
+    def before(self) -> dict[str, Any]:
+        """Return what those were at the moment that were drawn from since, by name, in JSON types."""
+        return {name: saved for name, saved in self._saved.items() if saved is not None and self._is_drawn(name)}
 
-    def restore(self, states: Mapping[str, Any]) -> None:
-        """Set the generators to ``states``."""
+    def now(self) -> dict[str, Any]:
+        """Return what those are now that were drawn from since, by name, in JSON types."""
+        states = {name: g.save() for name, g in self._all.items() if self._is_drawn(name)}
+        return {name: saved for name, saved in states.items() if saved is not None}
+
+    def _is_drawn(self, name: str) -> bool:
+        return self._all[name].changed(self._marks[name])
+
+    def load(self, states: Mapping[str, Any]) -> None:
+        """Set generators to what `before` or `now` has returned."""
         for name, saved in states.items():
             if name in self._all:
                 self._all[name].load(saved)
+
+    def restore(self) -> None:
+        """Set all of them to what they were at the moment."""
+        for name, g in self._all.items():
+            g.restore(self._marks[name])
 
     @staticmethod
     def check(states: Any) -> None:
@@ -324,41 +332,13 @@ class Drawn:
                 torch.check_generator_state(saved["state"])
 
 
-class GlobalStates:
-    """The states of the global generators of this process at one moment."""
-
-    def __init__(self) -> None:
-        self._all = dict(zip(_NAMES, globals_(), strict=False))
-        self._marks = {name: g.mark() for name, g in self._all.items()}
-        self._saved = {name: g.save() for name, g in self._all.items()}
-
-    def drawn(self) -> dict[str, Any]:
-        """Return what those were that were drawn from since, by name, in JSON types."""
-        changed = [name for name, g in self._all.items() if g.changed(self._marks[name])]
-        return {name: self._saved[name] for name in changed if self._saved[name] is not None}
-
-    def load(self, states: Mapping[str, Any]) -> None:
-        """Set generators to what `drawn` returned."""
-        for name, saved in states.items():
-            if name in self._all:
-                self._all[name].load(saved)
-
-    def restore(self) -> None:
-        """Set all of them to what they were."""
-        for name, g in self._all.items():
-            g.restore(self._marks[name])
-
-
 _NAMES = ("random", "numpy", "torch")  # in the order of `globals_`
 
 
 def seed_process(number: int) -> None:
     """Seed all global generators of a worker process."""
-    random.seed(number)
-    np.random.seed(number & 0xFFFFFFFF)
-    torch = torch_if_imported()
-    if torch is not None:
-        torch.GlobalGenerator().seed(number)
+    for generator in globals_():
+        generator.seed(number)
 
 
 def torch_if_imported() -> Any:
@@ -366,19 +346,8 @@ def torch_if_imported() -> Any:
     return importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
 
 
-class At(Protocol):
-    """Announces whose user code runs next."""
-
-    def __call__(self, key: int, level: int = ITEM) -> None:
-        """Announce the code of sample ``key``."""
-
-    def many(self, keys: Any, samples: list[Any]) -> bool:
-        """Announce all items of a batch, whose samples are appended one by one; return False if each must be
-        announced."""
-
-
-class _Names:
-    """Names the sample that this thread makes, for `sample_rng`, and seeds nothing.
+class At:
+    """Announces whose user code runs next: it names the sample of this thread, for `sample_rng`, and seeds nothing.
 
     The sample's key is ``_key``, or is looked up on demand: the entry of ``_keys`` at the number of samples made so
     far.
@@ -393,11 +362,13 @@ class _Names:
         self.torch: tuple[tuple[int, ...], Any] | None = None
 
     def __call__(self, key: int, level: int = ITEM) -> None:
+        """Announce the code of sample ``key``."""
         self._level, self._key, self._keys, self.made, self.torch = level, key, None, None, None
         _thread.names = self
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
-        """See `At.many`."""
+        """Announce all items of a batch, whose samples are appended one by one; return False if each must be
+        announced."""
         self._level, self._keys, self._samples = ITEM, keys, samples
         _thread.names = self
         return True
@@ -408,7 +379,7 @@ class _Names:
         return self._seed, self._sweep, self._level, key
 
 
-class _Seeds(_Names):
+class _Seeds(At):
     """Seeds generators, too."""
 
     def __init__(self, key: SweepKey, generators: list[Global]) -> None:

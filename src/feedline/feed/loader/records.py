@@ -43,7 +43,7 @@ class Field(NamedTuple):
     """One part of a sample, and the stream that it becomes.
 
     Attributes:
-        key: name of the part, see `parts`.
+        key: name of the part.
         stream: what it becomes.
         ragged: whether each sample is a sequence, (length, *shape); None: it was declared, and may be either.
         like: where ``stream`` comes from, for errors.
@@ -61,14 +61,14 @@ class Unreadable(NamedTuple):
     what: str
 
 
-def parts(sample: Any) -> dict[str, Any]:
-    """Return the parts of a sample by name."""
+def _parts(sample: Any, place: str) -> dict[str, Any]:
+    """Return the parts of a sample, called ``place`` in errors, by name."""
     if not _nests(sample):
         return {SINGLE: sample}
     found: dict[str, Any] = {}
     for name, part in _walk(sample, ""):
         if name in found:
-            raise ValueError(f"expected distinct names for all parts of a sample, got `{name}` twice")
+            raise SchemaError(f"expected distinct names for all parts of a sample, got `{name}` twice, in {place}")
         found[name] = part
     return found
 
@@ -158,17 +158,16 @@ class Fields:
         """Return samples as one value per stream, with zeros for those that are `Unreadable`."""
         columns: dict[str, list[Any]] = {name: [] for name in self._fields}
         for number, sample in enumerate(samples):
-            found = None
-            if not isinstance(sample, Unreadable):
-                try:
-                    found = _parts(sample, "this one")
-                    _check_keys(found, self._keys, self._chosen, "this one", self._first)
-                except SchemaError as error:
-                    return Misfit(number, None, str(error))
-            for name, field in self._fields.items():
-                if found is None:
+            if isinstance(sample, Unreadable):
+                for name, field in self._fields.items():
                     columns[name].append(_blank(field))
-                    continue
+                continue
+            try:
+                found = _parts(sample, "this one")
+                _check_keys(found, self._keys, self._chosen, "this one", self._first)
+            except SchemaError as error:
+                return Misfit(number, None, str(error))
+            for name, field in self._fields.items():
                 try:
                     columns[name].append(_fitted(found[field.key], field))
                 except (TypeError, ValueError) as error:
@@ -195,13 +194,6 @@ class Fields:
         return f"if samples differ in length or dtype, declare the stream for all of them: streams={{{stated}}}"
 
 
-def _parts(sample: Any, place: str) -> dict[str, Any]:
-    try:
-        return parts(sample)
-    except ValueError as error:
-        raise SchemaError(f"{error}, in {place}") from error
-
-
 def _keys(first: Mapping[str, Any], streams: Mapping[str, Stream | None] | Sequence[str] | None) -> dict[str, str]:
     """Return the name of each stream, and the part that it is made of."""
     if streams is None:
@@ -209,11 +201,8 @@ def _keys(first: Mapping[str, Any], streams: Mapping[str, Stream | None] | Seque
     names = list(streams)
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ValueError(f"expected distinct names of streams, got {names!r}")
-    fields = {
-        name: stream.field
-        for name, stream in (streams.items() if isinstance(streams, Mapping) else ())
-        if isinstance(stream, Stream) and stream.field is not None
-    }
+    declared = streams if isinstance(streams, Mapping) else {}
+    fields = {name: s.field for name, s in declared.items() if isinstance(s, Stream) and s.field is not None}
     if not set(names) & set(first) and not fields and all(part.isdigit() or part == SINGLE for part in first):
         if len(names) != len(first):
             raise SchemaError(
@@ -352,15 +341,12 @@ def _refused(value: Any) -> str:
     expected = f"expected a number, an array or a tensor, got {type(value).__name__} {shown(value, 40)}"
     if _string_kind(value):
         return f"{expected}: make it one kind in all samples"
-    if _is_text(getattr(value, "dtype", None)):
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind in "SU":
         return f"{expected}: a sample may have several texts as a tuple, each a stream, but not as an array"
     if value is None:
         return f"{expected}: put a number in its place"
     return f"{expected}: convert it in the dataset, e.g. an image by np.asarray(image)"
-
-
-def _is_text(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) and dtype.kind in "SU"
 
 
 def _fitted(part: Any, field: Field) -> Any:

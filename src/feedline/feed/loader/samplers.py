@@ -9,36 +9,20 @@ does.
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Iterator
 from itertools import islice, repeat
 from typing import Any
 
 from feedline.feed.loader import order
-from feedline.feed.loader.batches import Batches, ItemBatches
-from feedline.feed.loader.collate import torch_side
+from feedline.feed.loader.batches import Batches, ItemBatches, SamplerBatches
+from feedline.feed.loader.collate import torch_class, torch_side
 from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.sampling import (
-    BegunOrder,
-    Sampled,
-    after,
-    begins_order,
-    epochs_named,
-    goes_on,
-    order_again,
-)
+from feedline.feed.loader.sampling import BegunOrder, after, asked
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
-
-_torch: Any = torch_side()
-
-
-def _base(name: str) -> Any:
-    """torch's class of this name, or without torch a class like any other."""
-    return object if _torch is None else getattr(_torch, name)
 
 
 class SweepSampler:
@@ -66,8 +50,13 @@ class SweepSampler:
         """The dataset."""
         return self._sweeps.batches.options.dataset
 
-    def __len__(self) -> int:
+    @property
+    def num_samples(self) -> int:
         """Indices of a sweep; with a partition, those of this rank in the next sweep."""
+        return len(self)
+
+    def __len__(self) -> int:
+        """See `num_samples`."""
         batches = self._batches(self._sweeps.upcoming())
         share = batches.options.share.resolve()
         if share[1] == 1:
@@ -107,9 +96,9 @@ class SweepSampler:
         sweeps = self._sweeps
         with sweeps.alone():
             sweeps.batches = self._batches(sweeps.current())
-            if epochs_named():
+            if asked.named:
                 sweeps.name_sweeps()
-            keeps, again = goes_on(sweeps.batches.seed), order_again()
+            keeps, again = asked.goes_on(sweeps.batches.seed), asked.order_again()
             draws = sweeps.begin_seed(sweeps.now.upcoming, sampler=True, keeps=keeps)
             if again is not None:
                 sweeps.follow(again)
@@ -117,7 +106,7 @@ class SweepSampler:
             batches, progress = self._batches(sweeps.batches), sweeps.begin()
         rule, place = batches.rule(share), progress.place
         seed, number = batches.key(place.sweep)
-        begins_order(BegunOrder(seed, number, batches.drawn is not None))
+        asked.begins(BegunOrder(seed, number, batches.drawn is not None))
         if flat and rule.share[1] == 1:
             rule = rule._replace(drop_last=False)
         if rule.size is None:
@@ -155,18 +144,18 @@ def _lists(planned: Iterator[Planned], progress: SweepProgress) -> Iterator[list
     progress.place = ResumePoint(progress.place.sweep + 1)
 
 
-class SequentialSampler(SweepSampler, _base("SequentialSampler")):  # type: ignore[misc]
+class SequentialSampler(SweepSampler, torch_class("SequentialSampler")):  # type: ignore[misc]
     """The sampler of a loader that reads in order."""
 
 
-class RandomSampler(SweepSampler, _base("RandomSampler")):  # type: ignore[misc]
+class RandomSampler(SweepSampler, torch_class("RandomSampler")):  # type: ignore[misc]
     """The sampler of a loader that shuffles."""
 
     replacement = False
     _num_samples = None
 
 
-class WeightedRandomSampler(SweepSampler, _base("WeightedRandomSampler")):  # type: ignore[misc]
+class WeightedRandomSampler(SweepSampler, torch_class("WeightedRandomSampler")):  # type: ignore[misc]
     """The sampler of a loader that draws by weight."""
 
     replacement = True
@@ -177,13 +166,8 @@ class WeightedRandomSampler(SweepSampler, _base("WeightedRandomSampler")):  # ty
         weighted = self._sweeps.batches.options.weighted
         return None if weighted is None else weighted.weights
 
-    @property
-    def num_samples(self) -> int:
-        """Indices of a sweep."""
-        return len(self)
 
-
-class DistributedSampler(SweepSampler, _base("DistributedSampler")):  # type: ignore[misc]
+class DistributedSampler(SweepSampler, torch_class("DistributedSampler")):  # type: ignore[misc]
     """The sampler of a loader with a partition, which tells frameworks that the items are shared out already."""
 
     @property
@@ -196,10 +180,7 @@ class DistributedSampler(SweepSampler, _base("DistributedSampler")):  # type: ig
         """The rank of this process."""
         return self._sweeps.batches.options.share.peek()[0]
 
-    @property
-    def dataset(self) -> Any:
-        """The dataset."""
-        return self.data_source
+    dataset = SweepSampler.data_source
 
     @property
     def shuffle(self) -> bool:
@@ -220,11 +201,6 @@ class DistributedSampler(SweepSampler, _base("DistributedSampler")):  # type: ig
     def epoch(self) -> int:
         """The next sweep."""
         return self._sweeps.now.upcoming.sweep
-
-    @property
-    def num_samples(self) -> int:
-        """Indices of this rank in the next sweep."""
-        return len(self)
 
     @property
     def total_size(self) -> int:
@@ -254,7 +230,7 @@ class ListSampler:
                 yield batch
 
 
-BatchSampler: Any = ListSampler if _torch is None else _torch.BatchSampler
+BatchSampler: Any = ListSampler if torch_side() is None else torch_side().BatchSampler
 
 
 class UserBatchSampler(BatchSampler):
@@ -279,20 +255,12 @@ class UserBatchSampler(BatchSampler):
         with sweeps.alone():
             sweeps.begin_seed(sweeps.now.upcoming, sampler=True)
             batches, progress = sweeps.batches, sweeps.begin()
-        rest = Sampled(
-            self.sampler,
-            size=self.batch_size,
-            batches=False,
-            drop_last=self.drop_last,
-            key=batches.sampler_key(progress.place),
-            place=progress.place,
-            program=sweeps.program,
-        )
-        with contextlib.suppress(StopIteration):
-            while True:
-                planned = rest.next()
-                progress.place = progress.after(planned)
-                yield planned.indices
+        assert isinstance(batches, SamplerBatches), "the loader has a user's sampler"
+        now = batches.options.holding(sampler=self.sampler, batch_size=self.batch_size, drop_last=self.drop_last)
+        rest = batches.adapted(now).remaining(progress.place, (0, 1))
+        for planned in iter(rest.next, None):  # up to StopIteration: it returns no None
+            progress.place = progress.after(planned)
+            yield planned.indices
         progress.place = ResumePoint(progress.place.sweep + 1, memo=after(self.sampler, progress.place.memo))
 
     def set_epoch(self, epoch: int) -> None:
@@ -321,20 +289,14 @@ class SweepBatchSampler(BatchSampler):
         yield from self.sampler.batches()
 
 
-class _EndlessSampler:
-    """None forever: an `IterableDataset` has no indices."""
-
-    def __iter__(self) -> Iterator[None]:
-        return repeat(None)
-
-
 def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
     """``sampler`` and ``batch_sampler`` of a loader: the user's where there are any, else its order."""
     options = sweeps.batches.options
     if options.sampler is not None:
         sampler = options.sampler
     elif options.is_iterable:
-        sampler = _EndlessSampler() if _torch is None else _torch.EndlessSampler()
+        # None forever: it has no indices.
+        sampler = repeat(None) if torch_side() is None else torch_side().EndlessSampler()
     else:
         sampler = _sampler_of(sweeps, options)
     if options.batch_sampler is not None or not options.batched:

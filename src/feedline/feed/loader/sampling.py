@@ -6,7 +6,7 @@ not in the state. A loader with a ``seed`` starts it under seeded generators, so
 without ``seed`` lets it draw from those, as torch's does; what they were is in the state.
 
 A sampler may iterate another loader's, as wrappers of frameworks do. Which of its sweeps that was, under which seed, is
-part of our state: `begins_order`.
+part of our state: `BegunOrder`.
 
 The epoch of a sampler (``set_epoch``, as of torch's `DistributedSampler`) is restored to that of the saved sweep: some
 frameworks set it only after workers have received the first batches.
@@ -30,7 +30,7 @@ from feedline.feed.loader import state
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.random import SAMPLER, At, Drawn, GlobalStates, Seeding, SweepKey
+from feedline.feed.loader.random import SAMPLER, At, GlobalStates, Seeding, SweepKey
 from feedline.feed.loader.state import ResumePoint, is_hex, whole
 
 
@@ -51,57 +51,48 @@ class BegunOrder(NamedTuple):
         return [f"{self.seed:016x}", self.sweep, *([True] if self.drawn else [])]
 
 
-class _Starting(threading.local):
+class _AskedSampler(threading.local):
     """A user's sampler that is asked in this thread.
 
     Attributes:
         orders: each loader's order that it has begun; None: no sampler is asked.
         again: those that it is to begin, from a state.
-        named: whether the program tells it its epochs.
+        named: whether the program tells it its epochs, such as a `DistributedSampler` over a loader's.
     """
 
     orders: list[BegunOrder] | None = None
     again: list[BegunOrder] = []  # noqa: RUF012  # never modified
     named = False
 
+    def order_again(self) -> BegunOrder | None:
+        """Return the order that a loader's sampler is to begin now; None: its own choice."""
+        return None if self.orders is None or len(self.orders) >= len(self.again) else self.again[len(self.orders)]
 
-_starting = _Starting()
+    def goes_on(self, seed: int | None) -> bool:
+        """Return whether a loader's sampler, of this seed, was begun before in the sweep of the loader that asks it.
 
+        Then it goes on under that seed. So an endless loader, which iterates a sampler again and again within one
+        sweep, follows from the generators as they were when that sweep began.
+        """
+        return any(order.seed == seed for order in self.orders or ())
 
-def order_again() -> BegunOrder | None:
-    """Return the order that a loader's sampler is to begin now; None: its own choice."""
-    orders = _starting.orders
-    return None if orders is None or len(orders) >= len(_starting.again) else _starting.again[len(orders)]
-
-
-def goes_on(seed: int | None) -> bool:
-    """Return whether a loader's sampler, of this seed, was begun before in the sweep of the loader that asks it.
-
-    Then it goes on under that seed. So an endless loader, which iterates a sampler again and again within one sweep,
-    follows from the generators as they were when that sweep began.
-    """
-    return any(order.seed == seed for order in _starting.orders or ())
-
-
-def epochs_named() -> bool:
-    """Return whether the sampler that is asked is told its epochs, such as a `DistributedSampler` over a loader's."""
-    return _starting.named
+    def begins(self, order: BegunOrder) -> None:
+        """Note the order that a loader's sampler begins, in case another loader is asking it."""
+        if self.orders is not None:
+            self.orders.append(order)
 
 
-def begins_order(order: BegunOrder) -> None:
-    """Note the order that a loader's sampler begins, in case another loader is asking it."""
-    if _starting.orders is not None:
-        _starting.orders.append(order)
+asked = _AskedSampler()
 
 
 @contextmanager
 def _noted(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> Iterator[None]:
-    before = _starting.orders, _starting.again, _starting.named
-    _starting.orders, _starting.again, _starting.named = orders, again, named
+    before = asked.orders, asked.again, asked.named
+    asked.orders, asked.again, asked.named = orders, again, named
     try:
         yield
     finally:
-        _starting.orders, _starting.again, _starting.named = before
+        asked.orders, asked.again, asked.named = before
 
 
 class Sampled:
@@ -177,18 +168,18 @@ class Sampled:
                 return planned
 
     def _begin(self) -> None:
-        sampler, memo, torch = self._sampler, self._memo, torch_side()
+        sampler, memo = self._sampler, self._memo
         if self._begun and iter(sampler) is sampler:
             raise RuntimeError(
                 f"expected a sampler that can be iterated again after an interrupt, got a {type(sampler).__name__}, "
                 f"which is its own iterator; what it would have drawn after place {self._at} of sweep {self._sweep} "
                 "is lost: create another loader"
             )
-        if self._generator is not None and torch is not None:
+        if self._generator is not None:
             if memo.get("generator") is not None:
-                torch.set_generator_state(self._generator, memo["generator"])
+                torch_side().set_generator_state(self._generator, memo["generator"])
             else:
-                memo = self._memo = {**memo, "generator": torch.generator_state(self._generator)}
+                memo = self._memo = {**memo, "generator": torch_side().generator_state(self._generator)}
         own = memo.get("sampler")
         loads = hasattr(sampler, "load_state_dict")
         if own is not None and loads:
@@ -298,22 +289,21 @@ def started_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
         start: starts it.
         saved: what they were in a memo, to which they are set meanwhile; None: they stay as the program has them.
     """
+    states = GlobalStates()
     if saved is None:
-        before = GlobalStates()
         start()
-        drawn = before.drawn()
+        drawn = states.before()
         return {"random": drawn} if drawn else {}
-    before = GlobalStates()
     try:
-        before.load(saved)
+        states.load(saved)
         start()
     finally:
-        before.restore()
+        states.restore()
     return {"random": saved}
 
 
 def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
-    """Return the state of a sampler between two sweeps; None: it has none.
+    """Return the state of a sampler between two sweeps; None: it has none, or there is no sampler.
 
     A sampler that iterates another loader's is assumed to go on with the sweep after the last one, if that has a seed
     for all sweeps.
@@ -333,16 +323,17 @@ def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
 
 
 def generator_memo(sampler: Any) -> dict[str, Any] | None:
-    """Return the state of a sampler's generator, for a memo; None: it has none."""
-    torch, generator = torch_side(), _generator_of(sampler)
-    return None if generator is None or torch is None else {"generator": torch.generator_state(generator)}
+    """Return the state of a sampler's generator, for a memo; None: it has none, or there is no sampler."""
+    generator = _generator_of(sampler)
+    return None if generator is None else {"generator": torch_side().generator_state(generator)}
 
 
-def set_generator(sampler: Any, saved: Any) -> None:
-    """Set a sampler's generator, if it has one, to a state in a memo."""
-    torch, generator = torch_side(), _generator_of(sampler)
-    if generator is not None and torch is not None and saved is not None:
-        torch.set_generator_state(generator, saved)
+def set_generator(sampler: Any, place: ResumePoint) -> None:
+    """Set a sampler's generator to what it was when a sweep began, if a state names that place. What the program sets
+    it to after that, holds."""
+    generator, saved = _generator_of(sampler), (place.memo or {}).get("generator")
+    if generator is not None and not place.start and saved is not None:
+        torch_side().set_generator_state(generator, saved)
 
 
 def before(sampler: Any) -> dict[str, Any] | None:
@@ -374,7 +365,7 @@ def check_memo(memo: Any) -> None:
     if "epoch" in memo:
         state.whole(memo, "epoch")
     if "random" in memo:
-        Drawn.check(memo["random"])
+        GlobalStates.check(memo["random"])
     generator, torch = memo.get("generator"), torch_side()
     if generator is not None and torch is not None:
         torch.check_generator_state(generator)
@@ -398,13 +389,7 @@ def chain(sampler: Any) -> Iterator[Any]:
 
 def epoch_of(sampler: Any) -> int | None:
     """Return the epoch that a sampler, or one that it wraps, was told; None: it counts none."""
-    counting = _epochs_of(sampler)
-    return None if counting is None else counting.epoch
-
-
-def saved_epoch(memo: Any) -> int | None:
-    """Return the epoch in a sampler's memo; None: there is none."""
-    return memo.get("epoch") if isinstance(memo, Mapping) else None
+    return getattr(_epochs_of(sampler), "epoch", None)
 
 
 def _epochs_of(sampler: Any) -> Any:

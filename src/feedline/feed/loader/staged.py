@@ -21,6 +21,7 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.mapped_arrays import may_be_mapped
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.loader.batches import PlannedBatches
 from feedline.feed.loader.executors import AHEAD_BYTES, RemainingBatches
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.gather import Columns
@@ -62,24 +63,16 @@ class StagedExecutor:
         rest: remaining batches of the sweep.
         columns: columns that batches are gathered from.
         corpus: the same columns, from `in_files`.
-        in_order: whether items come in the order of the data.
-        looks_ahead: whether batches may be planned before they are requested.
-        skip: whether to skip unreadable items.
+        batches: the batches of all sweeps.
     """
 
     def __init__(
-        self,
-        rest: RemainingBatches,
-        *,
-        columns: Columns,
-        corpus: ArrayDeserializer,
-        in_order: bool,
-        looks_ahead: bool,
-        skip: bool,
+        self, rest: RemainingBatches, columns: Columns, corpus: ArrayDeserializer, batches: PlannedBatches
     ) -> None:
-        self._rest, self._columns, self._looks_ahead, self._skip = rest, columns, looks_ahead, skip
+        self._rest, self._columns, self._skip = rest, columns, batches.options.quarantine is not None
+        self._looks_ahead = batches.order is not None  # a user's sampler is not read ahead
         self._stats, self._chunks = Stats(), ChunkSet(corpus.schema)
-        ascending = in_order and columns.whole
+        ascending = batches.in_order and columns.whole
         order = ORDERS["feedline-1"](ChunkTable(corpus.chunks()), 0, not ascending, None)
         reader = SequentialReader if ascending else RowReader
         self._reader = reader(corpus, order, self._chunks, self._stats, None)
@@ -150,29 +143,18 @@ class StagedExecutor:
 
     def _made(self, head: _StagedBatch) -> Fetched:
         waited, staged = self._stats.wait_seconds, head.staged
-        errors: dict[int, DataError] = {}
-        batch: Any = None
-        if staged is None:
-            try:
-                batch = self._copied(head)
-            except DataError:
-                staged = self._again(head)
-                if staged is None:
-                    raise
-        if staged is not None:
-            try:
-                errors, batch = self._settled(staged, head.rows)
-            except DataError:  # part of it was left in a file that has been truncated since
-                staged = self._again(head)
-                if staged is None:
-                    raise
-                errors, batch = self._settled(staged, head.rows)
+        try:
+            errors, batch = ({}, self._copied(head)) if staged is None else self._settled(staged, head.rows)
+        except DataError:  # part of it was left in a file that has been truncated since
+            if not self._skip:
+                raise
+            staged = self._reader.stage_again(*(head.at or self._reader.in_files(head.rows)))
+            if staged is None:
+                raise
+            errors, batch = self._settled(staged, head.rows)
         count = len(head.rows) - len(errors)
         reading = self._stats.wait_seconds - waited
         return Fetched(batch, count, _listed(head.planned, errors), reading, 0.0)
-
-    def _again(self, head: _StagedBatch) -> _native.Staged | None:
-        return self._reader.stage_again(*(head.at or self._reader.in_files(head.rows))) if self._skip else None
 
     def _copied(self, head: _StagedBatch) -> Any:
         if head.at is None:
@@ -194,12 +176,8 @@ class StagedExecutor:
 
 
 def _listed(planned: Planned, errors: dict[int, DataError]) -> list[tuple[int, str, str]]:
-    keys = planned.keys
-    return [
-        (
-            keys + i if isinstance(keys, int) else int(keys[i]),
-            repr(int(planned.indices[i])),
-            f"{type(error).__name__}: {error}",
-        )
-        for i, error in sorted(errors.items())
-    ]
+    keys, listed = planned.keys, []
+    for i, error in sorted(errors.items()):
+        key = keys + i if isinstance(keys, int) else int(keys[i])
+        listed.append((key, repr(int(planned.indices[i])), f"{type(error).__name__}: {error}"))
+    return listed

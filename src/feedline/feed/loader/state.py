@@ -8,11 +8,11 @@ its indices drawn again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-from feedline.errors import StateError, shown
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.mistaken import refuse_state, state_inside
+from feedline.feed.mistaken import damaged, expect_same, expect_state
 
 STATE_VERSION = 1
 
@@ -61,32 +61,11 @@ def from_json(
     Raises:
         StateError: it is not a loader's state, is damaged, or does not fit.
     """
-    refuse_state(state, "DataLoader")
-    if not isinstance(state, Mapping) or "feedline" not in state:
-        raise StateError(
-            f"expected a state of a feedline DataLoader, got {type(state).__name__} {shown(state, 80)}",
-            hint=state_inside(state),
-        )
+    expect_state(state, "DataLoader")
     current = {"feedline": STATE_VERSION, **identity}
     if "dataset" not in state:
         current.pop("dataset", None)
-    differing = [key for key in current if not _equal(state.get(key), current[key])]
-    if differing:
-        hints = {
-            "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
-            "shuffle": "pass the same shuffle or fl.Weighted",
-            "items": "load it over the same data, with as many items",
-            "dataset": "load it over the same data; if it is the same nevertheless (modified in place, or a Hugging "
-            "Face dataset whose fingerprint was drawn at random), remove `dataset` from the state",
-            "order": "pass the same kind of dataset and sampler",
-            "workers": "an IterableDataset is split by the number of workers: pass the same num_workers",
-        }
-        raise StateError(
-            "this state was taken from another order or other data",
-            saved={key: state.get(key) for key in differing},
-            current={key: current[key] for key in differing},
-            hint="to continue: " + "; ".join(hints.get(key, f"pass the same {key}") for key in differing),
-        )
+    expect_same(state, current, "this state was taken from another order or other data", partial(_to_continue, state))
     try:
         limit = LIMIT if length is None else length + 1  # start == length: all delivered, but the sweep has not ended
         sweep, start = whole(state, "sweep"), whole(state, "sequence", limit)
@@ -94,23 +73,22 @@ def from_json(
         memo = state.get("memo")
         check_memo(memo, start)
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
     return ResumePoint(sweep, start, done, memo)
 
 
-def _damaged(error: Exception) -> StateError:
-    what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
-    return StateError(f"this state is damaged: {what}", hint="load another checkpoint")
-
-
-def no_memo(memo: Any, start: int) -> None:
-    """Check that there is no memo, for orders that have none.
-
-    Raises:
-        ValueError: there is one.
-    """
-    if memo is not None:
-        raise ValueError(f"expected no `memo` for this order, got {memo!r:.80}")
+def _to_continue(state: Mapping[str, Any], differing: list[str]) -> str:
+    """Return how to make a loader that fits, as far as the state says."""
+    hints = {
+        "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
+        "shuffle": "pass the same shuffle or fl.Weighted",
+        "items": "load it over the same data, with as many items",
+        "dataset": "load it over the same data; if it is the same nevertheless (modified in place, or a Hugging "
+        "Face dataset whose fingerprint was drawn at random), remove `dataset` from the state",
+        "order": "pass the same kind of dataset and sampler",
+        "workers": "an IterableDataset is split by the number of workers: pass the same num_workers",
+    }
+    return "to continue: " + "; ".join(hints.get(key, f"pass the same {key}") for key in differing)
 
 
 def whole(fields: Mapping[str, Any], key: str, limit: int = LIMIT) -> int:
@@ -144,11 +122,6 @@ def _ranges(found: Any, start: int, limit: int) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def _equal(saved: Any, current: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
-    return isinstance(saved, bool) is isinstance(current, bool) and bool(saved == current)
-
-
 def _short(value: int) -> str:
     """Format an int; Python refuses to print very long ones."""
     return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
@@ -178,7 +151,7 @@ def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, in
             for saved in generators.values():
                 torch.check_generator_state(saved)
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
     return None if text is None else int(text, 16), drawn, generators
 
 

@@ -5,24 +5,16 @@ A loader, its iterators and its samplers share a `Sweeps`, and know nothing else
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from feedline.concurrency.per_process import PerProcess
 from feedline.errors import StateError
-from feedline.feed.loader import sampling
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.loader.draws import (
-    ProgramGenerator,
-    SamplerDraws,
-    draw,
-    generator_state,
-    seed_at,
-    set_generator_state,
-)
+from feedline.feed.loader.draws import ProgramGenerator, SamplerDraws, draw, seed_at
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder
 from feedline.feed.loader.state import LIMIT, ResumePoint
@@ -116,11 +108,6 @@ class LoaderStanding(NamedTuple):
             return self.upcoming
         return newest.told or newest.place
 
-    @property
-    def begun(self) -> bool:
-        """Whether that position is in a sweep, rather than between two."""
-        return self.resume is not None or (self.newest is not None and not self.newest.ended)
-
 
 class Sweeps:
     """The current `LoaderStanding`, replaced as a whole, so that an interrupt finds the old or the new one.
@@ -138,16 +125,12 @@ class Sweeps:
         self.agreed = batches.options.seed is not None
         self.program = ProgramGenerator()
         self.follow_generator(batches.options.generator)
-        self._lock = os.getpid(), threading.RLock()
+        self._lock: PerProcess[Any] = PerProcess(threading.RLock)
 
     def __getstate__(self) -> dict[str, Any]:
         batches, place = self.standing()
-        now = LoaderStanding(self.now.next_sweep, place)
-        saved = {"now": now, "batches": batches, "agreed": self.agreed, "_named": self._named}
-        return {**saved, "generator": self.generator, "program": self.program, "_first_seed": self._first_seed}
-
-    def __setstate__(self, saved: dict[str, Any]) -> None:
-        self.__dict__.update(saved, _lock=(os.getpid(), threading.RLock()))
+        now, lock = LoaderStanding(self.now.next_sweep, place), PerProcess(threading.RLock)
+        return {**self.__dict__, "now": now, "batches": batches, "_lock": lock}
 
     @property
     def place(self) -> ResumePoint:
@@ -156,12 +139,6 @@ class Sweeps:
         if newest is not None and not newest.asked:
             self.told(newest)
         return self.now.place
-
-    @property
-    def next_place(self) -> ResumePoint:
-        """Where the next iterator begins: the next sweep, or the rest of one that has no end."""
-        now = self.now
-        return now.place if self.batches.endless and now.newest is not None else now.upcoming
 
     # ---- seeds -------------------------------------------------------------------------------------------
 
@@ -246,14 +223,14 @@ class Sweeps:
 
     def _seed_at(self, shuffles: bool) -> int:
         generator = self.generator if shuffles else self.batches.options.generator
-        return self.program.seed() if generator is None else seed_at(generator)
+        return seed_at(self.program.followed() if generator is None else generator)
 
     def generators(self) -> dict[str, str]:
         """Return what the seeds of the sweeps to come follow from, for a state."""
         if self.settled or self.named:
             return {}
         if self.generator is not None:
-            return {"generator": generator_state(self.generator)}
+            return {"generator": torch_side().generator_state(self.generator)}
         text = self.program.state()
         return {} if text is None else {"global": text}
 
@@ -262,7 +239,7 @@ class Sweeps:
         if self.batches.options.seed is not None:
             return
         if self.generator is not None and "generator" in saved:
-            set_generator_state(self.generator, saved["generator"])
+            torch_side().set_generator_state(self.generator, saved["generator"])
         elif self.generator is None and "global" in saved:
             self.program.follow(saved["global"])
 
@@ -278,8 +255,9 @@ class Sweeps:
         place, batches, newest = self.place, self.batches, self.now.newest
         if newest is not None and newest.told is not None and batches.drawn is not None:
             batches = batches.seeded(batches.seed, place.sweep)
+        between_sweeps = self.now.resume is None and (newest is None or newest.ended)
         keeps = batches.options.persistent_workers and not batches.shuffles and batches.drawn is not None
-        if not (self.settled or self.now.begun or keeps):
+        if between_sweeps and not (self.settled or keeps):
             batches = self._seeded(batches, place.sweep) if self.named else batches.seeded(None)
         return batches, place
 
@@ -309,10 +287,8 @@ class Sweeps:
         self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.sure_seed)), True
 
     def alone(self) -> Any:
-        """Return a lock of this process: one inherited by a fork may be held by a thread that does not exist here."""
-        if self._lock[0] != os.getpid():
-            self._lock = os.getpid(), threading.RLock()
-        return self._lock[1]
+        """Return a lock of this process."""
+        return self._lock.get()
 
     def current(self) -> Batches:
         """Return the batches of the dataset at its present length."""
@@ -330,7 +306,7 @@ class Sweeps:
             return
         place, told = newest.place, now.upcoming.sweep
         if epoch is not None:
-            saved = sampling.saved_epoch(place.memo)
+            saved = (place.memo or {}).get("epoch")
             told = place.sweep + (0 if saved is None else epoch - saved)
         left_out = told - place.sweep - 1
         if left_out > 0:
@@ -344,12 +320,11 @@ class Sweeps:
             )
 
     def begin(self) -> SweepProgress:
-        """Claim the next sweep, or the rest of one that a state names."""
-        with self.alone():
-            place = self.now.upcoming
-            progress = SweepProgress(place)
-            progress.asked = True  # iterating a sampler requests an item at once
-            self.now = LoaderStanding(place.sweep + 1, None, progress)
+        """Claim the next sweep, or the rest of one that a state names; the lock is held."""
+        place = self.now.upcoming
+        progress = SweepProgress(place)
+        progress.asked = True  # iterating a sampler requests an item at once
+        self.now = LoaderStanding(place.sweep + 1, None, progress)
         return progress
 
     def go_to(self, sweep: int) -> None:
@@ -378,46 +353,45 @@ class Sweeps:
         if epoch is not None and progress.epoch not in (None, epoch) and self.now.newest is progress:
             if place.start == 0:
                 progress.tell(epoch)
-            elif (saved := sampling.saved_epoch(place.memo)) is not None:
+            elif (saved := (place.memo or {}).get("epoch")) is not None:
                 progress.tell(place.sweep + epoch - saved)
             progress.epoch = epoch
         return progress.told
 
     def moved(self, progress: SweepProgress, place: ResumePoint) -> None:
-        """Note that an iterator begins where it was told to, which takes that sweep from the next iterator."""
-        with self.alone():
-            now = self.now
-            if now.newest is progress and now.resume is None:
-                self.now = now._replace(next_sweep=place.sweep)
-                if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
-                    self.batches = self.batches.seeded(self.batches.seed, place.sweep)
-            progress.begin_at(place)
+        """Note that an iterator begins where it was told to, which takes that sweep from the next iterator; the lock is
+        held."""
+        now = self.now
+        if now.newest is progress and now.resume is None:
+            self.now = now._replace(next_sweep=place.sweep)
+            if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
+                self.batches = self.batches.seeded(self.batches.seed, place.sweep)
+        progress.begin_at(place)
 
     def taken(self, progress: SweepProgress) -> None:
         """Note that an iterator is asked for its first batch: its sweep is not that of the next iterator, whatever
-        `set_epoch` has said before."""
-        with self.alone():
-            now = self.now
-            if now.newest is progress and now.resume is None and now.next_sweep == progress.place.sweep:
-                self.now = now._replace(next_sweep=progress.place.sweep + 1)
+        `set_epoch` has said before; the lock is held."""
+        now = self.now
+        if now.newest is progress and now.resume is None and now.next_sweep == progress.place.sweep:
+            self.now = now._replace(next_sweep=progress.place.sweep + 1)
 
     def follow(self, order: BegunOrder) -> None:
-        """Make a sweep of this order the next one: a loader that reads our sampler continues from its state.
+        """Make a sweep of this order the next one: a loader that reads our sampler continues from its state. The lock
+        is held.
 
         Raises:
             StateError: another seed was given.
         """
-        with self.alone():
-            given = self.batches.options.seed
-            if given is not None and order.seed != given:
-                raise StateError(
-                    "this state was taken over the sampler of a loader with another seed",
-                    saved={"seed": f"{order.seed:016x}"},
-                    current={"seed": f"{given:016x}"},
-                    hint=f"pass seed={order.seed} to that loader",
-                )
-            sweep = max(self.now.upcoming.sweep, order.sweep) if order.drawn else order.sweep
-            self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.drawn else None)
-            if not order.drawn:
-                self._first_seed = order.seed
-            self.now = LoaderStanding(sweep, ResumePoint(sweep))
+        given = self.batches.options.seed
+        if given is not None and order.seed != given:
+            raise StateError(
+                "this state was taken over the sampler of a loader with another seed",
+                saved={"seed": f"{order.seed:016x}"},
+                current={"seed": f"{given:016x}"},
+                hint=f"pass seed={order.seed} to that loader",
+            )
+        sweep = max(self.now.upcoming.sweep, order.sweep) if order.drawn else order.sweep
+        self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.drawn else None)
+        if not order.drawn:
+            self._first_seed = order.seed
+        self.now = LoaderStanding(sweep, ResumePoint(sweep))
