@@ -138,7 +138,7 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
         # What the window's stored bytes become when they are decoded, by the average of a chunk.
         infos = corpus.chunks()
         decoded = corpus.read(0).nbytes / infos[0].bytes
-        from feedline.feed.reading.opening import DEFAULT_WINDOW
+        from feedline.feed.reading.reader_factory import DEFAULT_WINDOW
 
         assert DEFAULT_WINDOW.bytes is not None
         window = min(DEFAULT_WINDOW.bytes, sum(info.bytes for info in infos)) * decoded

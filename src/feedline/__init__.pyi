@@ -37,15 +37,14 @@ from feedline.feed.arguments import Weighted as Weighted
 from feedline.feed.composed import Bucketed as Bucketed
 from feedline.feed.composed import Mixture as Mixture
 from feedline.feed.composed import Packed as Packed
-from feedline.feed.composed.chosen import Take as Take
 from feedline.feed.composed.concat import Concat as Concat
 from feedline.feed.composed.filtered import Filtered as Filtered
 from feedline.feed.composed.frames import Frames as Frames
 from feedline.feed.composed.join import Join as Join
 from feedline.feed.composed.skipping import Skipping as Skipping
+from feedline.feed.composed.subset import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
 from feedline.feed.conversion.convert import convert as convert
-from feedline.feed.corpora import open_corpus as open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer as ArrayDeserializer
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer as ArrowDeserializer
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer as ParquetDeserializer
@@ -73,6 +72,7 @@ from feedline.feed.formats.tokens import TokensDeserializer as TokensDeserialize
 from feedline.feed.formats.user import UserDeserializer as UserDeserializer
 from feedline.feed.loader import DataLoader as DataLoader
 from feedline.feed.loader import sample_rng as sample_rng
+from feedline.feed.open_corpus import open_corpus as open_corpus
 from feedline.feed.plan import PlannedMinibatch as PlannedMinibatch
 from feedline.feed.protocol import ChunkInfo as ChunkInfo
 from feedline.feed.protocol import Deserializer as Deserializer

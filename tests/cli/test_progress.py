@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from feedline.cli.console import progress
-from feedline.feed import showing
+from feedline.feed import progress_bar
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("unit", ["B", "sequences"])
 def test_a_log_gets_lines(monkeypatch, capsys, unit):
-    monkeypatch.setattr(showing, "_LINE_S", 0.0)
+    monkeypatch.setattr(progress_bar, "_LINE_S", 0.0)
     with progress("converting", unit) as show:
         show(0, 4000)
         show(2000, 4000)
@@ -37,7 +37,7 @@ def test_what_is_soon_done_says_nothing(capsys):
 
 
 def test_a_terminal_gets_a_bar_that_is_taken_away(monkeypatch):
-    monkeypatch.setattr(showing, "_REDRAW_S", 0.0)
+    monkeypatch.setattr(progress_bar, "_REDRAW_S", 0.0)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress("decoding", "sequences") as show:

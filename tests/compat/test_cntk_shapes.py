@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline as fl  # noqa: E402
 import feedline.cntk as C  # noqa: E402
-from feedline.networks.late import add_recipe, later  # noqa: E402
+from feedline.networks.deferred import add_recipe, later  # noqa: E402
 from feedline.networks.node import input_node, placeholder_node  # noqa: E402
 
 FREE = C.FreeDimension

@@ -5,8 +5,8 @@ import pytest
 
 import feedline as fl
 from feedline.feed import protocol
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Fetchable, Mapped, can, chunk_extents, files_of, keys_of, read_slice
+from feedline.feed.wrapper import Forwarding
 from tests.laws.corpora import CountedCorpus
 
 

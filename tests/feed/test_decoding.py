@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.concurrency.jobs import NAME, Job
+from feedline.concurrency.thread_pool import NAME, Job
 from feedline.feed.protocol import Unsized
 from feedline.feed.reading import decoding
 from feedline.testing import sequences_of

@@ -12,7 +12,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.protocol import can
-from feedline.feed.reading import waiting
+from feedline.feed.reading import io_stalls
 from feedline.feed.reading.fetching import FetchingReader
 from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
@@ -148,8 +148,8 @@ def test_what_fits_well_is_read_once_from_a_slow_disk(data, monkeypatch, shuffle
         pytest.skip("decoded a chunk at a time")
     evict(paths)
     size, before = sum(map(os.path.getsize, paths)), held(paths)  # what another feed still maps stays
-    monkeypatch.setattr(waiting, "SLOW_AFTER_S", 1e9 if why_not == "fast disk" else 0.0)
-    monkeypatch.setattr(waiting, "SLOW_BYTES_S", 1e30)
+    monkeypatch.setattr(io_stalls, "SLOW_AFTER_S", 1e9 if why_not == "fast disk" else 0.0)
+    monkeypatch.setattr(io_stalls, "SLOW_BYTES_S", 1e30)
     if why_not == "too large":
         monkeypatch.setattr(limits, "available", lambda: size)
     more = {"read_ahead": AHEAD} if why_not == "read_ahead" else {}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from feedline.graph.fitting import fitted
+from feedline.graph.fold_to_fit import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import size
 from feedline.graph.importers import graph_of, torch_module

@@ -8,10 +8,10 @@ import torch
 
 from feedline.networks import BATCH, apply
 from feedline.networks.compile import Network
+from feedline.networks.loop_outputs import remember
 from feedline.networks.node import input_node, placeholder_node
 from feedline.networks.packed import PackedRows, Sequences
 from feedline.networks.traverse import close, find_all
-from feedline.networks.within import remember
 from tests.graph import worlds
 from tests.graph.test_recurrence import CELLS, INPUTS, looped_lstm, lstm_weights, number, on, sequences
 from tests.graph.worlds import draw, given, packed, run, weights

@@ -150,7 +150,7 @@ def test_views_and_boxes(on_cpu):
 
 
 def test_values_of_a_device_can_be_joined():
-    from feedline.feed.pieces import joined
+    from feedline.feed.joined_values import joined
     from feedline.interop.torch_pictures import DeviceValue
 
     a, b = (torch.arange(n * 3, dtype=torch.float32).reshape(n, 3) + n for n in (2, 4))

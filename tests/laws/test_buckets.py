@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.composed.boundaries import counted, least_padding
+from feedline.feed.composed.bucket_boundaries import counted, least_padding
 from tests.oracles import buckets as slow
 
 SEED = 5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.composed.mixture import PART
-from feedline.feed.reading.opening import order_of
+from feedline.feed.reading.reader_factory import order_of
 from tests.effort import examples
 from tests.laws.test_mixtures import Chunked
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.composed.packed import COMPANIONS
-from feedline.feed.documents import PackedDocuments
+from feedline.feed.packed_documents import PackedDocuments
 from tests.oracles import order as slow
 from tests.oracles import packed as slow_packing
 

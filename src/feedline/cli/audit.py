@@ -18,7 +18,7 @@ from feedline.cli.corpus import open_path
 from feedline.errors import DataError
 from feedline.feed.audit import AuditedStep, LoggedFeed, audited
 from feedline.feed.composed.packed import Packed
-from feedline.feed.documents import PackedDocuments
+from feedline.feed.packed_documents import PackedDocuments
 from feedline.feed.protocol import Deserializer
 from feedline.runs.fields import whole
 from feedline.runs.log import read_log

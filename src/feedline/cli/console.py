@@ -95,7 +95,7 @@ def progress(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]
     Yields:
         A function of (done, total), for the library's ``progress=`` arguments.
     """
-    from feedline.feed.showing import showing  # imported late to keep `feedline --help` fast
+    from feedline.feed.progress_bar import showing  # imported late to keep `feedline --help` fast
 
     with showing(True, what, unit) as show:
         assert show is not None

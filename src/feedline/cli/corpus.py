@@ -10,11 +10,11 @@ from typing import NamedTuple
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_count, parse_streams
 from feedline.cli.console import UsageError, progress
 from feedline.feed.arguments import Remote
-from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.cntk.ctf import CTFDeserializer
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.elsewhere import RemoteCorpus
+from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
 from feedline.feed.remote.stores import is_address
 

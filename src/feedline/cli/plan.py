@@ -28,8 +28,8 @@ from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
 from feedline.cli.fetching import AskedCluster, opened_cold, print_plan
 from feedline.feed.arguments import Arcs
-from feedline.feed.documents import PackedDocuments
 from feedline.feed.fetch_plan import SWEEPS
+from feedline.feed.packed_documents import PackedDocuments
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import Deserializer, sources_of
 from feedline.feed.remote.stores import is_address

@@ -13,7 +13,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Value
 from feedline.data.chunk import gatherer_of, give, makers, values_of
 from feedline.errors import DataError
-from feedline.feed.distinct import distinct
+from feedline.feed.unique import distinct
 
 
 class ChunkSet:

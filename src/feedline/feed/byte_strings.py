@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data.value import BytesValue, strings_from_list
-from feedline.feed.pieces import joined
+from feedline.feed.joined_values import joined
 
 
 class TooLargeError(Exception):

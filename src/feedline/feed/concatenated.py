@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema
-from feedline.feed.distinct import distinct
 from feedline.feed.protocol import (
     CHUNK_MASK,
     ChunkInfo,
@@ -24,6 +23,7 @@ from feedline.feed.protocol import (
     required,
     select_by_chunk,
 )
+from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 

@@ -29,9 +29,9 @@ from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.protocol import Deserializer, RandomAccess, can, chunk_extents, is_sized
 from feedline.feed.reading.blocks import BlockCorpus
-from feedline.feed.reading.keeping import Keeping, Mask, Range, runs
+from feedline.feed.reading.cache_policy import Keeping, Mask, Range, runs
 from feedline.feed.reading.next_uses import NextUses
-from feedline.feed.reading.opening import opened, order_of
+from feedline.feed.reading.reader_factory import opened, order_of
 from feedline.feed.reading.stats import Stats
 from feedline.feed.remote.cache import LEAST_BYTES, CachedObject, parts_of, together
 from feedline.feed.remote.pages import PAGE_BYTES

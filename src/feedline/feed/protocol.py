@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError, SchemaError
-from feedline.feed.distinct import distinct
+from feedline.feed.unique import distinct
 
 if TYPE_CHECKING:
     from feedline.data import Chunk, Minibatch, Schema

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from feedline.concurrency.one_thread import refusal
+from feedline.concurrency.reentrancy import refusal
 from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
 from feedline.feed import states
+from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, replaced
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.composed.join import Join
@@ -26,7 +27,6 @@ from feedline.feed.composed.order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
 from feedline.feed.device import mover
 from feedline.feed.files.remote import by_ranges, settle
-from feedline.feed.mistaken import refuse
 from feedline.feed.packing import lanes as bptt_lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.jumps import declared_jumps
@@ -34,6 +34,7 @@ from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import Partition, on_this_machine
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Deserializer, Ordered, checked_seed, finish_of, is_sized, sources_of, whole_number
 from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.reading import lengths
@@ -41,13 +42,12 @@ from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.reading.copy_together import CopyTogether
 from feedline.feed.reading.decoding import ahead_bytes
 from feedline.feed.reading.delivery import Delivery
-from feedline.feed.reading.opening import opened
 from feedline.feed.reading.reader import Upcoming, upcoming
+from feedline.feed.reading.reader_factory import opened
 from feedline.feed.reading.stats import Stats
-from feedline.feed.showing import Progress
+from feedline.feed.spans import Minibatches, upto
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
-from feedline.feed.until import Minibatches, upto
 
 DEFAULT_MINIBATCH_SIZE = 256
 

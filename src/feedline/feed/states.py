@@ -18,8 +18,8 @@ import numpy as np
 
 from feedline.data import Position
 from feedline.errors import StateError, shown
+from feedline.feed.argument_errors import damaged, expect_same, expect_state
 from feedline.feed.arguments import Arcs
-from feedline.feed.mistaken import damaged, expect_same, expect_state
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.packing.jumps import Jumps

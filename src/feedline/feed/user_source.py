@@ -21,9 +21,9 @@ from feedline.data.value import counted_lengths
 from feedline.errors import SchemaError, StateError
 from feedline.feed import states
 from feedline.feed.partition import Partition
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import whole_number
-from feedline.feed.showing import Progress
-from feedline.feed.until import upto
+from feedline.feed.spans import upto
 from feedline.feed.user_values import given_values
 
 STATE_VERSION = 1

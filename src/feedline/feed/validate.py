@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.conversion.reading import read_ahead
-from feedline.feed.corpora import What, open_corpus
 from feedline.feed.files.atomic import atomic_file
+from feedline.feed.open_corpus import What, open_corpus
+from feedline.feed.progress_bar import Progress, Report, showing
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, chunk_starts, is_sized, verified, whole_number
 from feedline.feed.quarantine import ListedError, line_of
-from feedline.feed.showing import Progress, Report, showing
 
 _PIECE_BYTES = 4 << 20
 SHOWN = 10

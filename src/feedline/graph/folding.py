@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from feedline.graph.alike import are_alike, of_all
-from feedline.graph.branches import branches
+from feedline.graph.fold_alike import are_alike, of_all
+from feedline.graph.fold_branches import branches
 from feedline.graph.graph import Graph, Operation, OutputReference, Path, Setting, total
 
 Block = tuple[Path, tuple[Operation, ...]]

@@ -15,7 +15,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from feedline.graph.fitting import MOST_BOXES
+from feedline.graph.fold_to_fit import MOST_BOXES
 from feedline.graph.graph import Edge, Graph, Operation, Path, number, total
 from feedline.graph.labels import box_lines, frame_label
 from feedline.graph.op_families import family

@@ -18,12 +18,12 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from feedline.graph.columns import columns
-from feedline.graph.fitting import fitted
+from feedline.graph.fold_levels import Levels, levels
+from feedline.graph.fold_to_fit import fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
 from feedline.graph.importers import graph_of
 from feedline.graph.labels import box_lines, frame_label, printable
-from feedline.graph.levels import Levels, levels
 from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
 from feedline.graph.styles import GREY, INK, STYLES

@@ -41,7 +41,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as BaseIterator
 from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.dataloader import _InfiniteConstantSampler as EndlessSampler
 
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 
 __all__ = [
     "BaseIterator",

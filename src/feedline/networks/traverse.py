@@ -10,7 +10,7 @@ from dataclasses import replace as changed
 from operator import attrgetter
 from typing import TypeVar
 
-from feedline.networks import late
+from feedline.networks import deferred
 from feedline.networks.cells import CELLS, opened
 from feedline.networks.node import Node, Type, Weights
 from feedline.networks.registry import Site, apply, infer
@@ -242,7 +242,7 @@ def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
         count = node.attributes["count"]
         return _loop(inputs[:count], inputs[count:])
     if node.op == "late":
-        return late.remade(node, inputs)
+        return deferred.remade(node, inputs)
     return apply(node.op, inputs, node.attributes, node.name)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline._version import __version__
-from feedline.runs import comparison, page
+from feedline.runs import comparison_page, page
 from feedline.runs.charts import (
     LEAST_BUSY,
     NOT_FINITE,
@@ -24,7 +24,7 @@ from feedline.runs.charts import (
     time_charts,
     whole_by_part,
 )
-from feedline.runs.compared import order_facts, read_compared, setting_in_words
+from feedline.runs.compare_runs import order_facts, read_compared, setting_in_words
 from feedline.runs.drawing import figures
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
@@ -74,9 +74,9 @@ def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, r
 def _compared(runs: Sequence[RunPath], output: RunPath | None, refresh_s: float | None) -> Path:
     if refresh_s is not None:
         raise ValueError("expected refresh_s=None for several runs, whose page does not load itself again")
-    comparison.check_count(len(runs))
+    comparison_page.check_count(len(runs))
     compared = read_compared(runs)
-    text = comparison.html(compared)
+    text = comparison_page.html(compared)
     common = Path(os.path.commonpath([os.path.abspath(run.path.parent) for run in compared]))
     path = common / "comparison.html" if output is None else Path(output)
     _write(text, path, [run.path for run in compared])

@@ -20,7 +20,7 @@ from feedline.train.checkpoint import Checkpoints
 from feedline.train.session import TrainingSession
 from feedline.train.summary import Summary
 from feedline.train.trainer import check_model, load_model
-from feedline.train.wrapped import unwrapped
+from feedline.train.unwrap import unwrapped
 
 _log = logging.getLogger("feedline")
 

@@ -34,7 +34,7 @@ from feedline.runs.fields import amount, whole
 from feedline.train.parameters import ParameterGroup, Tensors, alike, copied, named
 from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
 from feedline.train.strategy import Alone, Strategy
-from feedline.train.wrapped import plain_learner
+from feedline.train.unwrap import plain_learner
 from feedline.updates.arrays import computing_dtype
 from feedline.updates.formulas import Formula
 from feedline.updates.stages import PLAIN, UpdateStages, clipping_factors, finish, global_clipping_factor, prepared

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from feedline.errors import StateError
-from feedline.train.wrapped import plain_names
+from feedline.train.unwrap import plain_names
 from feedline.updates.stages import PLAIN, UpdateStages
 
 Tensors = list[torch.Tensor]

@@ -22,7 +22,7 @@ from feedline.train.progress import SpanMark
 from feedline.train.shards import load_placed, save_shards
 from feedline.train.strategy import HoldsParts
 from feedline.train.trainer import Trainer
-from feedline.train.wrapped import unwrapped
+from feedline.train.unwrap import unwrapped
 from feedline.updates.arrays import is_sharded
 
 

@@ -28,7 +28,7 @@ from feedline.train.functions import call_model, check_functions
 from feedline.train.learner import Learner
 from feedline.train.strategy import Alone, Contribution, ExchangesInBackward, HoldsParts, KeepsState, Overlapping, Total
 from feedline.train.summary import NOTHING, Summary, plus
-from feedline.train.wrapped import renamed, unwrapped
+from feedline.train.unwrap import renamed, unwrapped
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
 Forward = Callable[[torch.nn.Module, Minibatch], Any]

@@ -8,8 +8,8 @@ import numpy as np
 
 import feedline as fl
 from feedline.feed import protocol
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Broadcast, OfParts, Ordered, RowsOfDocuments, Verifiable
+from feedline.feed.wrapper import Forwarding
 
 MDS = Path(__file__).parents[2] / "fixtures" / "mds"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.files import packed
+from feedline.feed.files import compressed_text
 from feedline.feed.formats.indexed.rows import fields_of
 from feedline.feed.formats.jsonl import infer_json_streams, keys_of
 from feedline.feed.protocol import Unread
@@ -80,7 +80,7 @@ def plain(tmp_path):
 @pytest.fixture(autouse=True)
 def small_spans(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # lists of skipped rows are written here
-    monkeypatch.setattr(packed, "SPAN_BYTES", 7000)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 7000)
 
 
 def opened(path, **options):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.data import Stream, Value
 from feedline.errors import DataError, SchemaError
-from feedline.feed.corpora import open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.arrow.columns import Column, decode
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer
 from feedline.feed.formats.store import columns
+from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import can
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.inside import files_of

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.cli.corpus import open_path
 from feedline.data.scattered import ScatteredBytes
-from feedline.feed.files import packed
+from feedline.feed.files import compressed_text
 from feedline.feed.formats.detect import guess_format
 from feedline.feed.formats.tfrecord import infer_tfrecord_streams
 from feedline.feed.protocol import Unread
@@ -92,7 +92,7 @@ PACKINGS = {
 @pytest.fixture(autouse=True)
 def small_spans(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # lists of skipped records are written here
-    monkeypatch.setattr(packed, "SPAN_BYTES", 5000)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 5000)
 
 
 @pytest.fixture(scope="module", params=PACKINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import feedline as fl
-from feedline.feed import showing
+from feedline.feed import progress_bar
 from tests.feed.loader.test_torchdata_interface import Numbers
 
 
@@ -28,7 +28,7 @@ class Terminal:
             def close(self):
                 terminal.closed += 1
 
-        monkeypatch.setattr(showing, "ShownProgress", Bar)
+        monkeypatch.setattr(progress_bar, "ShownProgress", Bar)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

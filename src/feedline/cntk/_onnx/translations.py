@@ -31,7 +31,7 @@ from feedline.cntk._onnx.values import (
     together,
 )
 from feedline.networks import Node, apply
-from feedline.networks.late import later
+from feedline.networks.deferred import later
 from feedline.networks.node import FREE
 from feedline.networks.ops.convolution import window
 

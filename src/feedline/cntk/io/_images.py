@@ -22,7 +22,6 @@ from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError
 from feedline.feed.formats.images import Base64ImageDeserializer as Base64Corpus
 from feedline.feed.formats.images import ImageMapDeserializer as MapCorpus
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -32,6 +31,7 @@ from feedline.feed.protocol import (
     chunk_starts,
     keys_of,
 )
+from feedline.feed.wrapper import Forwarding
 
 MAP, BASE64 = "ImageDeserializer", "Base64ImageDeserializer"
 _OPTIONS = {"grayscale", "multiViewCrop"}

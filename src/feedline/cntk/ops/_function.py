@@ -21,8 +21,8 @@ from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, clone, replace
+from feedline.networks.loop_outputs import remember
 from feedline.networks.traverse import topological
-from feedline.networks.within import remember
 
 
 class CloneMethod(Enum):

@@ -15,7 +15,7 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.variables import variable_of
 from feedline.networks import Node, apply
-from feedline.networks.late import add_recipe, is_known, later
+from feedline.networks.deferred import add_recipe, is_known, later
 
 
 def made(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None, name: str) -> Function:
@@ -35,7 +35,7 @@ def kind(x: Any) -> Any:
 def late(operands: int) -> Callable[[Callable[..., Function]], Callable[..., Function]]:
     """Return a decorator of a function that asks its first ``operands`` arguments for their shapes.
 
-    Where these are not known yet, the function is called when they are; see `feedline.networks.late`.
+    Where these are not known yet, the function is called when they are; see `feedline.networks.deferred`.
     """
 
     def decorate(function: Callable[..., Function]) -> Callable[..., Function]:

@@ -12,8 +12,8 @@ from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import present, stands_for
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
+from feedline.networks.loop_outputs import outside
 from feedline.networks.traverse import renamed
-from feedline.networks.within import outside
 
 
 class Outputs(Operand):

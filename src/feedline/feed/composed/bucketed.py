@@ -11,12 +11,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.composed.boundaries import counted, least_padding
+from feedline.feed.composed.bucket_boundaries import counted, least_padding
 from feedline.feed.composed.bucketed_order import BucketedOrder, Buckets
 from feedline.feed.composed.concat import check_part, lengths_of
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Capability, Deserializer, Ordered, chunk_starts, whole_number
 from feedline.feed.timeline import Timeline, Window
+from feedline.feed.wrapper import Forwarding
 
 Ints = NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.chosen import Chosen
 from feedline.feed.composed.concat import check_part, lengths_of
+from feedline.feed.composed.subset import Chosen
 from feedline.feed.protocol import Deserializer, chunk_starts, num_chunks, whole_number
 
 Mask = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from feedline.errors import DataError
 from feedline.feed.composed.concat import lengths_of
 from feedline.feed.files.lru import LruCache
 from feedline.feed.formats.unreadable import no_values
-from feedline.feed.pieces import in_sequences
+from feedline.feed.joined_values import in_sequences
 from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, is_sized
 
 Ints = NDArray[np.int64]

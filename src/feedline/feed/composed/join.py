@@ -24,7 +24,6 @@ from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.frames import repeated
 from feedline.feed.composed.join_table import JoinTable
-from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import user_cache
 from feedline.feed.files.lru import LruCache
 from feedline.feed.formats.fetched_views import in_parts
@@ -42,6 +41,7 @@ from feedline.feed.protocol import (
     select_by_chunk,
     verified,
 )
+from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 

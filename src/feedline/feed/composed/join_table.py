@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import cached_file
-from feedline.feed.files.replaced import Watched
+from feedline.feed.files.change_detection import Watched
 from feedline.feed.protocol import ChunkInfo, Deserializer, keys_of
+from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 Lengths = Callable[[Sequence[Ints]], Ints | None]

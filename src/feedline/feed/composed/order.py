@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from feedline.errors import DataError, StateError, shown
 from feedline.feed.composed.schedule import Ints
 from feedline.feed.composed.stages import LAST_PLACE, Declared, Stages, check_place
-from feedline.feed.distinct import distinct
 from feedline.feed.protocol import whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
 from feedline.feed.timeline.plan import InParts
+from feedline.feed.unique import distinct
 
 # A weight in a state, whose denominator is not 0.
 _RATIO = re.compile("[0-9]{1,400}(/0*[1-9][0-9]{0,399})?")

@@ -22,8 +22,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.concat import check_part, lengths_of
-from feedline.feed.composed.unpacking import NONE, PIECES, Unpacking
-from feedline.feed.distinct import distinct
+from feedline.feed.composed.lm_batches import NONE, PIECES, Unpacking
 from feedline.feed.protocol import (
     CHUNK_BITS,
     CHUNK_MASK,
@@ -43,6 +42,7 @@ from feedline.feed.protocol import (
 )
 from feedline.feed.timeline import ChunkTable, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
+from feedline.feed.unique import distinct
 
 METHODS = ("best-fit", "first-fit", "split")
 LONG = ("split", "drop", "error")

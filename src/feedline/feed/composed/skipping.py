@@ -15,10 +15,8 @@ from feedline.errors import DataError
 from feedline.feed.composed.concat import Concat
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.tokenized import Tokenized
-from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats.unreadable import no_values
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import (
     Deserializer,
     Extent,
@@ -38,6 +36,8 @@ from feedline.feed.protocol import (
     select_by_chunk,
 )
 from feedline.feed.quarantine import LISTED
+from feedline.feed.unique import distinct
+from feedline.feed.wrapper import Forwarding
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -21,7 +21,6 @@ from feedline.feed.conversion.reading import read_ahead
 from feedline.feed.conversion.reading_by_ray import read_by_ray
 from feedline.feed.conversion.shuffling import Settings, readable, shuffled
 from feedline.feed.conversion.unfinished import DONE, unfinished
-from feedline.feed.corpora import names_files, open_corpus
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.formats.detect import SUFFIXES
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
@@ -30,11 +29,12 @@ from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.targets import LocalFolder, Target
+from feedline.feed.open_corpus import names_files, open_corpus
+from feedline.feed.progress_bar import Progress, Report, showing
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ordered, is_sized, num_chunks, whole_number
 from feedline.feed.remote.mirror import without_file
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import is_address, without_credentials
-from feedline.feed.showing import Progress, Report, showing
 
 _PIECE_BYTES = 4 << 20
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
-from feedline.concurrency.jobs import Job, Threads
+from feedline.concurrency.thread_pool import Job, Threads
 
 Result = TypeVar("Result")
 

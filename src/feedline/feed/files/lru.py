@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from feedline.concurrency.jobs import Job
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
+from feedline.concurrency.thread_pool import Job
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")

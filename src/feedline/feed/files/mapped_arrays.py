@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.data.maps import MappedRange, Maps
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import RemoteObject, object_at
-from feedline.feed.files.seals import base_of
+from feedline.feed.files.truncation_guard import base_of
 
 # Minimum bytes of foreign memory, such as a tensor's, to be looked up: that takes a millisecond.
 _WORTH_A_LOOK_BYTES = 256 << 20

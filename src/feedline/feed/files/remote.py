@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol
 
-from feedline.concurrency.jobs import call_each
+from feedline.concurrency.thread_pool import call_each
 from feedline.errors import DataError
 
 _log = logging.getLogger("feedline")

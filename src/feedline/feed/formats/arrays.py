@@ -23,7 +23,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import from_array, is_arrow, whole_arrow
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable
 

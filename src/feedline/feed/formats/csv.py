@@ -31,8 +31,8 @@ from feedline.feed.formats.indexed.rows import (
     packing_of_text,
     utf16_error,
 )
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
-from feedline.feed.showing import Progress
 
 Columns = Stream | str | Sequence[str]
 """A stream: its declaration, or the name of a column (scalars), or names (vectors), whose type is inferred."""

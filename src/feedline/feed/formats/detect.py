@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feedline.errors import DataError
-from feedline.feed.files.packed import head_of, packing_of
+from feedline.feed.files.compressed_text import head_of, packing_of
 from feedline.feed.files.paths import list_files, list_places, looking, open_regular
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
@@ -113,7 +113,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "mixture",
         "a mixture's description",
-        "feedline.feed.composed.described:open_files",
+        "feedline.feed.composed.mixture_file:open_files",
         begins=lambda path, head: (
             path.suffix.lower() in _DESCRIPTIONS or (path.suffix.lower() == ".json" and b'"mixture"' in head)
         ),

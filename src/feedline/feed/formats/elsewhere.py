@@ -22,7 +22,6 @@ from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_pa
 from feedline.feed.formats.format import Format
 from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import (
     Capability,
     Deserializer,
@@ -46,6 +45,7 @@ from feedline.feed.protocol import (
 from feedline.feed.remote.mirror import LookedUp, Mirror, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
+from feedline.feed.wrapper import Forwarding
 
 
 @dataclass

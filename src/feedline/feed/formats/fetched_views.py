@@ -17,7 +17,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import unread
-from feedline.feed.pieces import mapped
+from feedline.feed.joined_values import mapped
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
 from feedline.feed.remote.cache import LEAST_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES

@@ -23,7 +23,6 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue, strings_from_list
 from feedline.errors import DataError, SchemaError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.archives import open_archive, read_member
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
@@ -36,6 +35,7 @@ from feedline.feed.formats.indexed.corpus import IndexedFile
 from feedline.feed.formats.indexed.index import Cache
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import require_damage, unread
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -49,7 +49,7 @@ from feedline.feed.protocol import (
     declared_streams,
     whole_number,
 )
-from feedline.feed.showing import Progress
+from feedline.feed.unique import distinct
 
 CHUNK_FILES = 16
 """Files in a chunk: part of the order. A window is made of chunks, so few of them mix classes that lie apart."""

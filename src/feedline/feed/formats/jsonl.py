@@ -29,8 +29,8 @@ from feedline.feed.formats.indexed.rows import (
     packing_of_text,
     show,
 )
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
-from feedline.feed.showing import Progress
 
 _FIRST_ROWS = 100
 _MOST_NESTED = 16

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Stream, Value
 from feedline.errors import DataError
 from feedline.feed.files.digest import ContentDigest

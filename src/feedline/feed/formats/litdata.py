@@ -24,8 +24,8 @@ from feedline.feed.formats.shards.index import ShardFile, folders_of
 from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
 from feedline.feed.formats.shards.litdata_json import json_text
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import Deserializer, declared_streams, whole_number
+from feedline.feed.wrapper import Forwarding
 
 _SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
 _HEADERS = {"tensor": (">u4", "<u4"), "numpy": ("<u4",)}  # older versions wrote those of tensors in little-endian order

@@ -24,16 +24,17 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.compressed_text import Unpacker
 from feedline.feed.files.lru import LruCache
-from feedline.feed.files.packed import Unpacker
 from feedline.feed.files.paths import PathLike, list_files, looking, read_at
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges, within_reach
-from feedline.feed.files.seals import map_whole
+from feedline.feed.files.truncation_guard import map_whole
 from feedline.feed.formats import decode
 from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile, check_memory
 from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.unreadable import mark_gaps, populate
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Deserializer,
@@ -44,7 +45,6 @@ from feedline.feed.protocol import (
     Unread,
     declared_streams,
 )
-from feedline.feed.showing import Progress
 
 KEY = "__key__"
 """The field of a stream that delivers the samples' keys."""

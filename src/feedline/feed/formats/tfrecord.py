@@ -17,7 +17,7 @@ import numpy as np
 from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.packed import head_of
+from feedline.feed.files.compressed_text import head_of
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.indexed.index import Cache, IndexKind
@@ -29,8 +29,8 @@ from feedline.feed.formats.indexed.rows import (
     fields_of,
 )
 from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
-from feedline.feed.showing import Progress
 
 _FIRST_RECORDS = 100
 _FRAME = RECORD_HEAD + 4  # bytes of a record around its message

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from feedline import _native
-from feedline.feed.files.packed import packing_of, text_of
+from feedline.feed.files.compressed_text import packing_of, text_of
 from feedline.feed.files.paths import read_at
 
 RECORD_HEAD = 12

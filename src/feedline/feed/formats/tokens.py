@@ -25,7 +25,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import map_file, map_npy, mapped_ranges
 from feedline.feed.files.paths import list_files, looking, name_of, open_file
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.litdata_index import litdata_index, token_arrays
 from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk

@@ -20,12 +20,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, FeedlineError, WorkerError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.lru import LruCache
 from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Unsized
+from feedline.feed.unique import distinct
 from feedline.feed.user_values import given_values
 
 Ints = NDArray[np.int64]

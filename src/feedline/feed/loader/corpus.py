@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from feedline.data import Minibatch, Position
 from feedline.data.value import BytesValue
 from feedline.errors import SchemaError
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.executors import InProcessExecutor
@@ -27,6 +26,7 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, is_sized, says_where_batches_end
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
+from feedline.feed.wrapper import Forwarding
 
 # More sequences than any batch of a corpus in batches has, and few enough that a source without end accepts it.
 _WHOLE_BATCHES = 1 << 28

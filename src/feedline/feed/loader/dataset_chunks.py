@@ -15,12 +15,12 @@ from typing import Any
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import as_arrays
 from feedline.errors import DataError
+from feedline.feed.argument_errors import refuse
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.loader import DataLoader
 from feedline.feed.loader.options import is_iterable_style
-from feedline.feed.loader.records import Fields, Misfit, Unreadable
-from feedline.feed.mistaken import refuse
+from feedline.feed.loader.sample_schema import Fields, Misfit, Unreadable
 
 LOOKED_AT = 32
 """Items, spread over the dataset, from which the streams are inferred."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.loader.collate import torch_side
 
 Ints = NDArray[np.int64]

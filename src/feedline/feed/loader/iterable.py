@@ -23,7 +23,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline import _native
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.concurrency.turns import lend
 from feedline.errors import StateError
 from feedline.feed.loader import blame

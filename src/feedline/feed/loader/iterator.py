@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from feedline.concurrency.one_thread import refusal
+from feedline.concurrency.reentrancy import refusal
 from feedline.errors import DataError, install_line
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import sampling
@@ -23,8 +23,8 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats, ShownSweep
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
+from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile
-from feedline.feed.showing import Progress
 from feedline.interop.lightning import check_restored
 
 _Base: Any = collating.torch_class("BaseIterator")  # frameworks ask what they may not copy

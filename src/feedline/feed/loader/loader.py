@@ -27,8 +27,8 @@ from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.stats import LoaderStats
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
+from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile
-from feedline.feed.showing import Progress
 from feedline.feed.timeline import Window
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from feedline.errors import shown
+from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
-from feedline.feed.mistaken import refuse
 from feedline.feed.partition import Partition, ranks
+from feedline.feed.progress_bar import Progress, expect_progress
 from feedline.feed.protocol import Deserializer, checked_seed, says_where_batches_end, whole_number
-from feedline.feed.showing import Progress, expect_progress
 from feedline.feed.timeline import Window
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LoaderOptions:
         self.quarantine = quarantine_of(self.on_error)
         self._check_workers()
         if isinstance(self.dataset, (str, os.PathLike)):
-            from feedline.feed.corpora import open_corpus  # all formats, which other datasets do without
+            from feedline.feed.open_corpus import open_corpus  # all formats, which other datasets do without
 
             self.dataset = open_corpus(self.dataset)
         refuse(self.dataset, "DataLoader")

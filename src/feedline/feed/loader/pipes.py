@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from feedline import _native
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.random import SAMPLER, SweepKey
 

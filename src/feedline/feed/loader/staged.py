@@ -28,10 +28,10 @@ from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
 from feedline.feed.protocol import fetches_ahead
 from feedline.feed.reading.copy_ahead import STAGED, STAGED_BYTES
+from feedline.feed.reading.io_stalls import ITEMS, Waits
 from feedline.feed.reading.row_reader import RowReader
 from feedline.feed.reading.sequential_reader import SequentialReader
 from feedline.feed.reading.stats import Stats
-from feedline.feed.reading.waiting import ITEMS, Waits
 from feedline.feed.timeline import ORDERS, ChunkTable
 
 Ints = NDArray[np.int64]

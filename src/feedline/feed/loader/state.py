@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from feedline.feed.argument_errors import damaged, expect_same, expect_state
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.mistaken import damaged, expect_same, expect_state
 
 STATE_VERSION = 1
 

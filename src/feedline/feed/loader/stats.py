@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from feedline.feed.showing import Progress, Report, showing
+from feedline.feed.progress_bar import Progress, Report, showing
 
 if TYPE_CHECKING:
     from feedline.feed.workers import WorkerStats

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.errors import StateError
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Schema, Value
 from feedline.data.value import DenseValue
-from feedline.feed.pieces import copied, in_sequences, joined
+from feedline.feed.joined_values import copied, in_sequences, joined
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from feedline.concurrency.jobs import Job, Threads
+from feedline.concurrency.thread_pool import Job, Threads
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Selective, required
+from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.reading.reader import LEAST_AHEAD_BYTES, Ints, SegmentSlice, Selecting, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
-from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.workers.limits import available, figure, fits_page_cache, give_back, situation

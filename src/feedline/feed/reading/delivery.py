@@ -22,10 +22,10 @@ from feedline.data.faults import BadEntriesError
 from feedline.data.minibatch import Origins
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.joined_values import joined
 from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, cut
-from feedline.feed.pieces import joined
 from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, QuarantineFile
 from feedline.feed.reading.copy_ahead import BegunAhead

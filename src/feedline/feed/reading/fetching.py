@@ -33,10 +33,10 @@ from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer, MappedFile, files_of
+from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.reading.mapped import MappedReader
 from feedline.feed.reading.reader import LEAST_AHEAD_BYTES, Ints, Slots, Staging
 from feedline.feed.reading.stats import Stats
-from feedline.feed.reading.waiting import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.timeline import Timeline
 from feedline.feed.timeline.blocks import Blocks
 from feedline.feed.workers.limits import available, fits_page_cache

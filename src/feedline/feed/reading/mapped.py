@@ -9,11 +9,11 @@ import numpy as np
 
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.distinct import distinct
 from feedline.feed.protocol import Deserializer, RandomAccess, required
 from feedline.feed.reading.reader import Ints, Reader, SegmentSlice, Slots, Upcoming, together
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
+from feedline.feed.unique import distinct
 
 # A segment of so few chunks is mapped as a whole. One that spans all chunks of a large store is mapped as needed.
 FEW_CHUNKS = 4

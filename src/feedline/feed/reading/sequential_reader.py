@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.distinct import distinct
 from feedline.feed.protocol import Deserializer
 from feedline.feed.reading.fetching import GROUP_BLOCKS, GROUP_BYTES, FetchingReader
 from feedline.feed.reading.mapped import FEW_CHUNKS
@@ -17,6 +16,7 @@ from feedline.feed.reading.reader import Ints, SegmentSlice, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.unique import distinct
 
 # Blocks that are checked for residency together.
 _LOOK_BLOCKS = 32

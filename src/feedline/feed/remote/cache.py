@@ -39,7 +39,7 @@ from typing import Any, Protocol, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.concurrency.jobs import ended_by
+from feedline.concurrency.thread_pool import ended_by
 from feedline.errors import DataError
 from feedline.feed.files.cache import own_folder
 from feedline.feed.files.remote import object_at
@@ -739,7 +739,7 @@ class _Transfer:
 
 
 class Fate(Protocol):
-    """What was decided about pages that are fetched; see `feedline.feed.reading.keeping`."""
+    """What was decided about pages that are fetched; see `feedline.feed.reading.cache_policy`."""
 
     @property
     def keeps(self) -> bool: ...  # noqa: D102  # see the class

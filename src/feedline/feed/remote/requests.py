@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from feedline.concurrency.jobs import Job, Threads, ended_by
+from feedline.concurrency.thread_pool import Job, Threads, ended_by
 from feedline.concurrency.threads import begin
 from feedline.errors import DataError
 from feedline.feed.arguments import DEADLINE_S

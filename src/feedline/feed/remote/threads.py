@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from feedline.concurrency import jobs
+from feedline.concurrency import thread_pool
 
 Result = TypeVar("Result")
 
@@ -57,4 +57,4 @@ async def in_own_thread(call: Callable[[], Result]) -> Result:
     Raises:
         Exception: what the call raised.
     """
-    return await run_in(jobs.start, call)
+    return await run_in(thread_pool.start, call)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline import _native
-from feedline.concurrency.jobs import Job
+from feedline.concurrency.thread_pool import Job
 from feedline.errors import DataError
 from feedline.feed.files.records import record, recorded
 from feedline.feed.remote.requests import (

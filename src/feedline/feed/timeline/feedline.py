@@ -25,7 +25,7 @@ class FeedlineOrder(Timeline):
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
         super().__init__(table, seed, shuffle, window)
-        self._sweeps = SweepLayouts(functools.partial(_Sweep, self))
+        self._sweeps = SweepLayouts(functools.partial(_SweepLayout, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
@@ -34,7 +34,7 @@ class FeedlineOrder(Timeline):
         return layout.plan(int(np.searchsorted(layout.firsts, ordinal, side="right")) - 1)
 
 
-class _Sweep:
+class _SweepLayout:
     """The chunk order and window bounds of one sweep, which determine everything else."""
 
     def __init__(self, order: FeedlineOrder, number: int) -> None:

@@ -26,11 +26,11 @@ from feedline.runs.log import feed_record, open_log, read_log
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
-from feedline.train.report.surroundings import surroundings
+from feedline.train.report.environment import surroundings
 from feedline.train.session import TrainingSession
 from feedline.train.strategy import Alone
 from feedline.train.summary import Summary
-from feedline.train.wrapped import unwrapped
+from feedline.train.unwrap import unwrapped
 
 
 class JsonLines(Silent):

@@ -22,14 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.concurrency.jobs import call_each
+from feedline.concurrency.thread_pool import call_each
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.byte_strings import TooLargeError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import list_files, looking, open_file
 from feedline.feed.formats.arrow import columns as arrow_columns
@@ -68,6 +67,7 @@ from feedline.feed.protocol import (
     select_by_chunk,
     whole_number,
 )
+from feedline.feed.unique import distinct
 
 Paths = str | os.PathLike[str]
 Ints = NDArray[np.int64]

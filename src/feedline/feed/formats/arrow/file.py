@@ -21,7 +21,7 @@ from feedline import _native
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.files.paths import open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at, within_reach
-from feedline.feed.files.seals import seal_of
+from feedline.feed.files.truncation_guard import seal_of
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.store.compressed import dictionary
 from feedline.feed.formats.store.mapped import FileMap

@@ -23,11 +23,10 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.scattered import even_views
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.indexed.corpus import by_file
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import lost_chunk, unread
@@ -43,6 +42,7 @@ from feedline.feed.protocol import (
     declared_streams,
     whole_number,
 )
+from feedline.feed.unique import distinct
 
 MAGIC = 0x636E746B5F62696E
 VERSION = 1

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.value import DenseValue, SparseValue
@@ -30,6 +30,7 @@ from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed.corpus import MOST_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
 from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import PAD, ReadRows, RowText, TextCorpus
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Extent,
@@ -39,7 +40,6 @@ from feedline.feed.protocol import (
     declared_streams,
     whole_number,
 )
-from feedline.feed.showing import Progress
 
 _UNLIMITED = 1 << 62
 

@@ -24,8 +24,8 @@ from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.reading import read_exactly
 from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, check_memory, line_of, read_together
 from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
-from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 64 << 20
 """Bytes of text in a chunk: CNTK's."""

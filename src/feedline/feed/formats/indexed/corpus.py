@@ -17,15 +17,15 @@ from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
 from feedline.feed.formats.indexed.index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
-from feedline.feed.showing import Progress
+from feedline.feed.unique import distinct
 
 MOST_AT_ONCE = 1000
 """Errors of a chunk that are described when it is read. Beyond that each is described when it is asked for."""

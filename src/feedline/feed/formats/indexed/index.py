@@ -37,15 +37,15 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.atomic import atomic_file, room_for
 from feedline.feed.files.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
-from feedline.feed.files.packed import MOST_SPAN, POINT, WINDOW_BYTES, Unpacker
-from feedline.feed.files.packed import unpacker as make_unpacker
+from feedline.feed.files.change_detection import Watched
+from feedline.feed.files.compressed_text import MOST_SPAN, POINT, WINDOW_BYTES, Unpacker
+from feedline.feed.files.compressed_text import unpacker as make_unpacker
 from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
-from feedline.feed.files.replaced import Watched
 from feedline.feed.files.streaming import blocks
-from feedline.feed.showing import Progress, showing
+from feedline.feed.progress_bar import Progress, showing
+from feedline.feed.unique import distinct
 
 ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
 CHUNK = np.dtype(

@@ -26,7 +26,7 @@ from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
-from feedline.feed.files.packed import (
+from feedline.feed.files.compressed_text import (
     LargeFrameError,
     Points,
     head_of,
@@ -46,8 +46,8 @@ from feedline.feed.formats.indexed.corpus import (
     read_together,
 )
 from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Extent, Fetchable, Piece, Unread
-from feedline.feed.showing import Progress
 
 CHUNK_TEXT = 32 << 20
 """Bytes of text in a chunk, by default."""

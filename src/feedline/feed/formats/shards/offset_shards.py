@@ -26,15 +26,14 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.faults import check_seals
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.errors import DataError, SchemaError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.cache import user_cache
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, reading, status_of
 from feedline.feed.files.reading import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges
-from feedline.feed.files.seals import map_whole
 from feedline.feed.files.streaming import blocks
+from feedline.feed.files.truncation_guard import map_whole
 from feedline.feed.formats import decode
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.shards.fields import ShardField, counts_of, first_whole, listed, numbers_of, texts_of
@@ -62,6 +61,7 @@ from feedline.feed.protocol import (
     Verifiable,
     whole_number,
 )
+from feedline.feed.unique import distinct
 
 MEMORY_BYTES = CHUNK_MEMORY
 CHUNK_BYTES = 32 << 20  # bytes in a chunk, of a shard that can be read in parts

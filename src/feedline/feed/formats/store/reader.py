@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.concurrency.jobs import call_each
+from feedline.concurrency.thread_pool import call_each
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.fetched_views import check_room_for_bounds
@@ -31,7 +31,7 @@ from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk, unread
-from feedline.feed.pieces import in_sequences
+from feedline.feed.joined_values import in_sequences
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue, as_arrays, strings_from_list
 from feedline.errors import DataError, SchemaError
@@ -32,7 +32,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import no_values, require_damage
-from feedline.feed.pieces import joined
+from feedline.feed.joined_values import joined
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes nobody knows before they are read

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.concurrency.per_process import PerProcess
+from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Stream
 from feedline.errors import DataError, SchemaError, install_line
 from feedline.feed.files.digest import ContentDigest

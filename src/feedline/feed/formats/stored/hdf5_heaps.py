@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DataError
-from feedline.feed.distinct import distinct
 from feedline.feed.files.paths import open_file
 from feedline.feed.files.remote import pread
+from feedline.feed.unique import distinct
 
 _REFERENCE = np.dtype([("count", "<u4"), ("address", "<u8"), ("index", "<u4")])
 _HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the collection with this head

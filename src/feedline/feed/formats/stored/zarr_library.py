@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from zarr import AsyncArray
 from zarr.storage import StorePath
 
-from feedline.concurrency.jobs import call_each
+from feedline.concurrency.thread_pool import call_each
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.stored.zarr_codecs import Bound, bounded_v2, bounded_v3, with_checked_strings
 from feedline.feed.formats.stored.zarr_store import V2_ARRAY, Keys, join

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.files.seals import seals_of
+from feedline.feed.files.truncation_guard import seals_of
 from tests.effort import examples
 
 PAGE = mmap.PAGESIZE

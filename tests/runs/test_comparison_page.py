@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import feedline as fl
-from feedline.runs.compared import order_facts
+from feedline.runs.compare_runs import order_facts
 from tests.runs.logs import Page, progress, start, write
 
 STATE = {"order": "feedline-1", "seed": "0000000000000001", "shuffle": "all", "corpus": "c0ffee"}

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import feedline as fl
+from feedline.graph.fold_levels import levels
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.importers import graph_of
-from feedline.graph.levels import levels
 from tests.graph import known_networks as known
 
 

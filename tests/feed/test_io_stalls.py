@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.reading import waiting
-from feedline.feed.reading.waiting import Waits
+from feedline.feed.reading import io_stalls
+from feedline.feed.reading.io_stalls import Waits
 from tests.inside import reader_of
 
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(waiting, "_told", set())
+    monkeypatch.setattr(io_stalls, "_told", set())
 
 
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(waiting.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(io_stalls.time, "perf_counter", lambda: self.now)
 
 
 def told(caplog):
@@ -99,8 +99,8 @@ def folder(tmp_path_factory):
 )
 def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, options, advice, forced):
     """And one that finds everything in memory says nothing."""
-    monkeypatch.setattr(waiting, "LEAST_S", 0.0)
-    monkeypatch.setattr(waiting, "SHARE", 0.0)
+    monkeypatch.setattr(io_stalls, "LEAST_S", 0.0)
+    monkeypatch.setattr(io_stalls, "SHARE", 0.0)
     monkeypatch.setattr("feedline.feed.reading.decoding._A_WAIT_S", 0.0)
     for _ in range(2):
         corpus = (
@@ -126,8 +126,8 @@ def test_a_loader_that_waits_says_so_once(folder, monkeypatch, caplog):
     """Over all its sweeps."""
     from feedline.feed.reading.fetching import FetchingReader
 
-    monkeypatch.setattr(waiting, "LEAST_S", 0.0)
-    monkeypatch.setattr(waiting, "SHARE", 0.0)
+    monkeypatch.setattr(io_stalls, "LEAST_S", 0.0)
+    monkeypatch.setattr(io_stalls, "SHARE", 0.0)
     monkeypatch.setattr(FetchingReader, "forced", property(lambda _: True, lambda *_: None), raising=False)
     loader = fl.DataLoader(np.load(folder / "x.npy", mmap_mode="r"), 64, shuffle=True)
     for _ in range(3):

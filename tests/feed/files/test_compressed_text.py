@@ -13,8 +13,8 @@ import pytest
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.files import packed
-from feedline.feed.files.packed import Points, head_of, packing_of, unpacker
+from feedline.feed.files import compressed_text
+from feedline.feed.files.compressed_text import Points, head_of, packing_of, unpacker
 from feedline.feed.files.paths import open_file
 from tests.effort import examples, stride
 
@@ -57,7 +57,7 @@ def from_points(path, points, windows):
     for k in reversed(range(len(points) - 1)):
         window = None
         if points[k]["kind"]:
-            window = np.frombuffer(windows, np.uint8, packed.WINDOW_BYTES, int(points[k]["window"]))
+            window = np.frombuffer(windows, np.uint8, compressed_text.WINDOW_BYTES, int(points[k]["window"]))
         parts.append(found.span(k, data[int(points[k]["packed"]) : int(points[k + 1]["packed"])], window).tobytes())
     return b"".join(reversed(parts))
 
@@ -67,8 +67,8 @@ def from_points(path, points, windows):
 def test_zlib_is_read_as_by_zlib(tmp_path, monkeypatch, name, level):
     """Whole, from points, and refused where its sum is another."""
     text, path = TEXTS[name], tmp_path / "a.zz"
-    monkeypatch.setattr(packed, "SPAN_BYTES", 5000)
-    monkeypatch.setattr(packed, "_BLOCK_BYTES", 3001)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 5000)
+    monkeypatch.setattr(compressed_text, "_BLOCK_BYTES", 3001)
     data = zlib.compress(text, level)
     path.write_bytes(data)
     found, points, windows = unpack(path)
@@ -89,8 +89,8 @@ def test_gzip_is_read_as_by_zlib(tmp_path, monkeypatch, name):
     for level in (0, 1, 6, 9):
         for strategy in (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE, zlib.Z_FIXED):
             for span, block in ((2 << 20, 1 << 20), (5000, 3001)):
-                monkeypatch.setattr(packed, "SPAN_BYTES", span)
-                monkeypatch.setattr(packed, "_BLOCK_BYTES", block)
+                monkeypatch.setattr(compressed_text, "SPAN_BYTES", span)
+                monkeypatch.setattr(compressed_text, "_BLOCK_BYTES", block)
                 (tmp_path / "a.gz").write_bytes(deflated(text, level, strategy))
                 found, points, windows = unpack(tmp_path / "a.gz")
                 assert found == text
@@ -101,7 +101,7 @@ def test_gzip_is_read_as_by_zlib(tmp_path, monkeypatch, name):
 
 
 def test_members_with_every_header(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "SPAN_BYTES", 1)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 1)
     text = TEXTS["numbers"]
     members = []
     for k in range(16):
@@ -120,7 +120,7 @@ def test_members_with_every_header(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_a_span_is_checked(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(packed, "SPAN_BYTES", 5000)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 5000)
     text = TEXTS["numbers"]
     pieces = [text[i : i + 6000] for i in range(0, len(text), 6000)]
     path = tmp_path / f"a.{kind}"
@@ -185,7 +185,7 @@ def streamed(data):
 
 def test_frames_of_all_kinds(tmp_path, monkeypatch):
     """With and without their size, skippable ones, empty ones."""
-    monkeypatch.setattr(packed, "SPAN_BYTES", 3000)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 3000)
     skippable = struct.pack("<II", 0x184D2A5E, 5) + b"seek!"
     parts = [TEXTS["numbers"][i : i + 2500] for i in range(0, 40_000, 2500)]
     frames = [streamed(part) if k % 3 == 0 else zstd(part) for k, part in enumerate(parts)]
@@ -200,14 +200,14 @@ def test_frames_of_all_kinds(tmp_path, monkeypatch):
 
 
 def test_a_large_frame_is_unpacked_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "FRAME_BYTES", 10_000)
+    monkeypatch.setattr(compressed_text, "FRAME_BYTES", 10_000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = b"".join(b'{"a": %d}\n' % i for i in range(20_000))
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd(text))
     unpacks = []
-    real = packed._streamed
-    monkeypatch.setattr(packed, "_streamed", lambda *a: unpacks.append(1) or real(*a))
+    real = compressed_text._streamed
+    monkeypatch.setattr(compressed_text, "_streamed", lambda *a: unpacks.append(1) or real(*a))
     for _ in range(3):
         corpus = fl.JSONLinesDeserializer(path, a=fl.Stream((), "int64"), chunk_size=50_000)
         assert corpus.paths() == [str(path)]
@@ -250,7 +250,7 @@ def test_the_head_of_many_members(tmp_path, pack):
 
 
 def test_a_disk_that_fails_loses_rows_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "SPAN_BYTES", 20_000)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 20_000)
     path = tmp_path / "a.jsonl.gz"
     numbers = [DRAW.getrandbits(60) for _ in range(4000)]
     path.write_bytes(b"".join(gzip.compress(b'{"a": %d}\n' % n) for n in numbers))
@@ -278,13 +278,13 @@ def test_an_indexed_file_is_opened_without_a_pass(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(b"".join(zstd(b'{"a": %d}\n' % i) for i in range(50)))
     fl.JSONLinesDeserializer(path, a=fl.Stream((), "int64"))
-    monkeypatch.setattr(packed, "_frames", None)
+    monkeypatch.setattr(compressed_text, "_frames", None)
     corpus = fl.JSONLinesDeserializer(path, a=fl.Stream((), "int64"))
     assert corpus.read(0)["a"].rows.tolist() == list(range(50))
 
 
 def test_a_span_that_is_damaged_loses_its_rows_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "SPAN_BYTES", 6000)
+    monkeypatch.setattr(compressed_text, "SPAN_BYTES", 6000)
     rows = [b'{"a": %d}\n' % i for i in range(4000)]
     path = tmp_path / "a.jsonl.zst"
     text = b"".join(rows)

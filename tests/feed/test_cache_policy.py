@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from feedline.feed.reading.keeping import Keeping, runs
+from feedline.feed.reading.cache_policy import Keeping, runs
 from feedline.feed.reading.next_uses import NextUses
 
 CHUNKS, PAGES = 40, 3

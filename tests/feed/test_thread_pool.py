@@ -14,8 +14,8 @@ import weakref
 import pytest
 
 from feedline import concurrency
-from feedline.concurrency import jobs
-from feedline.concurrency.jobs import CancelledError, Job, Threads
+from feedline.concurrency import thread_pool
+from feedline.concurrency.thread_pool import CancelledError, Job, Threads
 from feedline.feed.files.lru import LruCache
 from tests.moments import AtLine
 
@@ -54,7 +54,7 @@ def test_no_more_threads_than_asked_for_and_none_after_the_end():
 def test_one_thread_does_the_work_where_the_system_starts_no_more():
     program = """
 import resource, threading
-from feedline.concurrency.jobs import Threads
+from feedline.concurrency.thread_pool import Threads
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 threading.stack_size(1 << 30)
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30) + (256 << 20),) * 2)
@@ -95,7 +95,7 @@ def test_threads_that_are_dropped_end():
 
 def test_the_interpreter_ends_behind_a_job_that_runs():
     program = (
-        "import time\nfrom feedline.concurrency.jobs import Threads\nthreads = Threads(2)\n"
+        "import time\nfrom feedline.concurrency.thread_pool import Threads\nthreads = Threads(2)\n"
         "threads.submit(lambda: (time.sleep(0.3), print('through')))\ntime.sleep(0.1)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
@@ -146,7 +146,7 @@ def test_what_is_kept_is_made_again_when_the_first_was_interrupted():
 
 def test_all_who_wait_for_a_job_are_woken(monkeypatch):
     """Immediately: the periodic check is only for interrupts."""
-    monkeypatch.setattr(jobs, "_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(thread_pool, "_PATIENCE_S", 3600.0)
     go, seen = threading.Event(), []
     job = Job(lambda: go.wait(60))
     waiting = [threading.Thread(target=lambda: seen.append(job.result())) for _ in range(8)]

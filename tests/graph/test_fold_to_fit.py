@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 import feedline as fl
-from feedline.graph.branches import branches
-from feedline.graph.fitting import MOST_BOXES, fitted
+from feedline.graph.fold_branches import branches
+from feedline.graph.fold_to_fit import MOST_BOXES, fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.importers import graph_of
 from tests.graph import known_networks as known

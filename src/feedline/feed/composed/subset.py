@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.composed.concat import check_part
-from feedline.feed.forwarding import Forwarding
 from feedline.feed.protocol import (
     Capability,
     ChunkInfo,
@@ -41,6 +40,7 @@ from feedline.feed.protocol import (
     required,
     whole_number,
 )
+from feedline.feed.wrapper import Forwarding
 
 Ints = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from feedline.feed.distinct import distinct
+from feedline.feed.unique import distinct
 
 
 @given(arrays.arrays(st.sampled_from([np.int64, np.uint32, np.int8]), arrays.array_shapes(max_dims=2, min_side=0)))

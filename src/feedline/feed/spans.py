@@ -9,7 +9,7 @@ from functools import partial
 from typing import Self
 
 from feedline.data import Minibatch, Span, Unit
-from feedline.feed.showing import Progress, Report, showing
+from feedline.feed.progress_bar import Progress, Report, showing
 
 
 class Minibatches(itertools.chain[Minibatch]):
@@ -57,7 +57,7 @@ def upto(
         until: the span; None: to the end.
         left: function that returns the number of minibatches from here to the end of a span, or of the feed; None: it
             is unknown.
-        progress: see `feedline.feed.showing`; it counts minibatches.
+        progress: see `feedline.feed.progress_bar`; it counts minibatches.
         remark: function that returns what to add to the bar.
 
     Raises:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.distinct import distinct
 from feedline.feed.files.lru import LruCache
 from feedline.feed.protocol import CHUNK_MASK, Deserializer, RowsOfDocuments, chunk_starts
+from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 

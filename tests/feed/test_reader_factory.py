@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.reading import opening
+from feedline.feed.reading import reader_factory
 
 
 class Sized(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
@@ -117,5 +117,5 @@ def _again(corpus, size):
 
 def test_the_limit_is_a_constant_of_the_format():
     """Orders are forever: these numbers are part of them."""
-    assert opening.WHOLE_BYTES == 4 << 30
-    assert opening.DEFAULT_WINDOW.to_json() == MIB256
+    assert reader_factory.WHOLE_BYTES == 4 << 30
+    assert reader_factory.DEFAULT_WINDOW.to_json() == MIB256

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.distinct import distinct
+from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed import showing as module
-from feedline.feed.showing import ShownProgress, showing
+from feedline.feed import progress_bar as module
+from feedline.feed.progress_bar import ShownProgress, showing
 
 
 class Terminal(io.StringIO):
