@@ -37,7 +37,7 @@ from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.reading.mapped import MappedReader
 from feedline.feed.reading.reader import LEAST_AHEAD_BYTES, Ints, Slots, Staging
 from feedline.feed.reading.stats import Stats
-from feedline.feed.timeline import Timeline
+from feedline.feed.timeline import Segment, Timeline
 from feedline.feed.timeline.blocks import Blocks
 from feedline.feed.workers.limits import available, fits_page_cache
 
@@ -52,6 +52,8 @@ _SMALL_ROW_BYTES = 512
 _NEAR_BYTES = 64 << 10
 # Rows, 1, and bounds, 2.
 _ALL = 3
+# A segment of so few chunks is mapped as a whole, and the metadata of so many chunks is prefetched.
+FEW_CHUNKS = 4
 
 _log = logging.getLogger("feedline")
 
@@ -218,6 +220,12 @@ class FetchingReader(MappedReader, Staging):
         if window is None or window.bytes is None:
             return LEAST_AHEAD_BYTES
         return min(window.bytes, int(self._timeline.table.bytes.sum()))
+
+    def _maps_all(self, segment: Segment) -> bool:
+        # A segment may span all chunks of a large store, which are then mapped as they are needed.
+        if not self._unmapped or len(segment.plan.chunks) <= FEW_CHUNKS:
+            return True
+        return self._timeline.in_corpus_order and int(segment.place[-1]) - int(segment.place[0]) < FEW_CHUNKS
 
     def _prepare(self, chunks: Ints) -> None:
         for file in files_of(self._corpus, chunks.tolist()):

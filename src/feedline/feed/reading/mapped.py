@@ -15,9 +15,6 @@ from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.unique import distinct
 
-# A segment of so few chunks is mapped as a whole. One that spans all chunks of a large store is mapped as needed.
-FEW_CHUNKS = 4
-
 
 class MappedReader(Reader):
     """Maps a chunk when a minibatch first needs it, and never releases it.
@@ -58,9 +55,8 @@ class MappedReader(Reader):
         return segment.slots[a:b], segment.taken[a:b]
 
     def _maps_all(self, segment: Segment) -> bool:
-        if not self._unmapped or len(segment.plan.chunks) <= FEW_CHUNKS:
-            return True
-        return self._timeline.in_corpus_order and int(segment.place[-1]) - int(segment.place[0]) < FEW_CHUNKS
+        """Return whether to map all chunks of a segment when the first is needed, so that it is looked up once."""
+        return True
 
     def _locate(self, entries: Ints, index: Ints) -> tuple[Slots, Ints]:
         """Return the slots of ``entries`` of a plan, and ``index`` in them as index in what these slots hold."""

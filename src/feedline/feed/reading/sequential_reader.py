@@ -10,8 +10,7 @@ import numpy as np
 
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
-from feedline.feed.reading.fetching import GROUP_BLOCKS, GROUP_BYTES, FetchingReader
-from feedline.feed.reading.mapped import FEW_CHUNKS
+from feedline.feed.reading.fetching import FEW_CHUNKS, GROUP_BLOCKS, GROUP_BYTES, FetchingReader
 from feedline.feed.reading.reader import Ints, SegmentSlice, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
