@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.symbol._infer import Found
+from feedline.mxnet.symbol._infer import Inferred
 from feedline.mxnet.symbol._node import Entry, Node, topological, within
 from feedline.mxnet.symbol._operator import OPERATORS, Operator
 from feedline.networks import Node as GraphNode
@@ -24,19 +24,19 @@ from feedline.networks.shapes import declared
 
 
 def lower(
-    entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]
+    entries: Sequence[Entry], shapes: Inferred, types: Mapping[Node, str]
 ) -> tuple[list[GraphNode], dict[Node, GraphNode]]:
     """Return graph nodes of the outputs, and the input leaf of each variable.
 
     Args:
         entries: outputs of a symbol.
-        shapes: shapes of everything below them, all known.
+        shapes: shapes of all nodes below them, all known.
         types: names of element types of the variables.
 
     Raises:
         MXNetError: a hidden output, which only files contain.
     """
-    made: dict[tuple[Node, int], GraphNode] = {}
+    nodes: dict[tuple[Node, int], GraphNode] = {}
     leaves: dict[Node, GraphNode] = {}
 
     def at(entry: Entry) -> GraphNode:
@@ -45,21 +45,21 @@ def lower(
                 f"expected one of the {entry.node.visible} visible outputs of `{entry.node.name}`, "
                 f"got number {entry.output}, which is hidden"
             )
-        return made[entry.node, entry.output]
+        return nodes[entry.node, entry.output]
 
     for node in topological(entries):
         if node.operator is None:
             leaf = input_node(shapes.shape(node) or (), (), node.name, dtype=types[node])
-            leaves[node] = made[node, 0] = leaf
+            leaves[node] = nodes[node, 0] = leaf
             continue
         below = [at(entry) for entry in node.inputs]
         several = node.visible > 1
         # A tuple itself has no shape.
         attributes = {"p": node.p, "shape": () if several else shapes.shapes[node, 0]}
-        whole = apply(f"mxnet.{node.operator.name}", below, attributes, node.name)
+        result = apply(f"mxnet.{node.operator.name}", below, attributes, node.name)
         for i in range(node.visible):
             place = {"index": i, "shape": shapes.shapes[node, i]}
-            made[node, i] = apply("mxnet.output", [whole], place, node.output_name(i)) if several else whole
+            nodes[node, i] = apply("mxnet.output", [result], place, node.output_name(i)) if several else result
     return [at(entry) for entry in entries], leaves
 
 
