@@ -33,7 +33,7 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
         inputs: shapes of its inputs by name, batch included. None: shapes stay unknown.
 
     Raises:
-        TypeError: the shapes are not given by name.
+        TypeError: the shapes are not a mapping by name.
         ValueError: the shapes are insufficient, contradict each other, or belong to no input.
     """
     if inputs is None:
@@ -63,7 +63,7 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
             graph's notes mention.
 
     Raises:
-        TypeError: the shapes are not given by name.
+        TypeError: the shapes are not a mapping by name.
         ValueError: the text is not JSON of a symbol. The error names the node.
     """
     if shapes is not None:

@@ -253,7 +253,7 @@ def _average(rank: int, size: list[int], strides: list[int], pads: list[int], pa
 
 
 def _with_zeros(rank: int, size: list[int], strides: list[int], pads: list[int]) -> Callable[..., Any]:
-    """Average whose padding counts."""
+    """Average that counts the padding."""
     return lambda x: AVERAGE[rank](functional.pad(x, pads), size, strides)
 
 

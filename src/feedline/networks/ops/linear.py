@@ -17,7 +17,7 @@ from feedline.networks.shapes import product, times_transpose
 
 
 def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor]) -> Run:
-    """Multiply left by right, summing over the first ``inner`` axes of the result of ``turn`` of right."""
+    """Multiply left by ``turn(right)``, and sum over the first ``inner`` axes of the latter."""
     left, right = node.inputs
     outer = left.shape[: len(left.shape) - inner]
     width = math.prod(left.shape[len(left.shape) - inner :])
