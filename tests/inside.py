@@ -347,7 +347,7 @@ def fed(network: Any, node: Any) -> list[Any]:
     """Return a list of what the network's steps read of an input from now on: results do not show its form."""
     seen: list[Any] = []
     plan = network.steps
-    slot = next(i for i, input_node, _ in network._fed if input_node is node)
+    slot = next(i for i, input_node, _ in network._feeds if input_node is node)
     for k, (i, below, run, done) in enumerate(plan):
         if slot in below:
 

@@ -1,7 +1,7 @@
 """The names of MXNet 1.9.1, implemented over feedline, with one file for each of its modules.
 
 ``feedline.mxnet.install()``, or ``feedline run --as mxnet SCRIPT``, makes ``import mxnet`` import this package, in that
-process only. docs/compat/mxnet.md, generated from `_names`, lists what is supported, approximated and absent. Requires
+process only. docs/compat/mxnet.md, generated from `_names`, lists supported, approximated and absent names. Requires
 torch.
 """
 
@@ -49,7 +49,7 @@ __all__, __getattr__ = names_of(__name__)
 def install() -> None:
     """Register the façade as ``mxnet`` in this process. Idempotent.
 
-    Started by MXNet's ``launch.py``, servers and the scheduler end here; see `feedline.mxnet._launch`.
+    Started by MXNet's ``launch.py``, servers and the scheduler end here. See `feedline.mxnet._launch`.
 
     Raises:
         CompatError: another package was already imported as ``mxnet``.

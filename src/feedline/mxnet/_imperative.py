@@ -1,7 +1,7 @@
-"""MXNet's operators on arrays: `mxnet.ndarray`'s functions, made from the table of `mxnet.symbol`'s operators.
+"""MXNet's operators on arrays: `mxnet.ndarray`'s functions, from the table of `mxnet.symbol`'s operators.
 
 Each runs the operator's function on the arrays' tensors, without autograd and as in testing. Inputs come first, then
-settings; ``out`` is an array to write to. Numbers and NumPy arrays stand for arrays on the other inputs' device.
+settings. ``out`` is an array to write to. Numbers and NumPy arrays become arrays on the other inputs' device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def invoke(called: str, inputs: Sequence[Any], settings: Mapping[str, Any], out:
         called: any name of the operator.
         inputs: arrays in the operator's order.
         settings: settings by name.
-        out: array that gets the result, or a list of them; None: new arrays.
+        out: array that gets the result, or a list of them. None: new arrays.
 
     Returns:
         An array, or a list of them for an operator with several outputs.
@@ -41,28 +41,28 @@ def invoke(called: str, inputs: Sequence[Any], settings: Mapping[str, Any], out:
     if operator.variadic:
         attributes.setdefault("num_args", str(len(inputs)))
     node = Node(operator, called, attributes)
-    wanted = node.input_names
-    given = [x for x in inputs if x is not None]
-    if len(given) != len(wanted) or len(inputs) != len(wanted):
-        raise MXNetError(f"{called}: expected arrays for {', '.join(wanted) or 'nothing'}, got {len(given)}")
+    expected = node.input_names
+    present = [x for x in inputs if x is not None]
+    if len(present) != len(expected) or len(inputs) != len(expected):
+        raise MXNetError(f"{called}: expected arrays for {', '.join(expected) or 'nothing'}, got {len(present)}")
     context = next((x.context for x in inputs if isinstance(x, NDArray)), current_context())
     with torch.no_grad(), within(called):
-        found = operator.bound(node.p, False)(*(_tensor(x, context) for x in inputs))
-    several = found if isinstance(found, tuple) else (found,)
+        result = operator.bound(node.p, False)(*(_tensor(x, context) for x in inputs))
+    several = result if isinstance(result, tuple) else (result,)
     arrays = [NDArray(x, context) for x in several[: node.visible]]
     if out is None:
         return arrays[0] if len(arrays) == 1 else arrays
-    for target, made in zip(out if isinstance(out, (list, tuple)) else [out], arrays, strict=True):
-        made.copyto(target)
+    for target, array in zip(out if isinstance(out, (list, tuple)) else [out], arrays, strict=True):
+        array.copyto(target)
     return out
 
 
-def _tensor(given: Any, context: Any) -> Any:
-    if isinstance(given, NDArray):
-        return given.tensor
-    if hasattr(given, "todense"):
-        return given.todense().tensor
-    return torch.as_tensor(np.asarray(given, np.float32), device=context.device)
+def _tensor(value: Any, context: Any) -> Any:
+    if isinstance(value, NDArray):
+        return value.tensor
+    if hasattr(value, "todense"):
+        return value.todense().tensor
+    return torch.as_tensor(np.asarray(value, np.float32), device=context.device)
 
 
 def function(called: str) -> Callable[..., Any]:

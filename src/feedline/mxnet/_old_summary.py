@@ -1,4 +1,4 @@
-"""MXNet 1.9's `print_summary` with its errors: counts guessed from channels, heads given the first head's numbers."""
+"""MXNet 1.9's `print_summary`, errors included: it guesses counts, and takes the numbers of one head as heads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def print_rows(symbol: Any, shapes: Mapping[str, Any] | None, table: Any) -> Non
 
     Args:
         symbol: symbol to print.
-        shapes: shapes of all outputs of all nodes, by name; None: not shown.
+        shapes: shapes of all outputs of all nodes, by name. None: not shown.
         table: printer of rows.
 
     Raises:

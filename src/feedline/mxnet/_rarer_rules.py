@@ -1,11 +1,11 @@
 """MXNet's rarer optimizers, as rules of stores: a step for each element, by the norms of a whole array, and others.
 
-AdaDelta, Adamax, Nadam, FTML and Ftrl scale each element by its past gradients. Signum, DCASGD and SGLD change what
-plain SGD adds: its sign, a correction for delay, noise. The step of LAMB, LARS and LBSGD, which are for large batches,
-depends on the norms of a whole array; a server of ``dist_async`` computes those of the part that it holds.
+AdaDelta, Adamax, Nadam, FTML and Ftrl scale each element by its past gradients. Signum, DCASGD and SGLD change the step
+of plain SGD: by its sign, a correction for delay, noise. The step of LAMB, LARS and LBSGD, which are for large batches,
+depends on the norms of a whole array. A server of ``dist_async`` computes the norms of its part.
 
-The formulas are MXNet 1.9.1's, with its names and defaults. `feedline.kvstore.optimizer` imports this module when one
-of these names is given.
+The formulas are MXNet 1.9.1's, with its names and defaults. `feedline.kvstore.optimizer` imports this module when it
+gets one of these names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AdaDeltaOptimizer(FormulaOptimizer):
 
     Attributes:
         rho: decay of both mean squares.
-        epsilon: added to both.
+        epsilon: added to both mean squares.
     """
 
     name: ClassVar[str] = "adadelta"
@@ -128,7 +128,7 @@ def _nesterov(beta1: float, decay: float, t: int) -> float:
 
 @cache
 def _nesterov_products(beta1: float, decay: float) -> list[float]:
-    """Return Nadam's products of momenta up to each update, until they no longer differ from zero beside one."""
+    """Return Nadam's products of momenta up to each update, until one minus the product rounds to one."""
     products = [1.0]
     for t in itertools.count(1):
         products.append(products[-1] * _nesterov(beta1, decay, t))
@@ -145,7 +145,7 @@ def _nesterov_product(beta1: float, decay: float, t: int) -> float:
 @register_optimizer
 @dataclass
 class FTMLOptimizer(FormulaOptimizer):
-    """FTML, follow the moving leader (Zheng and Kwok, 2017); ``g`` includes weight decay.
+    """FTML, follow the moving leader (Zheng and Kwok, 2017). ``g`` includes weight decay.
 
     ``v = beta2 v + (1 - beta2) g^2``, ``d' = (1 - beta1^t) / lr (sqrt(v / (1 - beta2^t)) + epsilon)``,
     ``z = beta1 z + (1 - beta1) g - (d' - beta1 d) w``, ``d = d'``, ``w = -z / d``.
@@ -174,8 +174,8 @@ class FTMLOptimizer(FormulaOptimizer):
             self.epsilon,
             (1 - self.beta1**now.number) / now.learning_rate,
         )
-        kept = (states["divisor"], states["variance"], states["leader"])
-        return FormulaStep(formula, kept, inner=now.wd)
+        moments = (states["divisor"], states["variance"], states["leader"])
+        return FormulaStep(formula, moments, inner=now.wd)
 
 
 @register_optimizer
@@ -213,7 +213,7 @@ class SignumOptimizer(FormulaOptimizer):
 
     Attributes:
         momentum: 0 to 1.
-        wd_lh: weight decay apart from the gradient (Loshchilov and Hutter, 2019); only with momentum.
+        wd_lh: weight decay apart from the gradient (Loshchilov and Hutter, 2019), only with momentum.
     """
 
     name: ClassVar[str] = "signum"
@@ -274,8 +274,8 @@ class DCASGDOptimizer(FormulaOptimizer):
 class SGLDOptimizer(FormulaOptimizer):
     """Stochastic gradient Langevin dynamics: ``w -= lr / 2 (g + wd w)``, then a draw of variance ``lr`` is added.
 
-    The normal numbers depend on ``seed``, the key and its number of updates alone, so that all workers of a
-    synchronous store draw the same, and a store that goes on from saved states draws as if it had never stopped.
+    The normal numbers depend only on ``seed``, the key and its number of updates. So all workers of a synchronous
+    store draw the same, and a store that continues from saved states draws as if it had never stopped.
 
     Attributes:
         seed: seed of all draws.
@@ -304,14 +304,14 @@ class LAMBOptimizer(FormulaOptimizer):
     """LAMB (You et al., 2020): Adam's step, as long as the weight.
 
     With Adam's mean ``m`` and mean square ``v``, ``s = m / (sqrt(v) + epsilon) + wd w`` and
-    ``w -= lr |w| / |s| s``; a norm of zero makes the quotient one.
+    ``w -= lr |w| / |s| s``. A norm of zero makes the quotient one.
 
     Attributes:
         beta1: decay of the mean.
         beta2: decay of the mean square.
         epsilon: added to the root of the mean square.
-        lower_bound: lowest norm of the weight in the quotient; None: no bound.
-        upper_bound: highest one; None: no bound.
+        lower_bound: lowest norm of the weight in the quotient. None: no bound.
+        upper_bound: highest norm of the weight. None: no bound.
         bias_correction: whether mean and mean square are divided by one minus their beta to the power of the count.
     """
 
@@ -328,16 +328,16 @@ class LAMBOptimizer(FormulaOptimizer):
 
     def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        whole1 = whole2 = 1.0
+        bias1 = bias2 = 1.0
         if self.bias_correction:
-            whole1, whole2 = 1 - self.beta1**now.number, 1 - self.beta2**now.number
+            bias1, bias2 = 1 - self.beta1**now.number, 1 - self.beta2**now.number
         formula = formulas.LAMBFormula(
             self.beta1,
             1 - self.beta1,
             self.beta2,
             1 - self.beta2,
-            1 / whole1,
-            1 / whole2,
+            1 / bias1,
+            1 / bias2,
             self.epsilon,
             now.wd,
             -now.learning_rate,
@@ -348,7 +348,7 @@ class LAMBOptimizer(FormulaOptimizer):
 
 
 class _LargeBatch(SGD):
-    """SGD with a learning rate for each array; rows of sparse gradients have no norm of their own."""
+    """SGD with a learning rate for each array. It needs the norm of all rows, so lazy updates are refused."""
 
     def checked(self, name: str, value: Any) -> Any:
         """See `Optimizer`."""
@@ -370,7 +370,7 @@ class LARSOptimizer(_LargeBatch):
         eta: factor of the quotient.
         eps: added to its denominator.
         momentum_correction: whether the momentum is multiplied by the quotient of a key's learning rate and its last
-            one (Goyal et al., 2017); the last one is not saved with the states.
+            one (Goyal et al., 2017). The last one is not saved with the states.
     """
 
     name: ClassVar[str] = "lars"
@@ -407,8 +407,8 @@ class LBSGDOptimizer(_LargeBatch):
     """SGD for large batches: the mean of ``batch_scale`` gradients, with a learning rate that warms up.
 
     The rate is multiplied by ``1 + (batch_scale - 1) p``, where ``p`` goes from 0 to 1 over the warm-up: as the
-    progress (``linear``), its square (``power2``) or its root (``sqrt``); or, throughout, by LARS's
-    ``sqrt(|w|^2 / (|g|^2 + wd |w|^2))`` from 0.01 to 100 (``lars``).
+    progress (``linear``), its square (``power2``) or its root (``sqrt``). With ``lars``, it is always multiplied by
+    LARS's ``sqrt(|w|^2 / (|g|^2 + wd |w|^2))``, from 0.01 to 100.
 
     Attributes:
         warmup_strategy: ``linear``, ``power2``, ``sqrt`` or ``lars``.
@@ -447,25 +447,25 @@ class LBSGDOptimizer(_LargeBatch):
 
     def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
-        seen = self.begin_epoch * self.updates_per_epoch + now.number
+        count = self.begin_epoch * self.updates_per_epoch + now.number
         if "gradients" in states:
             total = states["gradients"].add_(gradient)
-            if seen % self.batch_scale:
+            if count % self.batch_scale:
                 return None
             gradient = total / self.batch_scale
             total.zero_()
-        rate = now.learning_rate * self._factor(weight, gradient, now.wd, seen)
+        rate = now.learning_rate * self._factor(weight, gradient, now.wd, count)
         step = super().step(weight, gradient, states, now._replace(learning_rate=rate))
         return None if step is None else step._replace(gradient=gradient)
 
-    def _factor(self, weight: Any, gradient: Any, wd: float, seen: int) -> float:
+    def _factor(self, weight: Any, gradient: Any, wd: float, count: int) -> float:
         if self.warmup_strategy == "lars":
             length2, gradient2 = norm(weight) ** 2, norm(gradient) ** 2
             return min(max(math.sqrt(length2 / (gradient2 + wd * length2 + 1e-18)), 0.01), 100.0)
         length = self.warmup_epochs * self.updates_per_epoch
-        if seen >= length:
+        if count >= length:
             return float(self.batch_scale)
         if length <= 1:
             return 1.0
         power = {"linear": 1.0, "power2": 2.0, "sqrt": 0.5}[self.warmup_strategy]
-        return 1.0 + (self.batch_scale - 1) * math.pow(seen / length, power)
+        return 1.0 + (self.batch_scale - 1) * math.pow(count / length, power)

@@ -11,7 +11,7 @@ __all__, __getattr__ = names_of(__name__)
 
 
 class AttrScope:
-    """Attributes for symbols created within ``with``; inner ones override outer ones, and a symbol's own override both.
+    """Attributes for symbols created within ``with``. Inner scopes override outer ones, and a symbol overrides both.
 
     Raises:
         ValueError: an attribute that is not text.
@@ -29,7 +29,7 @@ class AttrScope:
 
     @classmethod
     def current(cls) -> AttrScope:
-        """Return the scope of the innermost ``with``, which includes those around it."""
+        """Return the scope of the innermost ``with``, which includes the outer scopes."""
         return _current.scopes[-1]
 
     def __enter__(self) -> AttrScope:

@@ -19,7 +19,7 @@ numeric_types = (float, int, np.generic)
 
 
 class MXNetError(RuntimeError):
-    """MXNet's base exception; feedline's error is the cause."""
+    """MXNet's base exception. Its cause is feedline's error."""
 
 
 class NotImplementedForSymbol(MXNetError):  # noqa: N818 - MXNet's name
@@ -36,7 +36,7 @@ class MXNetStateError(StateError, MXNetError):
 
 @contextmanager
 def as_mxnet() -> Iterator[None]:
-    """Convert errors of the store to MXNet's; exceptions of a user's updater are not converted."""
+    """Convert errors of the store to MXNet's. Exceptions of a user's updater are not converted."""
     try:
         yield
     except RefusedError as error:

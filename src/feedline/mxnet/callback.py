@@ -1,4 +1,4 @@
-"""`mxnet.callback`: what scripts call after a batch or an epoch."""
+"""`mxnet.callback`: functions that scripts call after a batch or an epoch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Speedometer:
         self.init, self.tic, self.last_count = False, 0.0, 0
 
     def __call__(self, param: Any) -> None:
-        """Count a batch; ``param`` has ``epoch``, ``nbatch`` and ``eval_metric``."""
+        """Count a batch. ``param`` has ``epoch``, ``nbatch`` and ``eval_metric``."""
         count = param.nbatch
         if self.last_count > count:
             self.init = False

@@ -22,9 +22,9 @@ class Context:
     """
 
     def __init__(self, device_type: str | Context, device_id: int = 0) -> None:
-        given = device_type
-        self.device_type: str = given.device_type if isinstance(given, Context) else given
-        self.device_id: int = given.device_id if isinstance(given, Context) else int(device_id)
+        source = device_type
+        self.device_type: str = source.device_type if isinstance(source, Context) else source
+        self.device_id: int = source.device_id if isinstance(source, Context) else int(device_id)
         if self.device_type not in _TYPES or self.device_id < 0:
             raise ValueError(f"expected a device of {', '.join(_TYPES)} and a number from 0, got {self}")
 
@@ -41,7 +41,7 @@ class Context:
             raise MXNetError(f"expected a GPU below {torch.cuda.device_count()}, got {self}")
         return torch.device("cuda", self.device_id)
 
-    # Not a dataclass's, which would make instances of a script's own subclass unequal to the same device.
+    # A dataclass would make instances of a script's subclass unequal to the same device.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Context):
             return NotImplemented
@@ -62,12 +62,12 @@ class Context:
 
 
 def cpu(device_id: int = 0) -> Context:
-    """Return the context of host memory; any number."""
+    """Return the context of host memory, for any number."""
     return Context("cpu", device_id)
 
 
 def cpu_pinned(device_id: int = 0) -> Context:
-    """Return the context of host memory; not pinned here."""
+    """Return the context of host memory, which is not pinned here."""
     return Context("cpu_pinned", device_id)
 
 
@@ -82,7 +82,7 @@ def num_gpus() -> int:
 
 
 def current_context() -> Context:
-    """Return the default context: that of the innermost ``with``, or ``cpu(0)``."""
+    """Return the default context: the one of the innermost ``with``, or ``cpu(0)``."""
     return _defaults[-1]
 
 

@@ -1,4 +1,4 @@
-"""`mxnet.executor`: symbols bound to arrays; defined in `feedline.mxnet.symbol._executor`, which symbols import."""
+"""`mxnet.executor`: symbols bound to arrays, defined in `feedline.mxnet.symbol._executor`, which symbols import."""
 
 from __future__ import annotations
 

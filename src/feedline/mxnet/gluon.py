@@ -7,7 +7,7 @@ Each step makes one call to the store, with all parameters. Without a store, or 
 updated on the first device and copied to the others.
 
 As in MXNet the store is created at the first step, after the first ``backward()``: only then do all copies on all
-workers get the values of worker 0's first copy. Use the same seed everywhere, so that they start with equal values.
+workers get the values of worker 0's first copy. Use the same seed everywhere, so that the copies start equal.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Trainer:
     """Updates parameters from their gradients, over the devices and workers of a store.
 
     Args:
-        params: torch parameters by name (``dict(model.named_parameters())``), which are sorted, or a list of them; with
+        params: torch parameters by name (``dict(model.named_parameters())``), which are sorted, or a list of them. With
             several devices, a list of copies for each parameter.
         optimizer: optimizer of `mxnet.optimizer`, or its name.
-        optimizer_params: parameters of an optimizer given by name.
-        kvstore: store, or its type; None: no store. A type without ``dist`` creates no store for one device.
-        compression_params: see `KVStore.set_gradient_compression`; ignored without a store.
-        update_on_kvstore: whether the store updates; None: if it can.
+        optimizer_params: parameters of an optimizer passed by name.
+        kvstore: store, or its type. None: no store. A type without ``dist`` creates no store for one device.
+        compression_params: see `KVStore.set_gradient_compression`. Ignored without a store.
+        update_on_kvstore: whether the store updates. None: if it can.
 
     Raises:
         ValueError: params that are not a list or dict, or optimizer_params with an optimizer object.
@@ -69,7 +69,7 @@ class Trainer:
         if not (kvstore is None or isinstance(kvstore, (str, kv.KVStore))):
             raise TypeError(f"kvstore must be KVStore, str or None, got {kvstore!r}")
         self._scale = self._optimizer.rescale_grad
-        self._asked, self._compression, self._asked_on = kvstore, compression_params, update_on_kvstore
+        self._kvstore, self._compression, self._update_on_kvstore = kvstore, compression_params, update_on_kvstore
         self._store: kv.KVStore | None = None
         self._on_store = False
         self._begun = False
@@ -80,7 +80,7 @@ class Trainer:
     learning_rate = property(attrgetter("_optimizer.learning_rate"), doc="Learning rate of the next step.")
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the learning rate; called on every worker of ``dist_sync``.
+        """Set the learning rate. With ``dist_sync``, every worker calls it.
 
         Raises:
             MXNetError: the servers of ``dist_async`` have a copy of the optimizer.
@@ -110,7 +110,7 @@ class Trainer:
             ignore_stale_grad: whether to skip parameters without a gradient.
 
         Raises:
-            UserWarning: a parameter has no gradient, without ``ignore_stale_grad``. As in MXNet, it is raised.
+            UserWarning: a parameter has no gradient, without ``ignore_stale_grad``. MXNet raises it, too.
             StoreError: a worker is missing.
         """
         self._change("rescale_grad", self._scale / batch_size)
@@ -121,13 +121,13 @@ class Trainer:
             with as_mxnet():
                 self._push_and_pull(self._store._store, used)
         else:
-            with self._whole():
+            with self._atomic():
                 self._add_up(used)
                 self._update(used)
         self._forget(used)
 
-    def _whole(self) -> contextlib.AbstractContextManager[None]:
-        """Make a step atomic for all workers: Ctrl-C between the sums and the update would leave one behind."""
+    def _atomic(self) -> contextlib.AbstractContextManager[None]:
+        """Make a step atomic for all workers, as Ctrl-C between the sums and the update would leave them unequal."""
         ranks = None if self._store is None else getattr(self._store._store, "ranks", None)
         return contextlib.nullcontext() if ranks is None else ranks.step()
 
@@ -135,7 +135,7 @@ class Trainer:
         """Sum the gradients over devices and workers, in place, before `update`. Not allowed if the store updates."""
         self._begin()
         assert not self._on_store, "allreduce_grads() needs a Trainer with update_on_kvstore=False; call step()"
-        with self._whole():
+        with self._atomic():
             self._add_up([i for i, copies in enumerate(self._copies) if all(c.grad is not None for c in copies)])
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
@@ -155,8 +155,8 @@ class Trainer:
                 f"expected gradients of all parameters since the last step, got none for {self._names[stale[0]]!r}; "
                 "call backward() on a loss that depends on it, or pass ignore_stale_grad=True"
             )
-        left = set(stale)
-        return [i for i in range(len(self._copies)) if i not in left]
+        skipped = set(stale)
+        return [i for i in range(len(self._copies)) if i not in skipped]
 
     def _push_and_pull(self, store: Any, used: Sequence[int]) -> None:
         gradients = [[copy.grad for copy in self._copies[i]] for i in used]
@@ -182,12 +182,12 @@ class Trainer:
     def _update(self, used: Sequence[int]) -> None:
         with as_mxnet(), torch.no_grad():
             for i in used:
-                first, *others = (copy.detach() for copy in self._copies[i])
+                first, *replicas = (copy.detach() for copy in self._copies[i])
                 gradient = self._copies[i][0].grad
                 self._optimizer.prepare(i, first)
                 self._optimizer(i, gradient if gradient.layout is torch.strided else gradient.coalesce(), first)
-                for other in others:
-                    other.copy_(first)
+                for replica in replicas:
+                    replica.copy_(first)
 
     def _forget(self, used: Sequence[int]) -> None:
         for i in used:
@@ -200,12 +200,12 @@ class Trainer:
         """Create the store, once, and set all copies on all workers to worker 0's first one."""
         if self._begun:
             return
-        asked, several = self._asked, len(self._copies[0]) > 1
-        if isinstance(asked, str):
-            self._store = kv.create(asked) if several or "dist" in asked.lower() else None
+        kvstore, several = self._kvstore, len(self._copies[0]) > 1
+        if isinstance(kvstore, str):
+            self._store = kv.create(kvstore) if several or "dist" in kvstore.lower() else None
         else:
-            self._store = asked
-        self._on_store = self._where(self._store)
+            self._store = kvstore
+        self._on_store = self._updates_on_store(self._store)
         store = self._store
         if store is not None:
             if self._compression:
@@ -217,17 +217,17 @@ class Trainer:
                 store._store.broadcast(keys, [copies[0] for copies in self._copies], self._copies)
         self._begun = True
 
-    def _where(self, store: kv.KVStore | None) -> bool:
+    def _updates_on_store(self, store: kv.KVStore | None) -> bool:
         """Return whether the store updates."""
-        asked, able = self._asked_on, store is not None and store.is_capable("optimizer")
-        if asked and not able:
+        request, able = self._update_on_kvstore, store is not None and store.is_capable("optimizer")
+        if request and not able:
             got = "none" if store is None else repr(store.type)
             raise ValueError(f"expected a store that takes an optimizer for update_on_kvstore=True, got {got}")
-        if store is not None and store.type == "dist_async" and asked is False:
+        if store is not None and store.type == "dist_async" and request is False:
             raise ValueError("expected update_on_kvstore=True or None with 'dist_async', which sums no gradients")
-        if asked is None and self._asked == "local" and max(copies[0].numel() for copies in self._copies) > _LARGE:
+        if request is None and self._kvstore == "local" and max(copies[0].numel() for copies in self._copies) > _LARGE:
             return False
-        return able if asked is None else asked
+        return able if request is None else request
 
     # ---- states ---------------------------------------------------------------------------------------------
 
@@ -260,16 +260,16 @@ def _listed(params: Any) -> tuple[list[str], list[list[Any]]]:
     if isinstance(params, Mapping):
         items: Iterator[tuple[str, Any]] = ((name, params[name]) for name in sorted(params))
     elif isinstance(params, (list, tuple)):
-        items = ((str(place), one) for place, one in enumerate(params))
+        items = ((str(place), value) for place, value in enumerate(params))
     else:
         raise ValueError(f"expected a list or dict of parameters, got {type(params).__name__}; wrap it in list(...)")
     names, copies = [], []
-    for name, one in items:
+    for name, value in items:
         names.append(name)
-        copies.append(list(one) if isinstance(one, (list, tuple)) else [one])
-    if not copies or len({len(one) for one in copies}) != 1 or not copies[0]:
-        raise ValueError(f"expected equally many copies of every parameter, got {[len(one) for one in copies]}")
-    for name, one in zip(names, copies, strict=True):
-        if not all(isinstance(copy, torch.Tensor) for copy in one):
+        copies.append(list(value) if isinstance(value, (list, tuple)) else [value])
+    if not copies or len({len(value) for value in copies}) != 1 or not copies[0]:
+        raise ValueError(f"expected equally many copies of every parameter, got {[len(value) for value in copies]}")
+    for name, value in zip(names, copies, strict=True):
+        if not all(isinstance(copy, torch.Tensor) for copy in value):
             raise ValueError(f"expected parameter {name!r} to be a torch tensor, or a list of them")
     return names, copies

@@ -1,4 +1,4 @@
-"""`mxnet.initializer` (`mx.init`): initial values of parameters, chosen by name, drawn by torch.
+"""`mxnet.initializer` (`mx.init`): initial values of parameters, by their names, drawn by torch.
 
 ``initializer(name, array)`` fills an array in place: weights by the rule of the class, biases and ``beta`` with 0,
 ``gamma`` with 1, running means with 0 and variances with 1. ``torch.manual_seed`` makes them reproducible.
@@ -31,14 +31,14 @@ class InitDesc(str):
     global_init: Any
 
     def __new__(cls, name: str, attrs: Mapping[str, str] | None = None, global_init: Any = None) -> InitDesc:
-        """The name."""
+        """Create the name."""
         self = super().__new__(cls, name)
         self.attrs, self.global_init = attrs or {}, global_init
         return self
 
 
 class Initializer:
-    """Base class of initializers; subclasses define how weights are filled.
+    """Base class of initializers. Subclasses define how weights are filled.
 
     Args:
         kwargs: parameters of the rule, which `dumps` writes.
@@ -136,8 +136,9 @@ class Normal(Initializer):
 
 
 class Xavier(Initializer):
-    """Uniform or normal with a width of ``sqrt(magnitude / factor)``; the factor is the mean of fan-in and fan-out, or
-    one of them.
+    """Uniform or normal with a width of ``sqrt(magnitude / factor)``.
+
+    The factor is the mean of fan-in and fan-out, or one of them.
 
     Raises:
         ValueError: an unknown type or factor, or, on filling, an array of fewer than two axes.
@@ -168,7 +169,7 @@ _CLASSES = {rule.__name__.lower(): rule for rule in _RULES} | {"ones": One, "zer
 
 
 def create(init: Any, **kwargs: Any) -> Initializer:
-    """Return an initializer by name, or from the text of `Initializer.dumps`; an initializer is returned unchanged.
+    """Return an initializer by name, or from the text of `Initializer.dumps`. An initializer is returned unchanged.
 
     Raises:
         ValueError: an unknown name.

@@ -1,7 +1,7 @@
 """`mxnet.io`: `NDArrayIter`, over a `feedline.MinibatchSource`.
 
 Batches come in feedline's order, a pure function of ``seed`` and the number of the epoch, so that `NDArrayIter` can
-resume at any batch and shuffles the same way everywhere. Arrays are not copied as a whole; each batch is a new copy.
+resume at any batch and shuffles the same way everywhere. Arrays are not copied as a whole. Each batch is a new copy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DataDesc(tuple[str, tuple[int, ...]]):
     layout: str | None
 
     def __new__(cls, name: str, shape: Sequence[int], dtype: Any = np.float32, layout: str | None = "NCHW") -> DataDesc:
-        """The pair."""
+        """Create the pair."""
         self = super().__new__(cls, (name, tuple(shape)))
         self.name, self.shape, self.dtype, self.layout = name, tuple(shape), dtype, layout
         return self
@@ -48,7 +48,7 @@ class DataDesc(tuple[str, tuple[int, ...]]):
 
     @staticmethod
     def get_batch_axis(layout: str | None) -> int:
-        """Return the index of the batch axis in a layout; 0 without one."""
+        """Return the index of the batch axis in a layout, or 0 without a layout."""
         return 0 if layout is None else layout.find("N")
 
 
@@ -60,7 +60,7 @@ class DataBatch:
         label: list of NDArrays.
         pad: number of padding rows at the end, which do not count.
         index: indices of the rows, or None.
-        bucket_key: key of the bucket, as given.
+        bucket_key: key of the bucket, as passed.
         provide_data: list of `DataDesc`.
         provide_label: list of `DataDesc`.
     """
@@ -118,7 +118,7 @@ class DataIter:
         return DataBatch(data=self.getdata(), label=self.getlabel(), pad=self.getpad(), index=self.getindex())
 
     def iter_next(self) -> bool:
-        """Advance to the next batch; returns False at the end of the epoch."""
+        """Advance to the next batch, and return whether there is one in this epoch."""
         raise NotImplementedError(f"{type(self).__name__}.iter_next")
 
     def getdata(self) -> list[NDArray]:
@@ -134,7 +134,7 @@ class DataIter:
         raise NotImplementedError(f"{type(self).__name__}.getpad")
 
     def getindex(self) -> Any:
-        """Return the indices of the rows; None if unknown."""
+        """Return the indices of the rows, or None if unknown."""
         return None
 
 
@@ -142,8 +142,8 @@ class NDArrayIter(DataIter):
     """Batches of arrays.
 
     Args:
-        data: array ``(N, ...)``, a list of them, or a dict by name; other than NDArrays are converted to float32.
-        label: like ``data``; None: no labels.
+        data: array ``(N, ...)``, a list of them, or a dict by name. All but NDArrays are converted to float32.
+        label: like ``data``. None: no labels.
         batch_size: number of rows of a batch.
         shuffle: whether every epoch has another order.
         last_batch_handle: treatment of an incomplete last batch: ``"pad"`` fills it with the first rows of the epoch,
@@ -209,13 +209,13 @@ class NDArrayIter(DataIter):
         return DataDesc(name, (self.batch_size, *rows.shape[1:]), rows.dtype.type)
 
     @property
-    def _over(self) -> bool:
+    def _at_end(self) -> bool:
         end = (self._epoch + 1) * self.num_data
         return self._at >= end if self.last_batch_handle == "pad" else self._at + self.batch_size > end
 
     def reset(self) -> None:
-        """Start the next epoch, with ``"roll_over"`` at the rows left over. No effect before the first batch."""
-        self._begin(keep=self.last_batch_handle == "roll_over" and self._over)
+        """Start the next epoch, with ``"roll_over"`` at the remaining rows. No effect before the first batch."""
+        self._begin(keep=self.last_batch_handle == "roll_over" and self._at_end)
 
     def hard_reset(self) -> None:
         """Start the next epoch at its first row. No effect before the first batch."""
@@ -229,10 +229,10 @@ class NDArrayIter(DataIter):
 
     def iter_next(self) -> bool:
         """See `DataIter.iter_next`."""
-        if self._over:
+        if self._at_end:
             return False
-        left = (self._epoch + 1) * self.num_data - self._at
-        size = min(self.batch_size, left)
+        remaining = (self._epoch + 1) * self.num_data - self._at
+        size = min(self.batch_size, remaining)
         pad = self.batch_size - size
         parts = [self._read(self._at, size)]
         if pad:
@@ -245,41 +245,41 @@ class NDArrayIter(DataIter):
         return True
 
     def _read(self, at: int, size: int) -> list[Any]:
-        self._stand(at)
+        self._seek(at)
         minibatch = self._source.next_minibatch(size)
         return [np.require(minibatch[name].rows, requirements=["C", "W"]) for name in self._streams]
 
-    def _stand(self, at: int) -> None:
+    def _seek(self, at: int) -> None:
         if self._source.position.samples != at:
             self._source.seek(samples=at)
 
-    def _now(self) -> tuple[list[NDArray], int]:
+    def _current(self) -> tuple[list[NDArray], int]:
         if self._batch is None:
             raise ValueError("expected a batch, got none yet in this epoch: call iter_next() or next() first")
         return self._batch
 
     def getdata(self) -> list[NDArray]:
         """See `DataIter.getdata`."""
-        return self._now()[0][: len(self.data)]
+        return self._current()[0][: len(self.data)]
 
     def getlabel(self) -> list[NDArray]:
         """See `DataIter.getlabel`."""
-        return self._now()[0][len(self.data) :]
+        return self._current()[0][len(self.data) :]
 
     def getpad(self) -> int:
         """See `DataIter.getpad`."""
-        return self._now()[1]
+        return self._current()[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in JSON types."""
-        self._stand(self._at)
+        self._seek(self._at)
         return {"epoch": self._epoch, "begun": self._begun, "source": self._source.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a position.
 
         Raises:
-            StateError: a malformed state, or one of other data, another seed or another order.
+            StateError: the state is malformed, or belongs to other data, another seed or another order.
         """
         if not isinstance(state, Mapping) or not {"epoch", "begun", "source"} <= set(state):
             raise StateError(f"expected a state of NDArrayIter.state_dict(), got {shown(state, 80)}")
@@ -293,14 +293,14 @@ class NDArrayIter(DataIter):
         self._at = self._source.position.samples
 
 
-def _named(given: Any, name: str) -> list[tuple[str, Any]]:
+def _named(arrays: Any, name: str) -> list[tuple[str, Any]]:
     """Return the name and NumPy array of each array."""
-    if given is None or (isinstance(given, (list, tuple)) and not given):
+    if arrays is None or (isinstance(arrays, (list, tuple)) and not arrays):
         return []
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif isinstance(given, (list, tuple)) and given and isinstance(given[0], (NDArray, np.ndarray)):
-        pairs = [(name if len(given) == 1 else f"_{i}_{name}", rows) for i, rows in enumerate(given)]
+    if isinstance(arrays, Mapping):
+        pairs = list(arrays.items())
+    elif isinstance(arrays, (list, tuple)) and arrays and isinstance(arrays[0], (NDArray, np.ndarray)):
+        pairs = [(name if len(arrays) == 1 else f"_{i}_{name}", rows) for i, rows in enumerate(arrays)]
     else:
-        pairs = [(name, given)]
+        pairs = [(name, arrays)]
     return [(key, rows.asnumpy() if isinstance(rows, NDArray) else np.asarray(rows, np.float32)) for key, rows in pairs]

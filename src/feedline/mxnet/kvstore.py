@@ -19,7 +19,8 @@ from feedline.mxnet.optimizer import Updater
 
 __all__, __getattr__ = names_of(__name__)
 
-#: MXNet's names besides ours. MXNet accepted any text that contains one of them, and made anything else a local store.
+#: MXNet's names in addition to ours. MXNet accepted any text that contains one of them, and took any other text as
+#: local.
 _LEGACY = {
     "local_allreduce_cpu": "local",
     "local_update_cpu": "local",
@@ -28,7 +29,7 @@ _LEGACY = {
     "dist_sync_device": "dist_device_sync",
 }
 
-# Stores over other libraries, and what does the same here.
+# Stores over other libraries, and the equivalent store here.
 _INSTEAD = {"nccl": "device", "horovod": "dist_device_sync", "byteps": "dist_device_sync"}
 
 _log = logging.getLogger("feedline")
@@ -54,7 +55,7 @@ def create(name: str = "local") -> KVStore:
 
 
 class KVStore:
-    """A store with MXNet's interface. Keys and values are those of `feedline.kvstore.KVStore`; values are NDArrays.
+    """MXNet's interface to a `feedline.kvstore.KVStore`, with NDArrays as values.
 
     Raises:
         AssertionError: keys or values of a wrong type or number, as in MXNet.
@@ -76,35 +77,35 @@ class KVStore:
         """Create keys, each with a copy of its value."""
         pairs = _pairs(key, value)
         with as_mxnet():
-            self._store.init(_keys(key), _beneath(value))
-        self._sparse.update({one: isinstance(item, RowSparseNDArray) for one, item in pairs})
+            self._store.init(_keys(key), _unwrapped(value))
+        self._sparse.update({k: isinstance(item, RowSparseNDArray) for k, item in pairs})
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Sum the values of each key, and assign the sum or pass it to the updater."""
         pairs = _pairs(key, value)
         with as_mxnet():
-            self._store.push(_keys(key), _beneath(value), priority)
+            self._store.push(_keys(key), _unwrapped(value), priority)
         if self._assigns:
-            dense = {one for one, item in pairs if isinstance(item, NDArray)}
-            self._sparse.update({one: one not in dense for one, _ in pairs})
+            dense = {k for k, item in pairs if isinstance(item, NDArray)}
+            self._sparse.update({k: k not in dense for k, _ in pairs})
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
-        """Copy the stored array to each out; row_sparse outs are ignored unless ``ignore_sparse=False``."""
+        """Copy the stored array to each out. Row-sparse outs are ignored unless ``ignore_sparse=False``."""
         assert out is not None
         pairs = _pairs(key, out)
-        dense = [(one, item.tensor) for one, item in pairs if isinstance(item, NDArray)]
-        sparse = [(one, item) for one, item in pairs if isinstance(item, RowSparseNDArray)]
-        whole = [(one, torch.empty(item.shape, dtype=item._rows.dtype)) for one, item in sparse]
-        todo = dense if ignore_sparse else dense + whole
+        dense = [(k, item.tensor) for k, item in pairs if isinstance(item, NDArray)]
+        sparse = [(k, item) for k, item in pairs if isinstance(item, RowSparseNDArray)]
+        tables = [(k, torch.empty(item.shape, dtype=item._rows.dtype)) for k, item in sparse]
+        todo = dense if ignore_sparse else dense + tables
         with as_mxnet():
-            self._check_known([one for one, _ in pairs])
+            self._check_known([k for k, _ in pairs])
             if todo:
-                self._store.pull([one for one, _ in todo], [tensor for _, tensor in todo], priority)
+                self._store.pull([k for k, _ in todo], [tensor for _, tensor in todo], priority)
         if ignore_sparse:
-            for one, _ in sparse:
-                _log.info("pull of key %r into a row_sparse array is ignored; use row_sparse_pull", one)
+            for k, _ in sparse:
+                _log.info("pull of key %r into a row_sparse array is ignored; use row_sparse_pull", k)
             return
-        for (_, item), (_, table) in zip(sparse, whole, strict=True):
+        for (_, item), (_, table) in zip(sparse, tables, strict=True):
             from_dense(table, item.context).copyto(item)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -115,18 +116,18 @@ class KVStore:
             self.pull(key, value if out is None else out, priority)
             return
         with as_mxnet():
-            self._store.pushpull(_keys(key), _beneath(value), None if out is None else _beneath(out), priority)
+            self._store.pushpull(_keys(key), _unwrapped(value), None if out is None else _unwrapped(out), priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Create keys, and pull them to ``out``."""
         pairs = _pairs(key, value)
         _pairs(key, out)
         with as_mxnet():
-            self._store.broadcast(_keys(key), _beneath(value), _beneath(out), priority)
-        self._sparse.update({one: isinstance(item, RowSparseNDArray) for one, item in pairs})
+            self._store.broadcast(_keys(key), _unwrapped(value), _unwrapped(out), priority)
+        self._sparse.update({k: isinstance(item, RowSparseNDArray) for k, item in pairs})
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
-        """Copy chosen rows to row_sparse arrays: ascending, each once."""
+        """Copy the rows of ``row_ids`` to row-sparse arrays, in ascending order without duplicates."""
         assert out is not None
         assert row_ids is not None
         outs = _pairs(key, out)
@@ -136,29 +137,29 @@ class KVStore:
         assert len(ids) == len(outs), "the number of row_ids doesn't match the number of values"
         todo = []
         with as_mxnet():
-            self._check_known([one for one, _ in outs])
-            for (one, item), (_, wanted) in zip(outs, ids, strict=True):
+            self._check_known([k for k, _ in outs])
+            for (k, item), (_, indices) in zip(outs, ids, strict=True):
                 if not isinstance(item, RowSparseNDArray):
-                    raise MXNetError(f"expected row_sparse outs for row_sparse_pull, got a dense one for key {one!r}")
-                if not self._sparse[one]:
-                    raise MXNetError(f"expected a row_sparse key for row_sparse_pull, got {one!r}, a dense one")
-                once = torch.unique(wanted.tensor.reshape(-1).to(torch.int64))
-                rows = torch.empty((len(once), *item.shape[1:]), dtype=item._rows.dtype, device=item._rows.device)
-                todo.append((one, item, once, rows))
-            keys = [one for one, *_ in todo]
-            self._store.row_sparse_pull(keys, [rows for *_, rows in todo], [once for _, _, once, _ in todo], priority)
-        for _, item, once, rows in todo:
-            item.set(once, rows)
+                    raise MXNetError(f"expected row_sparse outs for row_sparse_pull, got a dense one for key {k!r}")
+                if not self._sparse[k]:
+                    raise MXNetError(f"expected a row_sparse key for row_sparse_pull, got {k!r}, a dense one")
+                index = torch.unique(indices.tensor.reshape(-1).to(torch.int64))
+                rows = torch.empty((len(index), *item.shape[1:]), dtype=item._rows.dtype, device=item._rows.device)
+                todo.append((k, item, index, rows))
+            keys = [k for k, *_ in todo]
+            self._store.row_sparse_pull(keys, [rows for *_, rows in todo], [index for _, _, index, _ in todo], priority)
+        for _, item, index, rows in todo:
+            item.set(index, rows)
 
     def _check_known(self, keys: list[Any]) -> None:
-        for one in keys:
-            if one not in self._sparse:
-                raise MXNetError(f"expected a key that was initialised, got {one!r}; call init first")
+        for key in keys:
+            if key not in self._sparse:
+                raise MXNetError(f"expected a key that was initialised, got {key!r}; call init first")
 
     # ---- updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Callable[[Any, Any, Any], None] | None) -> None:
-        """Set ``updater(key, received, stored)``, which changes stored arrays in place at each push; None: assign."""
+        """Set ``updater(key, received, stored)``, which changes stored arrays in place at each push. None: assign."""
         if isinstance(updater, Updater):
             self.set_optimizer(updater.optimizer)
             return
@@ -207,7 +208,7 @@ class KVStore:
             self._store.save_optimizer_states(fname, dump_optimizer)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Load states written by `save_optimizer_states`; MXNet's own files, which are pickles, are refused."""
+        """Load states written by `save_optimizer_states`. Files of MXNet, which are pickles, are refused."""
         self._check_optimizer("load")
         with as_mxnet():
             self._store.load_optimizer_states(fname)
@@ -226,29 +227,29 @@ class KVStore:
 
 
 def _keys(key: Any) -> Any:
-    """Convert keys for the store; raises MXNet's errors."""
+    """Convert keys for the store, with MXNet's errors."""
     if isinstance(key, (list, tuple)):
-        keys = [_keys(one) for one in key]
-        assert len({type(one) for one in keys}) <= 1, f"expected keys of one kind, got {keys}"
+        keys = [_keys(item) for item in key]
+        assert len({type(item) for item in keys}) <= 1, f"expected keys of one kind, got {keys}"
         return keys
     assert isinstance(key, (int, str)), f"expected an int or str as key, got {key!r}, of type {type(key)}"
     return key if isinstance(key, str) else int(key)
 
 
-def _beneath(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     """Convert NDArrays, or lists or nested lists of them, for the store."""
     if isinstance(value, (list, tuple)):
-        return [_beneath(one) for one in value]
+        return [_unwrapped(item) for item in value]
     return value.coo() if isinstance(value, RowSparseNDArray) else value.tensor
 
 
 def _pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
-    """Return (key, array) for every array; raises MXNet's errors."""
+    """Return (key, array) for every array, with MXNet's errors."""
     keys = _keys(key)
     if isinstance(keys, list):
         assert isinstance(value, (list, tuple)), f"expected a list of arrays for a list of keys, got {type(value)}"
         assert len(value) == len(keys), f"expected {len(keys)} values, one for each key, got {len(value)}"
-        return [pair for one, item in zip(keys, value, strict=True) for pair in _pairs(one, item)]
+        return [pair for k, item in zip(keys, value, strict=True) for pair in _pairs(k, item)]
     items = value if isinstance(value, (list, tuple)) else [value]
     for item in items:
         assert isinstance(item, (NDArray, RowSparseNDArray)), f"expected an NDArray, got {type(item)}"

@@ -12,16 +12,16 @@ __all__, __getattr__ = names_of(__name__)
 
 
 class LRScheduler:
-    """Base class: a warm-up, from ``warmup_begin_lr`` to ``base_lr``, then what a subclass says.
+    """Base class: a warm-up, from ``warmup_begin_lr`` to ``base_lr``, then the schedule of a subclass.
 
     Args:
         base_lr: learning rate after the warm-up.
         warmup_steps: number of updates of the warm-up.
         warmup_begin_lr: learning rate at its start.
-        warmup_mode: ``linear``, or ``constant`` at its start's rate.
+        warmup_mode: ``linear``, or ``constant`` at the initial rate.
 
     Raises:
-        ValueError: a negative or fractional number of steps, a larger rate at the start, or another mode.
+        ValueError: a negative or fractional number of steps, a larger rate at the start, or an unknown mode.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class PolyScheduler(LRScheduler):
         if num_update < self.warmup_steps:
             return self.get_warmup_lr(num_update)
         if num_update <= self.max_update:
-            left = 1 - (num_update - self.warmup_steps) / self.max_steps
-            self.base_lr = self.final_lr + (self.base_lr_orig - self.final_lr) * left**self.power
+            remaining = 1 - (num_update - self.warmup_steps) / self.max_steps
+            self.base_lr = self.final_lr + (self.base_lr_orig - self.final_lr) * remaining**self.power
         return self.base_lr
 
 

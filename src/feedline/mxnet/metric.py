@@ -1,6 +1,6 @@
 """`mxnet.metric`: metrics over batches.
 
-``update(labels, predictions)`` accepts lists of NDArrays; ``get()`` returns name and value, NaN before the first
+``update(labels, predictions)`` accepts lists of NDArrays. ``get()`` returns name and value, NaN before the first
 update. All metrics are computed by NumPy in float64.
 
 Each metric is kept twice: since the last `EvalMetric.reset_local`, which `Speedometer` calls for the mean of the last
@@ -20,8 +20,8 @@ from feedline.mxnet._names import names_of
 __all__, __getattr__ = names_of(__name__)
 
 
-def _array(given: Any) -> Any:
-    return given.asnumpy() if hasattr(given, "asnumpy") else _numpy.asarray(given)
+def _array(value: Any) -> Any:
+    return value.asnumpy() if hasattr(value, "asnumpy") else _numpy.asarray(value)
 
 
 def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> tuple[Any, Any]:
@@ -30,9 +30,9 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
     Raises:
         ValueError: numbers of labels and predictions differ, or, with ``shape``, their shapes.
     """
-    mine, other = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
-    if mine != other:
-        raise ValueError(f"Shape of labels {mine} does not match shape of predictions {other}")
+    label_size, pred_size = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
+    if label_size != pred_size:
+        raise ValueError(f"Shape of labels {label_size} does not match shape of predictions {pred_size}")
     if wrap:
         labels = labels if isinstance(labels, (list, tuple)) else [labels]
         preds = preds if isinstance(preds, (list, tuple)) else [preds]
@@ -40,19 +40,19 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
 
 
 class EvalMetric:
-    """Base class of metrics: a sum and a count; subclasses define what a pair of label and prediction adds.
+    """Base class of metrics: a sum and a count. Subclasses define the contribution of a label and its prediction.
 
     Args:
         name: name of the metric.
         output_names: see Attributes.
         label_names: see Attributes.
-        settings: parameters of a subclass, for `get_config`; ``has_global_stats`` says whether its ``update`` adds to
-            ``global_sum_metric`` and ``global_num_inst`` as well, False by default.
+        settings: parameters of a subclass, for `get_config`. With ``has_global_stats``, which is False by default, its
+            ``update`` also adds to ``global_sum_metric`` and ``global_num_inst``.
 
     Attributes:
         name: name of the metric.
-        output_names: predictions that `update_dict` uses; None: all.
-        label_names: labels that `update_dict` uses; None: all.
+        output_names: predictions that `update_dict` uses. None: all.
+        label_names: labels that `update_dict` uses. None: all.
         sum_metric: sum since the last `reset_local`.
         num_inst: count since the last `reset_local`.
         global_sum_metric: sum since the last `reset`.
@@ -81,7 +81,7 @@ class EvalMetric:
         self.sum_metric, self.num_inst = 0.0, 0
 
     def get_config(self) -> dict[str, Any]:
-        """Return class, parameters and the names that `update_dict` uses; ``create(**config)`` makes it again."""
+        """Return class, parameters and the names that `update_dict` uses, from which ``create(**config)`` copies it."""
         return {
             **self._settings,
             "metric": type(self).__name__,
@@ -102,7 +102,7 @@ class EvalMetric:
         self.global_num_inst += int(count)
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
-        """Return what a pair adds to the sum and to the count."""
+        """Return the increments of the sum and of the count by a pair."""
         raise NotImplementedError(f"{type(self).__name__}._measure")
 
     def update_dict(self, label: Mapping[str, Any], pred: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ class EvalMetric:
         return self.name, self._value(self.sum_metric, self.num_inst)
 
     def get_global(self) -> tuple[Any, Any]:
-        """Return name and value since the last `reset`; same as `get` for a metric without global sums."""
+        """Return name and value since the last `reset`, or the result of `get` for a metric without global sums."""
         if not self._has_global:
             return self.get()
         return self.name, self._value(self.global_sum_metric, self.global_num_inst)
@@ -144,11 +144,11 @@ class CompositeEvalMetric(EvalMetric):
     """Several metrics as one."""
 
     def __init__(self, metrics: Sequence[Any] | None = None, name: str = "composite", **names: Any) -> None:
-        self.metrics = [create(one) for one in metrics or ()]
+        self.metrics = [create(metric) for metric in metrics or ()]
         super().__init__(name, **names)
 
     def add(self, metric: Any) -> None:
-        """One more."""
+        """Add a metric."""
         self.metrics.append(create(metric))
 
     def get_metric(self, index: int) -> EvalMetric:
@@ -196,15 +196,15 @@ class CompositeEvalMetric(EvalMetric):
         return [name for name, _ in pairs], [value for _, value in pairs]
 
 
-class _Kept(EvalMetric):
+class _GlobalMetric(EvalMetric):
     """A metric that keeps global sums, too."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__(name, has_global_stats=True, **settings)
 
 
-class Accuracy(_Kept):
-    """Fraction of predictions whose largest score is the label's; predictions of the labels' shape are classes."""
+class Accuracy(_GlobalMetric):
+    """Fraction of predictions whose largest score is the label's. Predictions of the labels' shape are classes."""
 
     def __init__(self, axis: int = 1, name: str = "accuracy", **names: Any) -> None:
         super().__init__(name, axis=axis, **names)
@@ -217,7 +217,7 @@ class Accuracy(_Kept):
         return (label == classes).sum(), label.size
 
 
-class TopKAccuracy(_Kept):
+class TopKAccuracy(_GlobalMetric):
     """Fraction of labels among the ``top_k`` largest scores.
 
     Raises:
@@ -235,8 +235,8 @@ class TopKAccuracy(_Kept):
         return (best == label.astype("int64").reshape(-1, 1)).sum(), len(pred)
 
 
-class _Tallied(_Kept):
-    """A score that is no mean over samples: of what was tallied in each update, averaged, or of everything (micro).
+class _Tallied(_GlobalMetric):
+    """A score that is no mean over samples: the average of the scores of updates, or the score of all samples (micro).
 
     Raises:
         ValueError: an unknown average.
@@ -297,7 +297,7 @@ class _Tallied(_Kept):
 
 
 class _Binary(_Tallied):
-    """A score of two classes, of which predictions have a column each: counts by prediction and label.
+    """A score of two classes, with a column of the predictions each: counts by prediction and label.
 
     Raises:
         ValueError: in updates, labels other than 0 and 1.
@@ -343,8 +343,8 @@ class F1(_Binary):
 class MCC(_Binary):
     """Matthews's correlation coefficient of two classes, averaged over updates, or of all (``"micro"``).
 
-    It is ``(TP TN - FP FN) / sqrt((TP+FP) (TP+FN) (TN+FP) (TN+FN))``, in whose denominator factors of zero are left
-    out, as in MXNet.
+    It is ``(TP TN - FP FN) / sqrt((TP+FP) (TP+FN) (TN+FP) (TN+FN))``, without factors of zero in the denominator, as in
+    MXNet.
 
     Raises:
         ValueError: an unknown average, or, in updates, labels other than 0 and 1.
@@ -368,8 +368,8 @@ class PCC(_Tallied):
     """Correlation coefficient of classes, any number of them: `MCC` for two.
 
     With counts ``C`` by prediction and label, and their sums by row ``x``, by column ``y`` and of all ``n``, it is
-    ``sum(n C_ii - x_i y_i) / sqrt(sum(x (n - x)) sum(y (n - y)))``; NaN if predictions or labels are of one class.
-    Predictions are classes in the labels' shape, or scores whose axis 1 are the classes. ``num_inst`` counts updates.
+    ``sum(n C_ii - x_i y_i) / sqrt(sum(x (n - x)) sum(y (n - y)))``, or NaN if predictions or labels are of one class.
+    Predictions are classes in the labels' shape, or scores with classes along axis 1. ``num_inst`` counts updates.
 
     Raises:
         ValueError: in updates, negative classes.
@@ -391,14 +391,14 @@ class PCC(_Tallied):
     def _with(self, tally: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
         counts, updates = tally
         for label, pred in pairs:
-            said = pred.argmax(1) if pred.shape != label.shape else pred
-            label, said = label.astype("int64").ravel(), said.astype("int64").ravel()
-            check_label_shapes(label, said, shape=True)
-            if min(label.min(initial=0), said.min(initial=0)) < 0:
-                raise ValueError(f"expected classes from 0, got {min(label.min(), said.min())}")
-            more = max(label.max(initial=-1), said.max(initial=-1)) + 1 - len(counts)
-            counts = _numpy.pad(counts, (0, max(more, 0)))
-            _numpy.add.at(counts, (said, label), 1)
+            classes = pred.argmax(1) if pred.shape != label.shape else pred
+            label, classes = label.astype("int64").ravel(), classes.astype("int64").ravel()
+            check_label_shapes(label, classes, shape=True)
+            if min(label.min(initial=0), classes.min(initial=0)) < 0:
+                raise ValueError(f"expected classes from 0, got {min(label.min(), classes.min())}")
+            growth = max(label.max(initial=-1), classes.max(initial=-1)) + 1 - len(counts)
+            counts = _numpy.pad(counts, (0, max(growth, 0)))
+            _numpy.add.at(counts, (classes, label), 1)
         return counts, updates + 1
 
     def _count(self, tally: Any) -> int:
@@ -445,10 +445,10 @@ class PearsonCorrelation(_Tallied):
             arrays, m = arrays + 1, both.shape[1]
             if m == 0:
                 continue
-            own = both.mean(1)
-            apart, rest = own - mean, both - own[:, None]
-            products = products + rest @ rest.T + _numpy.outer(apart, apart) * (n * m / (n + m))
-            mean, n = mean + apart * (m / (n + m)), n + m
+            center = both.mean(1)
+            shift, deviations = center - mean, both - center[:, None]
+            products = products + deviations @ deviations.T + _numpy.outer(shift, shift) * (n * m / (n + m))
+            mean, n = mean + shift * (m / (n + m)), n + m
         return arrays, n, mean, products
 
     def _count(self, tally: Any) -> int:
@@ -460,7 +460,7 @@ class PearsonCorrelation(_Tallied):
         return float(products[0, 1] / math.sqrt(spread)) if spread else math.nan
 
 
-class _Regression(_Kept):
+class _Regression(_GlobalMetric):
     """Mean over batches of an error of each batch."""
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
@@ -503,7 +503,7 @@ class RMSE(_Regression):
         return math.sqrt((difference**2).mean())
 
 
-class CrossEntropy(_Kept):
+class CrossEntropy(_GlobalMetric):
     """Mean of ``-log(p + eps)`` of the label's probability."""
 
     def __init__(self, eps: float = 1e-12, name: str = "cross-entropy", **names: Any) -> None:
@@ -520,23 +520,23 @@ def _chances(label: Any, rows: Any, ignored: Any = None) -> tuple[Any, Any]:
     label = label.ravel().astype("int64")
     if len(label) != len(rows):
         raise ValueError(f"expected a label for each of {len(rows)} rows, got {len(label)}")
-    kept = _numpy.flatnonzero(label != ignored)
-    return label[kept], rows[kept, label[kept]].astype("float64")
+    index = _numpy.flatnonzero(label != ignored)
+    return label[index], rows[index, label[index]].astype("float64")
 
 
 class NegativeLogLikelihood(CrossEntropy):
-    """As `CrossEntropy`."""
+    """`CrossEntropy` under another name."""
 
     def __init__(self, eps: float = 1e-12, name: str = "nll-loss", **names: Any) -> None:
         super().__init__(eps, name, **names)
 
 
-class Perplexity(_Kept):
+class Perplexity(_GlobalMetric):
     """Exponential of the mean of ``-log(p)`` of the label's probability.
 
     Args:
-        ignore_label: label to ignore; None: none.
-        axis: axis of the classes; only the last one.
+        ignore_label: label to ignore, or None.
+        axis: axis of the classes, only the last one.
         name: name of the metric.
         names: see `EvalMetric`.
     """
@@ -554,8 +554,8 @@ class Perplexity(_Kept):
         return math.exp(total / count) if count else math.nan
 
 
-class Loss(_Kept):
-    """Mean of the predictions; labels are ignored."""
+class Loss(_GlobalMetric):
+    """Mean of the predictions. Labels are ignored."""
 
     def __init__(self, name: str = "loss", **names: Any) -> None:
         super().__init__(name, **names)
@@ -580,11 +580,11 @@ class Caffe(Loss):
         super().__init__(name, **names)
 
 
-class CustomMetric(_Kept):
+class CustomMetric(_GlobalMetric):
     """Mean over batches of ``feval(label, prediction)``, which gets NumPy arrays and returns a number or (sum, count).
 
     Attributes:
-        allow_extra_outputs: whether there may be more predictions than labels; only the first are used.
+        allow_extra_outputs: whether there may be more predictions than labels. Only the first are used.
     """
 
     def __init__(
@@ -594,8 +594,8 @@ class CustomMetric(_Kept):
         allow_extra_outputs: bool = False,
         **names: Any,
     ) -> None:
-        own = getattr(feval, "__name__", "custom")
-        super().__init__(name or (f"custom({own})" if "<" in own else own), **names)
+        function_name = getattr(feval, "__name__", "custom")
+        super().__init__(name or (f"custom({function_name})" if "<" in function_name else function_name), **names)
         self._feval, self.allow_extra_outputs = feval, allow_extra_outputs
 
     def update(self, labels: Any, preds: Any) -> None:
@@ -603,7 +603,7 @@ class CustomMetric(_Kept):
         super().update(labels, preds[: len(labels)] if self.allow_extra_outputs else preds)
 
     def get_config(self) -> dict[str, Any]:
-        """Not available, as a function is no parameter.
+        """Raise NotImplementedError, as a function is no parameter.
 
         Raises:
             NotImplementedError: always.
@@ -611,8 +611,8 @@ class CustomMetric(_Kept):
         raise NotImplementedError("expected a metric with a class of its own, got CustomMetric: keep its function")
 
     def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
-        found = self._feval(label, pred)
-        return found if isinstance(found, tuple) else (found, 1)
+        result = self._feval(label, pred)
+        return result if isinstance(result, tuple) else (result, 1)
 
 
 def np(
@@ -622,7 +622,7 @@ def np(
     return CustomMetric(numpy_feval, name, allow_extra_outputs)
 
 
-# Each under the name of its class, and some under others.
+# Each under the name of its class, and some under further names.
 _METRICS = (
     Accuracy, Caffe, CrossEntropy, F1, Loss, MAE, MCC, MSE, NegativeLogLikelihood, PCC, PearsonCorrelation,
     Perplexity, RMSE, TopKAccuracy, Torch,
@@ -642,7 +642,7 @@ _CLASSES: dict[str, Callable[..., EvalMetric]] = {
 
 
 def register(klass: type[EvalMetric]) -> type[EvalMetric]:
-    """Register a class for `create` under its name, in any case; usable as a decorator."""
+    """Register a class for `create` under its name, in any case. Usable as a decorator."""
     _CLASSES[klass.__name__.lower()] = klass
     return klass
 
@@ -658,7 +658,7 @@ def alias(*aliases: str) -> Callable[[type[EvalMetric]], type[EvalMetric]]:
 
 
 def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
-    """Return a metric by name, by a function, of a list, or of a `EvalMetric.get_config`; a metric unchanged.
+    """Return a metric from a name, a function, a list or an `EvalMetric.get_config`. A metric is returned unchanged.
 
     Raises:
         ValueError: an unknown name.
@@ -670,7 +670,7 @@ def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
     if callable(metric):
         return CustomMetric(metric, *args, **kwargs)
     if isinstance(metric, (list, tuple)):
-        return CompositeEvalMetric([create(one, *args, **kwargs) for one in metric])
+        return CompositeEvalMetric([create(item, *args, **kwargs) for item in metric])
     if str(metric).lower() not in _CLASSES:
         raise ValueError(f"expected a metric of {', '.join(sorted(_CLASSES))}, got {metric!r}")
     return _CLASSES[metric.lower()](*args, **kwargs)

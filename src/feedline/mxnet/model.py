@@ -20,15 +20,15 @@ def save_checkpoint(
     aux_params: Mapping[str, Any],
     remove_amp_cast: bool = True,
 ) -> None:
-    """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch>.params``, the number with four digits.
+    """Write ``<prefix>-symbol.json`` and ``<prefix>-<epoch>.params``, the epoch with four digits.
 
     Args:
         prefix: beginning of the paths.
         epoch: number of the epoch.
-        symbol: network; None: its file is not written.
+        symbol: network. None: its file is not written.
         arg_params: parameters by name.
         aux_params: states by name, such as running means.
-        remove_amp_cast: accepted; there are no such operators here.
+        remove_amp_cast: accepted without effect, as there are no such operators here.
     """
     if symbol is not None:
         symbol.save(f"{prefix}-symbol.json")
@@ -41,10 +41,10 @@ def load_params(prefix: str, epoch: int) -> tuple[dict[str, Any], dict[str, Any]
     """Return parameters and states of ``<prefix>-<epoch>.params``, by name.
 
     Raises:
-        MXNetError: not a file of arrays, or is cut off.
+        MXNetError: the file is not one of arrays, or is cut off.
     """
-    found = load(f"{prefix}-{epoch:04d}.params")
-    named = found if isinstance(found, dict) else {}
+    arrays = load(f"{prefix}-{epoch:04d}.params")
+    named = arrays if isinstance(arrays, dict) else {}
     return tuple(  # type: ignore[return-value]
         {name.removeprefix(kind): array for name, array in named.items() if name.startswith(kind)}
         for kind in ("arg:", "aux:")

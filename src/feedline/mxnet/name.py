@@ -1,4 +1,4 @@
-"""`mxnet.name`: names of symbols without one: a counter for each operator, and a stack of managers."""
+"""`mxnet.name`: names of symbols without one, from a counter for each operator, and a stack of managers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__, __getattr__ = names_of(__name__)
 
 
 class NameManager:
-    """Generator of names; ``with`` makes it the current one in this thread."""
+    """Generator of names. ``with`` makes it the current one in this thread."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -47,7 +47,7 @@ _current = _Current()
 
 
 class Prefix(NameManager):
-    """Prefix all names, including given ones; variables keep theirs."""
+    """Prefix all names, also explicit ones, except the names of variables."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()

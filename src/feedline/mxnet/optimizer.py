@@ -1,4 +1,4 @@
-"""`mxnet.optimizer`: optimizers of stores, with MXNet's update rules; see `feedline.kvstore.optimizers`."""
+"""`mxnet.optimizer`: optimizers of stores, with MXNet's update rules. See `feedline.kvstore.optimizers`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _NO_EFFECT = {"aggregate_num", "use_fused_step"}
 
 
 class ScriptOptimizer(Optimizer):
-    """What MXNet's optimizers take and do beyond the store's rules: a scheduler, and multipliers by parameter.
+    """Additions of MXNet's optimizers to the store's rules: a scheduler, and multipliers by parameter.
 
-    The update ``t`` of a key is the one after ``begin_num_update`` and all earlier ones of that key; the scheduler gets
+    The number of a key's update counts ``begin_num_update`` and all updates of the key up to it. The scheduler gets
     ``num_update``, the largest of these numbers of all keys. A key's learning rate and weight decay are multiplied by
     ``lr_mult`` and ``wd_mult`` of its object in ``param_dict``, or of its key, or of its name.
 
     Args:
         args: parameters of the rule.
-        lr_scheduler: function of ``num_update`` that returns the learning rate; its ``base_lr`` becomes
+        lr_scheduler: function of ``num_update`` that returns the learning rate. Its ``base_lr`` is set to
             ``learning_rate``.
-        param_idx2name: names of parameters by key. Those that do not end with ``_weight`` or ``_gamma`` have a
+        param_idx2name: names of parameters by key. Names that do not end with ``_weight`` or ``_gamma`` have a
             ``wd_mult`` of 0 by default.
         param_dict: objects with ``lr_mult`` and ``wd_mult``, by key.
         sym: symbol whose variables have ``lr_mult`` and ``wd_mult`` as attributes.
         begin_num_update: number of updates before the first one.
-        kwargs: parameters of the rule; a ``clip_gradient`` that is not above 0 means no limit.
+        kwargs: parameters of the rule. A ``clip_gradient`` that is not above 0 means no limit.
 
     Attributes:
         lr_scheduler: see Args.
@@ -53,7 +53,7 @@ class ScriptOptimizer(Optimizer):
     _schedule = ""
     #: Endings of names with a weight decay by default.
     _decaying: ClassVar[tuple[str, ...]] = ("_weight", "_gamma")
-    #: Whether the scheduler gets the number of an update, or, as for LBSGD, the number of those before it.
+    #: Whether the scheduler gets the number of an update, or, as for LBSGD, the number of updates before it.
     _counts_first: ClassVar[bool] = True
 
     def __init__(
@@ -81,7 +81,7 @@ class ScriptOptimizer(Optimizer):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "lr_scheduler":
             self.before_change()
-            # What workers agree on is its state now, as it may change itself when it is called.
+            # Workers agree on its present state, as it may change itself when it is called.
             self._schedule = "" if value is None else f"{type(value).__name__} {getattr(value, '__dict__', value)}"
         super().__setattr__(name, value)
 
@@ -101,7 +101,7 @@ class ScriptOptimizer(Optimizer):
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the last update, or of the next one if there is no scheduler; without multipliers."""
+        """Learning rate of the last update, or of the next one if there is no scheduler, without multipliers."""
         return self.lr if self.lr_scheduler is None else float(self.lr_scheduler(self.num_update))
 
     @learning_rate.setter
@@ -110,7 +110,7 @@ class ScriptOptimizer(Optimizer):
 
     @property
     def lr(self) -> float:
-        """Learning rate that was set; a scheduler, if there is one, determines another."""
+        """Learning rate that was set. A scheduler, if there is one, determines another."""
         return self._lr
 
     @lr.setter
@@ -129,20 +129,20 @@ class ScriptOptimizer(Optimizer):
         self.lr = lr
 
     def set_lr_mult(self, args_lr_mult: Mapping[Any, float]) -> None:
-        """Set the factors of the learning rate, by name or key; others get those of ``sym``, or 1."""
+        """Set the factors of the learning rate, by name or key. The rest come from ``sym``, or are 1."""
         with as_mxnet():
             self.before_change()
         self.lr_mult = {**self._of_symbol("__lr_mult__"), **args_lr_mult}
 
     def set_wd_mult(self, args_wd_mult: Mapping[Any, float]) -> None:
-        """Set the factors of the weight decay, by name or key; others get those of ``sym``, or their name's."""
+        """Set the factors of the weight decay, by name or key. The rest come from ``sym``, or depend on the name."""
         with as_mxnet():
             self.before_change()
         plain = {name: 0.0 for name in self.idx2name.values() if not name.endswith(self._decaying)}
         self.wd_mult = {**plain, **self._of_symbol("__wd_mult__"), **args_wd_mult}
 
     def _of_symbol(self, attribute: str) -> dict[Any, float]:
-        return {name: float(found[attribute]) for name, found in self._attributes.items() if attribute in found}
+        return {name: float(attrs[attribute]) for name, attrs in self._attributes.items() if attribute in attrs}
 
     def _multiplier(self, key: Any, what: str) -> float:
         if key in self.param_dict:
@@ -173,13 +173,13 @@ class ScriptOptimizer(Optimizer):
 
     def agreed(self) -> str:
         """See `feedline.kvstore.Optimizer`."""
-        factors = {key: (one.lr_mult, one.wd_mult) for key, one in self.param_dict.items()}
-        more = (self._schedule, self.begin_num_update, self.lr_mult, self.wd_mult, self.idx2name, factors)
-        return f"{super().agreed()} {more}"
+        factors = {key: (param.lr_mult, param.wd_mult) for key, param in self.param_dict.items()}
+        settings = (self._schedule, self.begin_num_update, self.lr_mult, self.wd_mult, self.idx2name, factors)
+        return f"{super().agreed()} {settings}"
 
-    def set_states(self, found: Mapping[Any, Any]) -> None:
+    def set_states(self, states: Mapping[Any, Any]) -> None:
         """See `feedline.kvstore.Optimizer`."""
-        super().set_states(found)
+        super().set_states(states)
         self.num_update = self.begin_num_update + max(self._counts.values(), default=0)
 
     def forget(self) -> None:
@@ -189,69 +189,69 @@ class ScriptOptimizer(Optimizer):
 
 
 class SGD(ScriptOptimizer, rules.SGD):
-    """SGD, with momentum or without; see `feedline.kvstore.optimizers`."""
+    """SGD, with momentum or without. See `feedline.kvstore.optimizers`."""
 
 
 class NAG(ScriptOptimizer, rules.NAG):
-    """Nesterov's accelerated gradient; see `feedline.kvstore.optimizers`."""
+    """Nesterov's accelerated gradient. See `feedline.kvstore.optimizers`."""
 
 
 class Adam(ScriptOptimizer, rules.Adam):
-    """Adam; see `feedline.kvstore.optimizers`."""
+    """Adam. See `feedline.kvstore.optimizers`."""
 
 
 class RMSProp(ScriptOptimizer, rules.RMSProp):
-    """RMSProp, centered or not; see `feedline.kvstore.optimizers`."""
+    """RMSProp, centered or not. See `feedline.kvstore.optimizers`."""
 
 
 class AdaGrad(ScriptOptimizer, rules.AdaGrad):
-    """AdaGrad; see `feedline.kvstore.optimizers`."""
+    """AdaGrad. See `feedline.kvstore.optimizers`."""
 
 
 class AdaDelta(ScriptOptimizer, _rarer_rules.AdaDeltaOptimizer):
-    """AdaDelta; see `feedline.mxnet._rarer_rules`."""
+    """AdaDelta. See `feedline.mxnet._rarer_rules`."""
 
 
 class Adamax(ScriptOptimizer, _rarer_rules.AdamaxOptimizer):
-    """Adamax; see `feedline.mxnet._rarer_rules`."""
+    """Adamax. See `feedline.mxnet._rarer_rules`."""
 
 
 class Nadam(ScriptOptimizer, _rarer_rules.NadamOptimizer):
-    """Nadam; see `feedline.mxnet._rarer_rules`."""
+    """Nadam. See `feedline.mxnet._rarer_rules`."""
 
 
 class FTML(ScriptOptimizer, _rarer_rules.FTMLOptimizer):
-    """Follow the moving leader; see `feedline.mxnet._rarer_rules`."""
+    """Follow the moving leader. See `feedline.mxnet._rarer_rules`."""
 
 
 class Ftrl(ScriptOptimizer, _rarer_rules.FtrlOptimizer):
-    """Follow the regularized leader; see `feedline.mxnet._rarer_rules`."""
+    """Follow the regularized leader. See `feedline.mxnet._rarer_rules`."""
 
 
 class Signum(ScriptOptimizer, _rarer_rules.SignumOptimizer):
-    """Signs of the momentum, or of gradients; see `feedline.mxnet._rarer_rules`."""
+    """Signs of the momentum, or of gradients. See `feedline.mxnet._rarer_rules`."""
 
 
 class DCASGD(ScriptOptimizer, _rarer_rules.DCASGDOptimizer):
-    """SGD that compensates for delay; see `feedline.mxnet._rarer_rules`."""
+    """SGD that compensates for delay. See `feedline.mxnet._rarer_rules`."""
 
 
 class SGLD(ScriptOptimizer, _rarer_rules.SGLDOptimizer):
-    """Langevin dynamics; see `feedline.mxnet._rarer_rules`."""
+    """Langevin dynamics. See `feedline.mxnet._rarer_rules`."""
 
 
 class LAMB(ScriptOptimizer, _rarer_rules.LAMBOptimizer):
-    """LAMB; see `feedline.mxnet._rarer_rules`."""
+    """LAMB. See `feedline.mxnet._rarer_rules`."""
 
 
 class LARS(ScriptOptimizer, _rarer_rules.LARSOptimizer):
-    """LARS; see `feedline.mxnet._rarer_rules`. Only names that end with ``_weight`` have weight decay by default."""
+    """LARS. See `feedline.mxnet._rarer_rules`. Only names that end with ``_weight`` have weight decay by default."""
 
     _decaying: ClassVar[tuple[str, ...]] = ("_weight",)
 
 
 class LBSGD(ScriptOptimizer, _rarer_rules.LBSGDOptimizer):
-    """SGD for large batches; see `feedline.mxnet._rarer_rules`."""
+    """SGD for large batches. See `feedline.mxnet._rarer_rules`."""
 
     _counts_first: ClassVar[bool] = False
 
@@ -275,11 +275,11 @@ def create(name: str, **kwargs: Any) -> Optimizer:
     if rule is None:
         with as_mxnet():
             return kvstore.optimizer(name.lower(), **kwargs)
-    own = {"lr_scheduler", "param_idx2name", "param_dict", "sym", "begin_num_update"}
-    known = {*own, *_NO_EFFECT, *(one.name for one in fields(rule) if one.init)}
-    unknown = sorted(set(kwargs) - known)
+    names = {"lr_scheduler", "param_idx2name", "param_dict", "sym", "begin_num_update"}
+    accepted = {*names, *_NO_EFFECT, *(field.name for field in fields(rule) if field.init)}
+    unknown = sorted(set(kwargs) - accepted)
     if unknown:
-        raise MXNetError(f"expected parameters of {', '.join(sorted(known))} for {name}, got {', '.join(unknown)}")
+        raise MXNetError(f"expected parameters of {', '.join(sorted(accepted))} for {name}, got {', '.join(unknown)}")
     return rule(**kwargs)
 
 

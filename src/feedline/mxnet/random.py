@@ -52,7 +52,7 @@ def normal(
 
 
 def randn(*shape: int, loc: float = 0, scale: float = 1, dtype: Any = None, ctx: Any = None) -> NDArray:
-    """Normal numbers in a shape given by its lengths."""
+    """Normal numbers in the shape of these lengths."""
     return normal(loc, scale, shape or None, dtype, ctx)
 
 
@@ -87,7 +87,7 @@ def negative_binomial(
 def generalized_negative_binomial(
     mu: float = 1, alpha: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
 ) -> NDArray:
-    """Negative binomial with the mean ``mu`` and the variance ``mu + alpha mu^2``; Poisson if ``alpha`` is 0."""
+    """Negative binomial with the mean ``mu`` and the variance ``mu + alpha mu^2``, Poisson if ``alpha`` is 0."""
     if alpha == 0:
         return poisson(mu, shape, dtype, ctx, out)
     return _drawn(lambda t: _failures(t, 1 / alpha, mu * alpha), shape, dtype, ctx, out)
@@ -99,7 +99,7 @@ def _failures(tensor: Any, shape: float, scale: float) -> None:
 
 
 def randint(low: int, high: int, shape: Any = None, dtype: Any = "int32", ctx: Any = None, out: Any = None) -> NDArray:
-    """Integers from ``low`` up to ``high``, which is left out."""
+    """Integers from ``low`` up to ``high``, which is excluded."""
     return _drawn(lambda t: t.random_(low, high), shape, dtype, ctx, out)
 
 
@@ -114,7 +114,7 @@ def multinomial(data: NDArray, shape: Any = None, get_prob: bool = False, dtype:
 
     Args:
         data: probabilities along the last axis.
-        shape: shape of the draws from each row; None: one.
+        shape: shape of the draws from each row. None: one.
         get_prob: whether to return the logarithms of their probabilities, too.
         dtype: element type of the classes.
     """
@@ -123,13 +123,13 @@ def multinomial(data: NDArray, shape: Any = None, get_prob: bool = False, dtype:
     for n in lengths:
         count *= n
     rows = data.tensor.reshape(-1, data.shape[-1])
-    found = torch.multinomial(rows, count, replacement=True)
-    whole = (*data.shape[:-1], *lengths) or (1,)
-    classes = NDArray(found.reshape(whole).to(torch_dtype(dtype)), data.context)
+    draws = torch.multinomial(rows, count, replacement=True)
+    full_shape = (*data.shape[:-1], *lengths) or (1,)
+    classes = NDArray(draws.reshape(full_shape).to(torch_dtype(dtype)), data.context)
     if not get_prob:
         return classes
     chances = rows / rows.sum(1, keepdim=True)
-    return [classes, NDArray(chances.gather(1, found).log().reshape(whole), data.context)]
+    return [classes, NDArray(chances.gather(1, draws).log().reshape(full_shape), data.context)]
 
 
 def _like(draw: Callable[..., NDArray], data: NDArray, out: NDArray | None, *numbers: float) -> NDArray:

@@ -33,8 +33,8 @@ def default_dtype() -> Any:
     return np.float32
 
 
-def _numpy(given: Any) -> Any:
-    return given.asnumpy() if hasattr(given, "asnumpy") else np.asarray(given)
+def _numpy(value: Any) -> Any:
+    return value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -43,12 +43,12 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _tolerances(a: Any, b: Any, rtol: float | None, atol: float | None) -> tuple[float, float]:
-    found = [_TOLERANCES.get(x.dtype.name, (0.0, 0.0)) for x in (a, b)]
-    return (max(r for r, _ in found) if rtol is None else rtol, max(t for _, t in found) if atol is None else atol)
+    pairs = [_TOLERANCES.get(x.dtype.name, (0.0, 0.0)) for x in (a, b)]
+    return (max(r for r, _ in pairs) if rtol is None else rtol, max(t for _, t in pairs) if atol is None else atol)
 
 
 def almost_equal(a: Any, b: Any, rtol: float | None = None, atol: float | None = None, equal_nan: bool = False) -> bool:
-    """Return whether ``|a - b| <= atol + rtol |b|`` everywhere; None: the tolerance of the element types."""
+    """Return whether ``|a - b| <= atol + rtol |b|`` everywhere. None: the tolerance of the element types."""
     a, b = _numpy(a), _numpy(b)
     rtol, atol = _tolerances(a, b, rtol, atol)
     return bool(np.allclose(a, b, rtol, atol, equal_nan))
@@ -78,9 +78,9 @@ def assert_exception(f: Any, exception_type: type[BaseException], *args: Any, **
 
 
 def random_arrays(*shapes: Sequence[int]) -> Any:
-    """Return normal NumPy arrays, float32; one for one shape, else a list."""
-    made = [np.array(np.random.randn(), "f4") if not s else np.random.randn(*s).astype("f4") for s in shapes]
-    return made[0] if len(made) == 1 else made
+    """Return normal NumPy arrays, float32: one array for one shape, else a list."""
+    arrays = [np.array(np.random.randn(), "f4") if not s else np.random.randn(*s).astype("f4") for s in shapes]
+    return arrays[0] if len(arrays) == 1 else arrays
 
 
 def rand_shape_2d(dim0: int = 10, dim1: int = 10) -> tuple[int, int]:
@@ -106,22 +106,22 @@ def rand_ndarray(
     Args:
         shape: shape of the array.
         stype: ``default`` or ``row_sparse``.
-        density: fraction of the rows of a row-sparse array that are not 0; None: random.
-        dtype: element type; None: float32.
-        ctx: context; None: the default one.
+        density: fraction of the rows of a row-sparse array that are not 0. None: random.
+        dtype: element type. None: float32.
+        ctx: context. None: the default one.
     """
     numbers = np.random.uniform(-1, 1, tuple(shape))
     if stype == "row_sparse":
         share = np.random.rand() if density is None else density
         numbers[np.random.rand(shape[0]) >= share] = 0
-    made = array(numbers, default_context() if ctx is None else ctx, dtype)
-    return made if stype == "default" else made.tostype(stype)
+    result = array(numbers, default_context() if ctx is None else ctx, dtype)
+    return result if stype == "default" else result.tostype(stype)
 
 
 def rand_sparse_ndarray(
     shape: Sequence[int], stype: str, density: float | None = None, dtype: Any = None
 ) -> tuple[Any, tuple[NDArray, NDArray]]:
     """Return a row-sparse array as `rand_ndarray`, and its rows and their indices."""
-    made = rand_ndarray(shape, stype, density, dtype)
-    assert isinstance(made, sparse.RowSparseNDArray)
-    return made, (made.data, made.indices)
+    result = rand_ndarray(shape, stype, density, dtype)
+    assert isinstance(result, sparse.RowSparseNDArray)
+    return result, (result.data, result.indices)

@@ -1,7 +1,7 @@
 """`mxnet.visualization` (`mx.viz`): pictures and tables of symbols.
 
-`plot_network` makes the nodes, attributes and edges of MXNet 1.9. `print_summary` has MXNet's layout; its numbers are
-counted from the shapes of parameters, where MXNet guesses them from channels; ``exact_mxnet=True`` reproduces MXNet's
+`plot_network` makes the nodes, attributes and edges of MXNet 1.9. `print_summary` has MXNet's layout. Its numbers are
+counted from the shapes of parameters, where MXNet guesses them from channels. ``exact_mxnet=True`` reproduces MXNet's
 text, errors included. Both take time linear in nodes and edges.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from feedline.errors import install_line
 from feedline.mxnet._names import names_of
 from feedline.mxnet.symbol import Symbol
-from feedline.mxnet.symbol._infer import infer_shapes, lengths, told
+from feedline.mxnet.symbol._infer import by_variable, infer_shapes, lengths
 from feedline.mxnet.symbol._node import Node, topological
 from feedline.networks.importers.symbol import STATISTICS
 
@@ -51,14 +51,14 @@ def plot_network(
     node_attrs: Mapping[str, str] | None = None,
     hide_weights: bool = True,
 ) -> Any:
-    """Return the network as a ``graphviz.Digraph``; drawing it requires the program ``dot``, its ``source`` does not.
+    """Return the network as a ``graphviz.Digraph``. Drawing it requires the program ``dot``, its ``source`` does not.
 
     Args:
         symbol: symbol to draw.
         title: name of the graph.
         save_format: format of the file that ``render`` writes.
-        shape: shapes of arguments by name, batch first; edges then show shapes without the batch.
-        dtype: element types of arguments by name; edges then show them.
+        shape: shapes of arguments by name, batch first. Edges then show shapes without the batch.
+        dtype: element types of arguments by name. Edges then show them.
         node_attrs: Graphviz attributes of all nodes.
         hide_weights: whether to omit edges to parameters.
 
@@ -101,19 +101,19 @@ def plot_network(
 _ARROW = {"dir": "back", "arrowtail": "open"}
 
 
-def _inferred(symbol: Symbol, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _inferred(symbol: Symbol, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return shapes or types of all outputs of all nodes, by name."""
     internals = symbol.get_internals()
     infer = internals.infer_shape if what == "shape" else internals.infer_type
-    _, found, _ = infer(**given)
-    if found is None:
+    _, inferred, _ = infer(**values)
+    if inferred is None:
         raise ValueError(f"Input {what} is incomplete")
-    return dict(zip(internals.list_outputs(), found, strict=True))
+    return dict(zip(internals.list_outputs(), inferred, strict=True))
 
 
 def _warn_of_repeated(names: Sequence[str]) -> None:
-    seen: set[str] = set()
-    repeated = dict.fromkeys(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    earlier: set[str] = set()
+    repeated = dict.fromkeys(name for name in names if name in earlier or earlier.add(name))  # type: ignore[func-returns-value]
     if repeated:
         warnings.warn(
             "There are multiple variables with the same name in your graph, this may result in cyclic graph. "
@@ -145,7 +145,7 @@ def _by(text: str) -> str:
 
 
 def _key(node: Mapping[str, Any]) -> str:
-    """Return the name of a node's output, of several the last, as in MXNet."""
+    """Return the name of a node's output, or of its last output if there are several, as in MXNet."""
     if node["op"] == "null":
         return str(node["name"])
     count = node.get("attrs", {}).get("num_outputs")
@@ -154,10 +154,10 @@ def _key(node: Mapping[str, Any]) -> str:
 
 def _edge(keys: Sequence[str], shapes: Mapping[str, Any] | None, types: Mapping[str, Any] | None) -> str:
     """Return shape and type of an output by MXNet's key, or by its name where MXNet fails."""
-    known = types if shapes is None else shapes
-    if known is None:
+    outputs = types if shapes is None else shapes
+    if outputs is None:
         return ""
-    key = next(key for key in keys if key in known)
+    key = next(key for key in keys if key in outputs)
     label = "" if shapes is None else "x".join(map(str, shapes[key][1:]))
     return label if types is None else f"{label}({np.dtype(types[key]).name})"
 
@@ -185,7 +185,7 @@ def print_summary(
         shape: shapes of arguments by name, batch first.
         line_length: number of characters of a line.
         positions: ends of columns, in characters or as fractions of the line.
-        exact_mxnet: whether to print what MXNet 1.9 prints, with its wrong counts, and fail where it fails.
+        exact_mxnet: whether to print the text of MXNet 1.9, with its wrong counts, and fail where it fails.
 
     Raises:
         TypeError: not a Symbol.
@@ -234,41 +234,41 @@ class _Table:
         print(line)
 
     def layer(self, name: str, shape: str, count: Any, previous: Sequence[str]) -> None:
-        """Print one layer; each operand after the first has a separate row."""
-        first, *others = previous or [""]
+        """Print one layer. Each operand after the first has a separate row."""
+        first, *operands = previous or [""]
         self.row(name, shape, count, first)
-        for other in others:
-            self.row("", "", "", other)
+        for operand in operands:
+            self.row("", "", "", operand)
 
 
 def _print_rows(symbol: Symbol, shape: Mapping[str, Any] | None, table: _Table) -> None:
     order = topological(symbol.entries)
-    found = infer_shapes(symbol.entries, told(symbol.entries, (), shape or {}, lengths))
+    inferred = infer_shapes(symbol.entries, by_variable(symbol.entries, (), shape or {}, lengths))
     parameters, aside = _roles(order)
     counted: set[Node] = set()
-    total, known = 0, True
+    total, complete = 0, True
     table.head()
     layers = [node for i, node in enumerate(order) if i == 0 or node.operator is not None]
     for node in layers:
-        mine = [e.node for e in node.inputs if e.node in parameters and e.node not in counted]
-        counted.update(mine)
-        sizes = [math.prod(found.shape(one) or ()) if found.knows(one) else None for one in dict.fromkeys(mine)]
+        variables = [e.node for e in node.inputs if e.node in parameters and e.node not in counted]
+        counted.update(variables)
+        sizes = [math.prod(inferred.shape(v) or ()) if inferred.knows(v) else None for v in dict.fromkeys(variables)]
         count = None if None in sizes else sum(size for size in sizes if size is not None)
         total += sum(size for size in sizes if size is not None)
-        known = known and count is not None
+        complete = complete and count is not None
         previous = [e.node.name for e in node.inputs if e.node not in parameters | aside]
-        out = found.shape(node) if shape is not None and found.knows(node) else None
+        out = inferred.shape(node) if shape is not None and inferred.knows(node) else None
         kind = "null" if node.operator is None else node.operator.name
         table.layer(
             f"{node.name}({kind})", "x".join(map(str, (out or ())[1:])), "?" if count is None else count, previous
         )
         table.line("=" if node is layers[-1] else "_")
-    print(f"Total params: {'' if known else 'at least '}{total}")
+    print(f"Total params: {'' if complete else 'at least '}{total}")
     table.line("_")
 
 
 def _roles(order: Sequence[Node]) -> tuple[set[Node], set[Node]]:
-    """Return the variables that are parameters, and those that are labels or states."""
+    """Return the variables that are parameters, and the variables that are labels or states."""
     parameters: set[Node] = set()
     aside: set[Node] = set()
     for node in order:

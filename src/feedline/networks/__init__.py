@@ -1,6 +1,6 @@
 """Networks of old frameworks: nodes, traversals, and their execution by torch.
 
-`node`, `traverse`, `shapes` and `registry` require only Python; `ops` and `compile` require torch and are imported only
+`node`, `traverse`, `shapes` and `registry` require only Python. `ops` and `compile` require torch and are imported only
 to run a network.
 """
 

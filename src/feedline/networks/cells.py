@@ -17,7 +17,7 @@ def opened(cell: Node) -> tuple[Node, dict[Node, Node]]:
         cell: operation of `CELLS`.
 
     Returns:
-        The output; and the next state for each state, a placeholder that delays read.
+        The output, and a mapping from each state, a placeholder that delays read, to the next state.
     """
     x, w, h, b, *initial = cell.inputs
     steps = -1 if cell.attributes.get("backwards", False) else 1

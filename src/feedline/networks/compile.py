@@ -1,8 +1,8 @@
 """Compilation of a network to a `torch.nn.Module`: a plan made once from the graph, run for every minibatch.
 
-The plan is a list of torch calls in order of computation; everything that depends only on the node is computed when the
-plan is made. Running it adds about a microsecond a node to torch's calls. Gradients are torch's autograd's. Parameters
-belong to the graph's leaves: networks compiled from graphs that share leaves share parameters.
+The plan is a list of torch calls in order of computation. Everything that depends only on the node is computed when the
+plan is made. Running it adds about a microsecond a node to torch's calls. Torch's autograd computes the gradients.
+Parameters belong to the graph's leaves: networks compiled from graphs that share leaves share parameters.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class Network(torch.nn.Module):
         roots: nodes to compute.
         inputs: input leaves to feed.
         memories: BPTT states of recurrences, one for training and one for evaluation.
-        batch: minibatch of the last run; None before.
-        steps: for each operation, in the order in which they run: its place, those of its operands, how it is run, and
-            the places that are not needed after it.
+        batch: minibatch of the last run, None before the first.
+        steps: for each operation, in the order in which they run: its slot, the slots of its operands, the function
+            that runs it, and the slots that are not needed after it.
     """
 
     def __init__(self, roots: Iterable[Node]) -> None:
         super().__init__()
         self.roots = tuple(roots)
-        # By the shapes of inputs with free dimensions: the network for these, and its inputs.
-        self._kinds: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
+        # By the shapes of inputs with free dimensions: the network for these shapes, and its inputs.
+        self._by_shapes: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
         ends = [behind(root) for root in outside(self.roots)]
         order = topological(ends, _below)
         for node in order:
@@ -74,30 +74,30 @@ class Network(torch.nn.Module):
         slot = {node: i for i, node in enumerate(order)}
         self.inputs = [node for node in order if node.op == "input"]
         labels = _labels(order, ends)
-        self._fed = [(slot[node], node, node in labels) for node in self.inputs]
-        self._held: list[tuple[int, dict[str, Any], str]] = []
+        self._feeds = [(slot[node], node, node in labels) for node in self.inputs]
+        self._tensors: list[tuple[int, dict[str, Any], str]] = []
         self.steps: list[tuple[int, list[int], Any, list[int]]] = []
         axes = [root.axes[1] if len(root.axes) > 1 else None for root in self.roots]
         self._results = [(slot[end], axis) for end, axis in zip(ends, axes, strict=True)]
         self.names: dict[Node, str] = {}
         self.memories = {training: BPTTState() for training in (True, False)}
         self.batch: PackedBatch | None = None
-        self._whole = [node for node in order if not node.is_leaf and op(node.op).whole]
-        kept = {i for i, _ in self._results}
+        self._whole_only = [node for node in order if not node.is_leaf and op(node.op).whole]
+        outputs = {i for i, _ in self._results}
         self._free = [node for node in self.inputs if FREE in node.shape]
         steps = {} if self._free else _steps(order, ends)
         last = {slot[child]: slot[node] for node, (below, _) in steps.items() for child in below}
         for i, node in enumerate(order):
             if node.weights is not None:
                 if node.weights.settled or not self._free:
-                    self._hold(i, node)
+                    self._add_weights(i, node)
             elif node in steps:
                 below, run = steps[node]
-                done = [j for j in {slot[c] for c in below} if last[j] == i and j not in kept]
+                done = [j for j in {slot[c] for c in below} if last[j] == i and j not in outputs]
                 self.steps.append((i, [slot[c] for c in below], run, done))
         self._size = len(order)
 
-    def _hold(self, i: int, node: Node) -> None:
+    def _add_weights(self, i: int, node: Node) -> None:
         weights = node.weights
         assert weights is not None
         tensor = tensor_of(weights)
@@ -109,22 +109,22 @@ class Network(torch.nn.Module):
         self.names[node] = name
         if weights.trains or weights.keeps:
             self.register_parameter(name, tensor)
-            self._held.append((i, self._parameters, name))
+            self._tensors.append((i, self._parameters, name))
         else:
-            # A buffer, to move with the module; never changes, so it is not saved.
+            # A buffer moves with the module. It never changes, so it is not saved.
             self.register_buffer(name, tensor.detach(), persistent=False)
-            self._held.append((i, self._buffers, name))
+            self._tensors.append((i, self._buffers, name))
 
     @property
     def device(self) -> torch.device:
-        """Device of the parameters; the CPU without any."""
-        return self._held[0][1][self._held[0][2]].device if self._held else torch.device("cpu")
+        """Device of the parameters, or the CPU if there are none."""
+        return self._tensors[0][1][self._tensors[0][2]].device if self._tensors else torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the parameters, or of the first input without any."""
-        if self._held:
-            return self._held[0][1][self._held[0][2]].dtype
+        """Dtype of the parameters, or of the first input if there are none."""
+        if self._tensors:
+            return self._tensors[0][1][self._tensors[0][2]].dtype
         return getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
 
     def forward(
@@ -134,27 +134,27 @@ class Network(torch.nn.Module):
 
         Args:
             feeds: value of each of `inputs`, or rows that are on the device already.
-            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`; None: sequences are whole.
+            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. None: sequences are whole.
 
         Returns:
             The rows of each root.
 
         Raises:
-            ValueError: an input is not fed, or has another shape, or another number of sequences than the others; or
-                sequences are truncated, but an operation needs them whole.
+            ValueError: an input is not fed, has a wrong shape, or has another number of sequences than the other
+                inputs, or sequences are truncated although an operation needs whole ones.
             StateError: sequences that do not continue from the last minibatch.
         """
         if self._free:
-            return self._of_shapes(feeds, lanes, begins)
+            return self._run_with_shapes(feeds, lanes, begins)
         values: list[Any] = [None] * self._size
-        for i, held, name in self._held:
-            values[i] = held[name]
+        for i, tensors, name in self._tensors:
+            values[i] = tensors[name]
         batch = self._feed(values, feeds)
         self.__dict__["batch"] = batch  # a module's attributes cost microseconds otherwise
         if begins is not None:
-            if self._whole:
+            if self._whole_only:
                 raise ValueError(
-                    f"{self._whole[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
+                    f"{self._whole_only[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
                 )
             batch.cut = TruncatedBatch(lanes, begins, self.memories[self.training])
         for i, below, run, done in self.steps:
@@ -170,8 +170,8 @@ class Network(torch.nn.Module):
             [PackedRows(values[i], None if axis is None else batch.sequences[axis]) for i, axis in self._results]
         )
 
-    def _of_shapes(self, feeds: Mapping[Node, Any], lanes: Any, begins: Any) -> tuple[PackedRows, ...]:
-        """Run the network for the shapes of this data, which is made at their first use."""
+    def _run_with_shapes(self, feeds: Mapping[Node, Any], lanes: Any, begins: Any) -> tuple[PackedRows, ...]:
+        """Run the network for the shapes of this data. It is compiled when the shapes first occur."""
         shapes = []
         for node in self._free:
             if feeds.get(node) is None:
@@ -180,20 +180,20 @@ class Network(torch.nn.Module):
             if not fits(shapes[-1], node.shape):
                 raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shapes[-1]}")
         key = tuple(shapes)
-        if key not in self._kinds:
+        if key not in self._by_shapes:
             fixed = [
                 input_node(shape, node.axes, node.name, node.sparse, node.dtype)
                 for node, shape in zip(self._free, shapes, strict=True)
             ]
             changes = dict(zip(self._free, fixed, strict=True))
-            self._kinds[key] = Network(replace(outside(self.roots), changes)), changes
-        kind, changes = self._kinds[key]
-        kind.memories = self.memories
-        kind.to(self.device).train(self.training)
-        results: tuple[PackedRows, ...] = kind(
-            {changes.get(node, node): given for node, given in feeds.items()}, lanes, begins
+            self._by_shapes[key] = Network(replace(outside(self.roots), changes)), changes
+        network, changes = self._by_shapes[key]
+        network.memories = self.memories
+        network.to(self.device).train(self.training)
+        results: tuple[PackedRows, ...] = network(
+            {changes.get(node, node): feed for node, feed in feeds.items()}, lanes, begins
         )
-        self.batch = kind.batch
+        self.batch = network.batch
         return results
 
     def _feed(self, values: list[Any], feeds: Mapping[Node, Value | PackedRows]) -> PackedBatch:
@@ -201,37 +201,37 @@ class Network(torch.nn.Module):
         sequences: dict[str, Sequences] = {}
         count = 0
         counted: Node | None = None
-        for i, node, is_labels in self._fed:
-            given = feeds.get(node)
-            if given is None:
+        for i, node, is_labels in self._feeds:
+            feed = feeds.get(node)
+            if feed is None:
                 raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
             axes = node.axes
             try:
-                packed = _packed(node, given, device, dtype, is_labels) if isinstance(given, Value) else given
+                packed = _packed(node, feed, device, dtype, is_labels) if isinstance(feed, Value) else feed
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
             data = values[i] = packed.data
             _check_shape(node, packed)
             if not axes:
                 continue
-            mine = len(data)
+            num_sequences = len(data)
             if len(axes) > 1:
-                own = packed.sequences
-                if own is None:
+                current = packed.sequences
+                if current is None:
                     raise ValueError(f"{node.label}: expected sequences, got rows without offsets")
-                mine = own.count
-                other = sequences.setdefault(axes[1], own)
-                if not other.same(own):
+                num_sequences = current.count
+                first = sequences.setdefault(axes[1], current)
+                if not first.same(current):
                     raise ValueError(
                         f"{node.label}: expected sequences of the same lengths as the other inputs along "
-                        f"{axes[1]!r}, got {own.lengths.tolist()[:10]} and {other.lengths.tolist()[:10]}; "
+                        f"{axes[1]!r}, got {current.lengths.tolist()[:10]} and {first.lengths.tolist()[:10]}; "
                         "declare it with a separate axis"
                     )
             if counted is None:
-                counted, count = node, mine
-            elif mine != count:
+                counted, count = node, num_sequences
+            elif num_sequences != count:
                 raise ValueError(
-                    f"{node.label}: expected {count} sequences, as {counted.label} has, got {mine} sequences"
+                    f"{node.label}: expected {count} sequences, as {counted.label} has, got {num_sequences} sequences"
                 )
         return PackedBatch(count, sequences, self.training)
 
@@ -242,23 +242,23 @@ def _below(node: Node) -> Sequence[Node]:
 
 
 def _steps(order: Sequence[Node], ends: Sequence[Node]) -> dict[Node, tuple[Sequence[Node], Run]]:
-    """Return what each node needs and what to run, in order, without those that run as a part of another."""
+    """Return the operands and the function of each node, in order, without nodes that run as a part of another."""
     inner = [node for node in order if not node.is_leaf]
     readers = Counter(child for node in inner for child in _below(node))
     readers.update(ends)
-    found: dict[Node, tuple[Sequence[Node], Run]] = {}
+    plan: dict[Node, tuple[Sequence[Node], Run]] = {}
     for node in inner:
         below = _below(node)
-        part, other, run = op(node.op).fuse(node, below) or (None, None, None)
-        if part is None or other is None or run is None or readers[part] > 1:
-            found[node] = below, op(node.op).lower(node)
+        part, operand, run = op(node.op).fuse(node, below) or (None, None, None)
+        if part is None or operand is None or run is None or readers[part] > 1:
+            plan[node] = below, op(node.op).lower(node)
             change = op(node.op).in_place
-            if change is not None and readers[below[0]] == 1 and below[0] in found and op(below[0].op).fresh:
-                found[node] = below, partial(_in_place, change)
+            if change is not None and readers[below[0]] == 1 and below[0] in plan and op(below[0].op).fresh:
+                plan[node] = below, partial(_in_place, change)
         else:
-            del found[part]
-            found[node] = [*_below(part), other], run
-    return found
+            del plan[part]
+            plan[node] = [*_below(part), operand], run
+    return plan
 
 
 def _in_place(change: Callable[[torch.Tensor], torch.Tensor], batch: PackedBatch, x: torch.Tensor) -> torch.Tensor:
@@ -266,18 +266,18 @@ def _in_place(change: Callable[[torch.Tensor], torch.Tensor], batch: PackedBatch
 
 
 def _labels(order: Sequence[Node], ends: Sequence[Node]) -> set[Node]:
-    """Return the inputs of vectors that are fed dense, and needed only as labels of which classes are enough."""
-    found = {n for n in order if n.op == "input" and not n.sparse and n.axes and len(n.shape) == 1 and n.shape[0] > 1}
-    found.difference_update(ends)
-    for node in order if found else ():
+    """Return the inputs that are dense vectors and are used only as labels, so that their classes suffice."""
+    labels = {n for n in order if n.op == "input" and not n.sparse and n.axes and len(n.shape) == 1 and n.shape[0] > 1}
+    labels.difference_update(ends)
+    for node in order if labels else ():
         if not node.is_leaf:
             below = _below(node)
-            found.difference_update(below[:1] if op(node.op).labels(node) else below)
-    return found
+            labels.difference_update(below[:1] if op(node.op).labels(node) else below)
+    return labels
 
 
 def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype, labels: bool) -> PackedRows:
-    """Convert a value for an input; sparse rows of one declared dense take its shape."""
+    """Convert a value for an input. Sparse rows of an input that is declared dense take its shape."""
     packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse, labels=labels)
     data = packed.data
     flat = isinstance(data, SparseRows) and not node.sparse and node.shape != (data.width,)
@@ -286,10 +286,10 @@ def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype, 
     return packed
 
 
-def _sample_shape(node: Node, given: Any) -> tuple[int, ...]:
-    if isinstance(given, Value):
-        return tuple(given.shape)
-    data = given.data
+def _sample_shape(node: Node, feed: Any) -> tuple[int, ...]:
+    if isinstance(feed, Value):
+        return tuple(feed.shape)
+    data = feed.data
     return (data.width,) if isinstance(data, SparseRows) else tuple(data.shape[1:] if node.axes else data.shape)
 
 

@@ -2,8 +2,8 @@
 
 Many functions of old frameworks are a few operations whose settings follow from the operand's shape, such as a
 reshape to a matrix. Where that shape depends on a placeholder, or on a dimension that differs between minibatches,
-`later` creates one node in place of the parts; whatever replaces the placeholder, or fixes the dimension, makes the
-parts by `remade`.
+`later` creates one node in place of the parts. `remade` creates the parts once the placeholder is replaced, or the
+dimension is fixed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def is_known(nodes: Sequence[Node]) -> bool:
 
 
 def later(name: str, nodes: Sequence[Node], settings: Mapping[str, Any], label: str = "") -> Node:
-    """Return the composition of this name, or a node that stands for it until the shapes are known."""
+    """Return the composition of this name, or a node that replaces it until the shapes are known."""
     if is_known(nodes):
         return _recipes[name](*nodes, label=label, **settings)
     return apply("late", nodes, {"recipe": name, **settings}, label)
 
 
 def remade(node: Node, inputs: Sequence[Node]) -> Node:
-    """Return a node made by `later` for other inputs."""
+    """Apply a node that `later` created to other inputs."""
     settings = dict(node.attributes)
     return later(settings.pop("recipe"), inputs, settings, node.name)
 
 
 def _shape(site: Site) -> Shape:
-    """Shape of the composition over stand-ins of these types."""
+    """Infer the shape of the composition from placeholders of the inputs' types."""
     inputs = [placeholder_node(t.shape, () if t.axes is None else t.axes) for t in site.types]
     if not is_known(inputs):
         raise UnknownShapeError

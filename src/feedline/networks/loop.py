@@ -2,7 +2,7 @@
 
 Everything that does not depend on the recurrence's state is computed for all steps before the first, usually the
 product with the input, so that a step has only the product with the state. Sequences are sorted longest first, so that
-those that have ended drop out at the end and no mask is needed. Python iterates over steps, never over sequences.
+ended ones drop out at the end and no mask is needed. Python iterates over steps, never over sequences.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ def _parts_behind(node: Node) -> tuple[list[Node], list[Node]]:
 def inside(node: Node) -> set[Node]:
     """Return the nodes of a recurrence that depend on its state, and are therefore computed step by step."""
     outputs, states = _parts_behind(node)
-    found: set[Node] = set(states)
+    dependent: set[Node] = set(states)
     for below in topological(outputs, reads):
-        if any(child in found for child in reads(below)):
-            found.add(below)
-    return found
+        if any(child in dependent for child in reads(below)):
+            dependent.add(below)
+    return dependent
 
 
 def operands(node: Node) -> list[Node]:
-    """Return the nodes outside a recurrence that it needs, computed before its first step; in a fixed order."""
-    own = inside(node)
+    """Return the nodes outside a recurrence that are computed before its first step, in a fixed order."""
+    stepped = inside(node)
     outputs, _ = _parts_behind(node)
-    found: dict[Node, None] = {}
-    for below in topological(outputs, lambda n: reads(n) if n in own else ()):
-        if below not in own:
-            found[below] = None
-    return list(found)
+    needed: dict[Node, None] = {}
+    for below in topological(outputs, lambda n: reads(n) if n in stepped else ()):
+        if below not in stepped:
+            needed[below] = None
+    return list(needed)
 
 
 def loop(node: Node) -> Run:
     """Lower a recurrence to a function of its `operands` that returns its outputs."""
     outputs, states = _parts_behind(node)
-    own = inside(node)
+    stepped = inside(node)
     outside = operands(node)
     ends = dict(zip(states, outputs[len(outputs) - len(states) :], strict=True))
-    delays, order = _parts(own, outputs, ends)
+    delays, order = _parts(stepped, outputs, ends)
     axis, backwards = _direction(node, delays, order)
     # Slots: operands, then delays, then computed nodes.
     slot: dict[Node, int] = {n: i for i, n in enumerate([*outside, *delays, *order])}
@@ -61,28 +61,28 @@ def loop(node: Node) -> Run:
         (slot[d], *(slot[child] for child in reads(d)), abs(d.attributes["steps"]), d.shape, d.inputs[1])
         for d in delays
     ]
-    kept = sorted({source for _, source, _, _, _, _ in past} | {slot[out] for out in outputs})
+    recorded = sorted({source for _, source, _, _, _, _ in past} | {slot[out] for out in outputs})
     results = [slot[out] for out in outputs]
     size = len(slot) - len(ends)
     rows_of = [len(n.axes) for n in outside]
     inner = slice(len(outside), size)
 
     def begun(batch: PackedBatch, tensors: Any, steps: Steps) -> list[Any]:
-        """Return for each delay the last steps of the lanes' earlier pieces, in step order and as stored."""
+        """Return the last steps of the lanes' earlier pieces for each delay, in step order and as stored."""
         like = next((x for x in tensors if isinstance(x, torch.Tensor)), torch.zeros(0))
-        found = []
+        carried = []
         for d in delays:
             if backwards:
                 raise ValueError(f"{d.label}: expected whole sequences for a future value, got truncated ones")
             before = batch.cut.before(d.uid, abs(d.attributes["steps"]), d.shape, like)
-            found.append((*(x.index_select(0, steps.order) for x in before), before))
-        return found
+            carried.append((*(x.index_select(0, steps.order) for x in before), before))
+        return carried
 
     def run(batch: PackedBatch, *tensors: Any) -> list[Any]:
         steps = batch.sequences[axis].steps(backwards)
         entering = [_arranged(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
-        history: dict[int, list[Any]] = {k: [] for k in kept}
-        pieces = None if batch.cut is None else begun(batch, tensors, steps)
+        history: dict[int, list[Any]] = {k: [] for k in recorded}
+        carried = None if batch.cut is None else begun(batch, tensors, steps)
         values: list[Any] = [*entering, *[None] * (size - len(entering))]
         begin = 0
         for t, active in enumerate(steps.active):
@@ -95,47 +95,47 @@ def loop(node: Node) -> Run:
                     values[target] = history[source][t - back][:active]
                 else:
                     values[target] = _before(values[initial], first, active, shape)
-                    if pieces is not None:
-                        known, there, _ = pieces[i]
-                        mine = there[:active, t].reshape(-1, *(1,) * len(shape))
-                        values[target] = torch.where(mine, known[:active, t], values[target])
+                    if carried is not None:
+                        earlier, exists, _ = carried[i]
+                        mask = exists[:active, t].reshape(-1, *(1,) * len(shape))
+                        values[target] = torch.where(mask, earlier[:active, t], values[target])
             for target, below, function in plan:
                 values[target] = function(step, *[values[i] for i in below])
-            for k in kept:
+            for k in recorded:
                 history[k].append(values[k])
             begin += active
             values[inner] = [None] * (size - len(outside))
-        if pieces is not None:
-            for d, (_, source, _, _, _, _), (_, _, before) in zip(delays, past, pieces, strict=True):
+        if carried is not None:
+            for d, (_, source, _, _, _, _), (_, _, before) in zip(delays, past, carried, strict=True):
                 batch.cut.after(d.uid, _whole(history[source], steps, d, values), batch.sequences[axis], before)
         return [_whole(history[k], steps, outputs[i], values) for i, k in enumerate(results)]
 
     return run
 
 
-def _parts(own: set[Node], outputs: Sequence[Node], ends: Mapping[Node, Node]) -> tuple[list[Node], list[Node]]:
-    """Delays, and all else in the order of computation within a step.
+def _parts(stepped: set[Node], outputs: Sequence[Node], ends: Mapping[Node, Node]) -> tuple[list[Node], list[Node]]:
+    """Return the delays, and the other nodes in the order of computation within a step.
 
-    A state that is read without a delay is the result of its end in the same step, which itself has to read others by
-    a delay.
+    A state that is read without a delay is the result of its end in the same step. That end has to read other states
+    by a delay.
     """
     delays: list[Node] = []
     order: list[Node] = []
     waiting: list[Node] = list(outputs)
-    seen: set[Node] = set(ends)
+    visited: set[Node] = set(ends)
 
     def before(node: Node) -> Sequence[Node]:
-        # A delay ends a step's order: what it reads is of another step, and may be computed later in this one.
-        return [ends.get(child, child) for child in reads(node)] if node in own and node.op != "delay" else ()
+        # A delay reads another step, so its operand may be computed later in this one.
+        return [ends.get(child, child) for child in reads(node)] if node in stepped and node.op != "delay" else ()
 
     while waiting:
         for node in topological(waiting, before):
-            if node not in own or node in seen:
+            if node not in stepped or node in visited:
                 continue
-            seen.add(node)
+            visited.add(node)
             (delays if node.op == "delay" else order).append(node)
         delayed = (ends.get(reads(d)[0], reads(d)[0]) for d in delays)
-        waiting = [source for source in delayed if source in own and source not in seen]
+        waiting = [source for source in delayed if source in stepped and source not in visited]
     place = {node: i for i, node in enumerate(order)}
     for node in order:
         for child, source in zip(reads(node), before(node), strict=True):

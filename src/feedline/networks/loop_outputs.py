@@ -1,9 +1,9 @@
 """Nodes inside recurrences as results: a node that a state's step computes becomes one more output of its recurrence.
 
-A node inside a recurrence reads states, which only the recurrence gives values to. Searching a graph finds such nodes
-by their names, and `remember` notes the recurrence in which each was found; `outside` then replaces those among the
-roots of a network by a pick of a recurrence that has them as further outputs. The recurrence is remembered weakly, so
-that it lives as long as the graph that it belongs to.
+A node inside a recurrence reads states, which only have values within the recurrence. Searching a graph finds such
+nodes by their names, and `remember` notes the recurrence in which each was found. `outside` then replaces such roots of
+a network by a pick of a recurrence that has them as further outputs. The recurrence is remembered weakly, so that it
+lives as long as the graph that it belongs to.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from feedline.networks.node import Node
 from feedline.networks.registry import apply
 from feedline.networks.traverse import depth_first, loop_parts, topological
 
-_found_in: weakref.WeakKeyDictionary[Node, weakref.ref[Node]] = weakref.WeakKeyDictionary()
+_recurrences: weakref.WeakKeyDictionary[Node, weakref.ref[Node]] = weakref.WeakKeyDictionary()
 
 
-def remember(roots: Sequence[Node], found: Iterable[Node]) -> None:
-    """Note the recurrence of ``roots`` to which each of the found nodes belongs, if it reads a state of one."""
-    found = list(found)
+def remember(roots: Sequence[Node], nodes: Iterable[Node]) -> None:
+    """Note the recurrence of ``roots`` to which each node belongs, if it reads a state of one."""
+    nodes = list(nodes)
     loops = _loops(roots)
     loops += [loop for root in roots if (loop := _remembered(root)) is not None]
     if loops:
-        for node in found:
+        for node in nodes:
             loop = _of(node, loops)
             if loop is not None:
-                _found_in[node] = weakref.ref(loop)
+                _recurrences[node] = weakref.ref(loop)
 
 
 def outside(roots: Sequence[Node]) -> list[Node]:
-    """Return the roots, with those that are inside recurrences as further outputs of these.
+    """Return the roots. A root inside a recurrence becomes a further output of the recurrence.
 
     A recurrence below another root is preferred to the remembered one.
     """
@@ -53,8 +53,8 @@ def _picked(node: Node, loops: Sequence[Node]) -> Node:
 
 
 def _remembered(node: Node) -> Node | None:
-    held = _found_in.get(node)
-    return None if held is None else held()
+    reference = _recurrences.get(node)
+    return None if reference is None else reference()
 
 
 def _loops(roots: Sequence[Node]) -> list[Node]:
@@ -62,7 +62,7 @@ def _loops(roots: Sequence[Node]) -> list[Node]:
 
 
 def _of(node: Node, loops: Iterable[Node]) -> Node | None:
-    """Return the recurrence whose states the node reads; None if it reads none."""
+    """Return the recurrence whose states the node reads, or None if it reads none."""
     states = set(_open(node))
     return next((loop for loop in loops if states and states <= set(loop_parts(loop)[1])), None)
 

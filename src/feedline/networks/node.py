@@ -1,10 +1,10 @@
 """Nodes of a network: an operation, its inputs, and the type of its result.
 
-Nodes are immutable; a changed network is a new one that shares the unchanged nodes. Leaves are inputs, placeholders,
-parameters and constants. The tensor of the latter two is in a `Weights`, which networks with the same leaf share; its
+Nodes are immutable. A changed network is a new one that shares the unchanged nodes. Leaves are inputs, placeholders,
+parameters and constants. The tensor of the latter two is in a `Weights`, which networks with the same leaf share. Its
 unknown dimensions are fixed once, at the first use that determines them.
 
-Shapes are those of one sample, row-major, without batch and sequence axes. Dynamic axes are names: `BATCH` first, then
+A shape describes one sample, row-major, without batch and sequence axes. Dynamic axes are names: `BATCH` first, then
 the sequence axis if there is one. Creating a node takes a few microseconds.
 """
 
@@ -29,8 +29,8 @@ class Type:
     """Type of a node's result.
 
     Attributes:
-        shape: shape of one sample; None: unknown until placeholders are replaced.
-        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``; None: unknown.
+        shape: shape of one sample. None: unknown until placeholders are replaced.
+        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``. None: unknown.
     """
 
     shape: tuple[int, ...] | None = None
@@ -50,14 +50,14 @@ class Weights:
     """Shared tensor of a parameter or a constant, initialized at its first use.
 
     Args:
-        shape: shape of the tensor; `UNKNOWN` dimensions are fixed later. The first, if unknown, may become several.
+        shape: shape of the tensor. `UNKNOWN` dimensions are fixed later. The first, if unknown, may become several.
         fill: function ``fill(shape)`` that returns the initial value, as an array or tensor.
         dtype: name of the element type.
         trains: whether learners may update it.
         keeps: whether it changes in training without learners (running statistics), and is saved with the parameters.
 
     Attributes:
-        tensor: `torch.nn.Parameter`; None before the first use.
+        tensor: `torch.nn.Parameter`, None before the first use.
     """
 
     __slots__ = ("_shape", "dtype", "fill", "keeps", "tensor", "trains")
@@ -84,30 +84,30 @@ class Weights:
         return UNKNOWN not in self._shape
 
     def settle(self, shape: tuple[int, ...]) -> None:
-        """Fix the unknown dimensions; the first, if unknown, may become several.
+        """Fix the unknown dimensions. The first, if unknown, may become several.
 
         Raises:
             ValueError: known dimensions differ.
         """
-        own, new = self._shape, tuple(shape)
-        more = len(new) - len(own)
-        if more and own[:1] == (UNKNOWN,):
-            own = (UNKNOWN,) * max(0, more + 1) + own[1:]
-        if len(new) != len(own) or any(a not in (b, UNKNOWN) for a, b in zip(own, new, strict=True)):
+        old, new = self._shape, tuple(shape)
+        extra = len(new) - len(old)
+        if extra and old[:1] == (UNKNOWN,):
+            old = (UNKNOWN,) * max(0, extra + 1) + old[1:]
+        if len(new) != len(old) or any(a not in (b, UNKNOWN) for a, b in zip(old, new, strict=True)):
             raise ValueError(f"expected a shape that fits {self._shape}, got {new}: use another parameter there")
         self._shape = new
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Node:
-    """One application of an operation; compared by identity.
+    """One application of an operation, compared by identity.
 
     Attributes:
-        op: name of the operation; one of `LEAVES` for leaves.
+        op: name of the operation, one of `LEAVES` for leaves.
         inputs: nodes that it is applied to.
         attributes: settings of the operation.
-        given: type of the result; parameters and constants have that of their weights.
-        name: name given by the user; not unique.
+        given: type of the result. Parameters and constants have the type of their weights instead.
+        name: the user's name, not unique.
         weights: weights of a parameter or constant.
         sparse: whether an input is fed sparse rows.
         dtype: element type of an input.

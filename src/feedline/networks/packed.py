@@ -1,7 +1,7 @@
 """Packed minibatches on a device: rows, and the offsets of sequences.
 
-Data with a sequence axis is rows ``(num_samples, *shape)``, all sequences back to back; data with only the batch axis
-is ``(num_sequences, *shape)``; other data is ``shape``. Sparse rows stay indices. There is no padding, so a loss has as
+Data with a sequence axis is rows ``(num_samples, *shape)``, all sequences back to back. Data with only the batch axis
+is ``(num_sequences, *shape)``. Other data is ``shape``. Sparse rows stay indices. There is no padding, so a loss has as
 many numbers as there are samples. Index arrays that recurrences and sequence operations derive from the lengths are
 computed once a minibatch, on demand, by NumPy: they are small and need not wait for a device.
 """
@@ -41,7 +41,7 @@ class Sequences:
         self._steps: dict[bool, Steps] = {}
 
     def same(self, other: Sequences) -> bool:
-        """Return whether all lengths equal those of ``other``."""
+        """Return whether all lengths equal the lengths of ``other``."""
         return self is other or np.array_equal(self.offsets, other.offsets)
 
     def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
@@ -78,7 +78,7 @@ class Sequences:
             raise ValueError(f"expected sequences with a {what} sample, got an empty one")
 
     def shift(self, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return for each row the one ``steps`` before it (after, if negative), and whether there is none (row 0)."""
+        """Return the row ``steps`` before each row (after, if negative), and whether there is none (row 0)."""
         place = self._place - steps
         outside = (place < 0) | (place >= np.repeat(self.lengths, self.lengths))
         row = np.where(outside, 0, np.arange(self.total) - steps)
@@ -104,7 +104,7 @@ class Sequences:
         groups: list[NDArray[np.int64] | None] = []
         begin = 0
         while begin < len(order) and ends[begin]:
-            # No sequence is shorter than half of its group's longest.
+            # No sequence is shorter than half of the longest in its group.
             stop = int(np.searchsorted(-ends, -((ends[begin] + 1) // 2), side="right"))
             groups.append(order[begin:stop])
             begin = stop
@@ -121,8 +121,8 @@ class Padded:
     """Sequences in the layout of kernels: steps first, (longest, count, ...), padded at the end of each.
 
     Attributes:
-        which: indices of the sequences, int64 (count,); None: all.
-        rows: their rows, int64 (num_samples,); None: all.
+        which: indices of the sequences, int64 (count,). None: all.
+        rows: their rows, int64 (num_samples,). None: all.
         places: index of each row among ``longest * count``, int64 (num_samples,).
     """
 
@@ -144,8 +144,8 @@ class Padded:
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
         """Pad rows (all samples, width) to (longest, count, width)."""
-        mine = x if self.rows is None else x.index_select(0, self.rows)
-        steps = x.new_zeros(self.longest * self.count, x.shape[1]).index_copy(0, self.places, mine)
+        selected = x if self.rows is None else x.index_select(0, self.rows)
+        steps = x.new_zeros(self.longest * self.count, x.shape[1]).index_copy(0, self.places, selected)
         return steps.reshape(self.longest, self.count, x.shape[1])
 
     def packed(self, steps: torch.Tensor) -> torch.Tensor:
@@ -182,11 +182,11 @@ class SparseRows:
 
     Attributes:
         indices: column of each entry, int64 (entries,).
-        values: value of each entry, (entries,); None: all are 1.
+        values: value of each entry, (entries,). None: all are 1.
         width: number of columns.
         one_hot: whether every row has exactly one entry, a 1.
         dense_dtype: element type in which operations without a sparse form make them dense, as the data of an input
-            that is declared dense; None: such operations refuse them.
+            that is declared dense. None: such operations refuse them.
     """
 
     def __init__(
@@ -209,15 +209,15 @@ class SparseRows:
 
     @staticmethod
     def of_one_hot(rows: NDArray[Any], device: torch.device, dtype: torch.dtype) -> SparseRows | None:
-        """Convert dense rows (num_rows, width) that are all one-hot to a device; None for others."""
+        """Convert dense rows (num_rows, width) to sparse ones on a device, or return None unless all are one-hot."""
         if rows.ndim != 2 or rows.dtype not in _ONE_HOT or not rows.flags.c_contiguous:
             return None
         classes = _native.one_hot_classes(rows)
         if classes is None:
             return None
-        found = SparseRows(None, _tensor(classes, device, None), None, rows.shape[1], True)
-        found.dense_dtype = dtype
-        return found
+        sparse = SparseRows(None, _tensor(classes, device, None), None, rows.shape[1], True)
+        sparse.dense_dtype = dtype
+        return sparse
 
     def __len__(self) -> int:
         return len(self.indices) if self._offsets is None else len(self._offsets) - 1
@@ -228,7 +228,7 @@ class SparseRows:
         return torch.get_default_dtype() if self.values is None else self.values.dtype
 
     def dense(self) -> torch.Tensor:
-        """Return them as a tensor (num_rows, width) of ``dense_dtype``; entries of one place are added."""
+        """Return a tensor (num_rows, width) of ``dense_dtype``, in which entries of one place are added."""
         rows = torch.zeros(len(self), self.width, dtype=self.dense_dtype, device=self.offsets.device)
         values = torch.ones((), dtype=rows.dtype, device=rows.device) if self.values is None else self.values
         return rows.index_put_((self.owner(), self.indices), values.to(rows.dtype), accumulate=True)
@@ -243,7 +243,7 @@ class SparseRows:
         return rows.repeat_interleave(self.offsets.diff(), output_size=len(self.indices))
 
     def index_select(self, dim: int, index: torch.Tensor, empty: torch.Tensor | None = None) -> SparseRows:
-        """Select rows, like a tensor's `index_select`; those in ``empty`` (bool) get no entries."""
+        """Select rows, like a tensor's `index_select`. The rows in ``empty`` (bool) get no entries."""
         assert dim == 0
         if self.one_hot and empty is None:
             taken = self.indices.index_select(0, index)
@@ -270,7 +270,7 @@ class SparseRows:
         )
 
     def repeated(self, times: int) -> SparseRows:
-        """Return rows that stand ``times`` times in succession each."""
+        """Repeat each row ``times`` times in succession."""
         if times == 1:
             return self
         return self.index_select(0, torch.arange(len(self), device=self.offsets.device).repeat_interleave(times))
@@ -294,7 +294,7 @@ class PackedRows:
 
     Attributes:
         data: rows, see the module.
-        sequences: sequences of the rows; None: one row per sequence, or no dynamic axis.
+        sequences: sequences of the rows. None: one row per sequence, or no dynamic axis.
     """
 
     __slots__ = ("data", "sequences")
@@ -312,13 +312,13 @@ class PackedRows:
         *,
         labels: bool = False,
     ) -> PackedRows:
-        """Convert a feed's value; shares memory if the device is the CPU and the dtype is the same.
+        """Convert a feed's value. It shares memory if the device is the CPU and the dtype is the same.
 
         Args:
             value: dense or sparse value.
             device: target device.
             dtype: target dtype of floating point data.
-            ragged: whether it has a sequence axis; otherwise every sequence must have one sample.
+            ragged: whether it has a sequence axis. Otherwise every sequence must have one sample.
             dense: whether operations may make sparse rows dense.
             labels: whether dense rows that are all one-hot become sparse.
 
@@ -374,7 +374,7 @@ class PackedBatch:
         count: number of sequences.
         sequences: sequences by name of the axis.
         training: whether in training mode, in which dropout is active and statistics are of this minibatch.
-        cut: `feedline.networks.truncation.TruncatedBatch` if sequences are truncated; else None.
+        cut: `feedline.networks.truncation.TruncatedBatch` if sequences are truncated, else None.
         assignments: values to write to parameters and constants after everything is computed, in this order: number,
             tensor, new value.
     """
@@ -398,13 +398,13 @@ class PackedStep(PackedBatch):
     """One step of a recurrence: a row for each sequence that has not ended, longest first.
 
     Attributes:
-        active: number of those sequences.
+        active: number of these sequences.
     """
 
     __slots__ = ("active",)
 
-    def __init__(self, whole: PackedBatch, active: int) -> None:
-        super().__init__(whole.count, whole.sequences, whole.training)
+    def __init__(self, batch: PackedBatch, active: int) -> None:
+        super().__init__(batch.count, batch.sequences, batch.training)
         self.active = active
 
     def spread(self, rows: Any, axis: str) -> Any:

@@ -1,6 +1,6 @@
 """Registry of operations: how each infers the type of its result, and how torch runs it.
 
-An operation is an `Op`. Its shape rule receives a `Site`, a node about to be created, and returns a shape; dynamic axes
+An operation is an `Op`. Its shape rule receives a `Site`, a node about to be created, and returns a shape. Dynamic axes
 are joined unless the operation overrides that. Its lowering is called once for each node when a network is compiled,
 and returns the function that runs for every minibatch. Rules do not use torch.
 """
@@ -22,8 +22,8 @@ class Site:
     """A node about to be created: its operation, inputs and attributes.
 
     Attributes:
-        guessing: 1 or 2 if shapes of a recurrence's state are None, so that the rule has to guess from the others and
-            must not fix parameters' shapes. 2: the second attempt, after the first one found nothing.
+        guessing: 1 or 2 if shapes of a recurrence's state are None, so that the rule has to guess from the other
+            shapes and must not fix parameters' shapes. 2: the second attempt, after the first one found nothing.
     """
 
     op: str
@@ -39,7 +39,11 @@ class Site:
         return [t.shape for t in self.types]
 
     def shape(self, i: int) -> Shape:
-        """Return the shape of input ``i``; an unknown one, while guessing, ends the guess."""
+        """Return the shape of input ``i``.
+
+        Raises:
+            UnknownShapeError: it is unknown, which ends a guess.
+        """
         shape = self.types[i].shape
         if shape is None:
             raise UnknownShapeError
@@ -98,12 +102,12 @@ class Op:
         axes: rule for the dynamic axes of the result.
         stepwise: whether samples are independent, so that a recurrence can run it one step at a time.
         whole: whether it needs whole sequences, and cannot be run on truncated ones.
-        labels: whether the second input of such a node is labels, which it takes as classes sooner than as one-hot
+        labels: whether the second input of such a node is labels, which it prefers as classes rather than as one-hot
             rows.
-        fuse: function of a node and the two that it reads, which returns one of these that the node can compute itself
-            if nothing else reads it, the other one, and what to run on the first one's inputs and the other; or None.
+        fuse: function of a node and its operands. It returns None, or the operand that the node can compute itself if
+            nothing else reads it, the other operand, and the function to run on the first one's inputs and the second.
         fresh: whether its result is a new tensor that its gradients do not need, so that another may overwrite it.
-        in_place: function of a tensor that computes it in that tensor's memory, and returns the same.
+        in_place: function of a tensor that computes the operation in the tensor's memory, and returns the tensor.
     """
 
     name: str
@@ -145,10 +149,10 @@ def op(name: str) -> Op:
 
 
 def infer(site: Site) -> Type:
-    """Infer the type of the node's result; unknown if an input's is, unless guessing.
+    """Infer the type of the node's result. Unless guessing, it is unknown if the type of an input is.
 
     Raises:
-        ValueError: shapes or axes that do not fit; names the node and the inputs.
+        ValueError: shapes or axes that do not fit. It names the node and the inputs.
     """
     declared = op(site.op)
     if not site.types:
@@ -164,7 +168,8 @@ def infer(site: Site) -> Type:
         return Type(None, axes)
 
 
-# Lengths in place of free dimensions; what differs between them depends on these dimensions. Many numbers divide them.
+# Lengths in place of free dimensions. A size that differs between them depends on these dimensions. Both have many
+# divisors.
 _TRIED = (5040, 10080)
 
 
@@ -183,9 +188,9 @@ class _Trial(Site):
 
 
 def _free(declared: Op, site: Site) -> Type:
-    """Infer a type where inputs have free dimensions: those that follow from them are free, too.
+    """Infer a type where inputs have free dimensions. Dimensions that follow from them are free, too.
 
-    Shapes that do not fit are found when data says what the dimensions are, and so are parameters' that depend on them.
+    Shapes that do not fit are found when data fixes the dimensions. So are shapes of parameters that depend on them.
     """
     axes = declared.axes(site)
     shapes: list[Shape] = []

@@ -1,7 +1,7 @@
-"""Shape rules of operations: the shape of the result, given those of the inputs.
+"""Shape rules of operations: the shape of the result from the shapes of the inputs.
 
-Shapes broadcast as in NumPy: aligned at the last axis; missing axes, and those of length 1, repeat. Axes are numbered
-from the first (0, 1, …) or from the last (-1, -2, …) of a sample.
+Shapes broadcast as in NumPy: they are aligned at the last axis, and missing axes and axes of length 1 repeat. Axes are
+numbered from the first (0, 1, …) or from the last (-1, -2, …) of a sample.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ def scalar(site: Site) -> Shape:
     return ()
 
 
-def told(site: Site) -> Shape:
+def declared(site: Site) -> Shape:
     """Shape in the attribute ``shape``."""
     return tuple(site.attributes["shape"])
 
 
 def broadcast(site: Site) -> Shape:
-    """That to which all inputs broadcast; parameters with unknown dimensions take those of the others."""
-    known = [s for s in site.shapes if s is not None]
-    # Of a state and a tensor the tensor's shape is guessed, and only last of a state and a number that of the number.
-    if not known or (len(known) < len(site.shapes) and not any(known) and site.guessing == 1):
+    """Shape to which all inputs broadcast. Parameters take their unknown dimensions from the other inputs."""
+    shapes = [s for s in site.shapes if s is not None]
+    # A state is guessed to have the shape of a tensor at the first attempt, and the shape of a number at the second.
+    if not shapes or (len(shapes) < len(site.shapes) and not any(shapes) and site.guessing == 1):
         raise UnknownShapeError
-    settled = [s for s in known if UNKNOWN not in s]
-    shape: Shape = broadcast_shapes(site, settled) if settled else known[0]
+    settled = [s for s in shapes if UNKNOWN not in s]
+    shape: Shape = broadcast_shapes(site, settled) if settled else shapes[0]
     for i, mine in enumerate(site.shapes):
         if mine is not None and UNKNOWN in mine:
-            # Beside a number, one unknown axis is none; otherwise it is the last axis of the others.
-            took = shape if mine == (UNKNOWN,) and not shape else _filled(mine, shape, site)
-            site.settle(i, took)
-            shape = broadcast_shapes(site, [shape, took])
+            # With a number, a single unknown axis vanishes. Otherwise it takes the last axis of the other inputs.
+            fixed = shape if mine == (UNKNOWN,) and not shape else _filled(mine, shape, site)
+            site.settle(i, fixed)
+            shape = broadcast_shapes(site, [shape, fixed])
     return shape
 
 
@@ -61,11 +61,11 @@ def broadcast_shapes(site: Site, shapes: Sequence[Shape]) -> Shape:
     return tuple(out)
 
 
-def _filled(mine: Shape, other: Shape, site: Site) -> Shape:
-    if len(mine) > len(other):
+def _filled(shape: Shape, reference: Shape, site: Site) -> Shape:
+    if len(shape) > len(reference):
         site.refuse("an input with as many axes as the parameter, to fix its unknown dimensions")
-    tail = other[len(other) - len(mine) :]
-    return tuple(b if a == UNKNOWN else a for a, b in zip(mine, tail, strict=True))
+    tail = reference[len(reference) - len(shape) :]
+    return tuple(b if a == UNKNOWN else a for a, b in zip(shape, tail, strict=True))
 
 
 def from_end(axis: int, rank: int, site: Site | None = None) -> int:
@@ -90,7 +90,7 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, site: Site | None = Non
 
 
 def reduced(site: Site) -> Shape:
-    """Attributes ``axis`` (None: all) and ``keepdims``: without axis the result is one number per sample."""
+    """Attributes ``axis`` (None: all) and ``keepdims``. Without axis the result is one number per sample."""
     shape, axis = site.shape(0), site.attributes.get("axis")
     if axis is None and not site.attributes.get("keepdims", False):
         return ()
@@ -111,10 +111,10 @@ def reshaped(site: Site) -> Shape:
         site.refuse(f"axes from {begin} to {end} within the shape")
     size = math.prod(old[start:stop])
     if UNKNOWN in new:
-        rest = math.prod(n for n in new if n != UNKNOWN)
-        if new.count(UNKNOWN) > 1 or rest == 0 or size % rest:
+        known_size = math.prod(n for n in new if n != UNKNOWN)
+        if new.count(UNKNOWN) > 1 or known_size == 0 or size % known_size:
             site.refuse(f"a shape that reshapes to {new}")
-        new = tuple(size // rest if n == UNKNOWN else n for n in new)
+        new = tuple(size // known_size if n == UNKNOWN else n for n in new)
     if math.prod(new) != size:
         site.refuse(f"a shape that reshapes to {new}")
     return old[:start] + new + old[stop:]
@@ -129,7 +129,7 @@ def transposed(site: Site) -> Shape:
 
 
 def spliced(site: Site) -> Shape:
-    """Attribute ``axis``; inputs with fewer axes, or with axes of length 1, repeat along the others.
+    """Attribute ``axis``. Inputs with fewer axes, or with axes of length 1, repeat along the other axes.
 
     An axis one before the first creates a new one.
     """
@@ -144,7 +144,7 @@ def spliced(site: Site) -> Shape:
 
 
 def sliced(site: Site) -> Shape:
-    """Attributes ``axis``, ``begin``, ``end`` and ``strides``, one number or as many each; end 0 is the end."""
+    """Attributes ``axis``, ``begin``, ``end`` and ``strides``, of equal length. An end of 0 is the end of the axis."""
     shape = list(site.shape(0))
     for axis, part, stride in slices(site.attributes, len(shape), site):
         size = -(-len(range(*part.indices(shape[axis]))) // abs(stride))
@@ -160,16 +160,16 @@ def slices(attributes: Mapping[str, Any], rank: int, site: Site | None = None) -
     A negative stride goes through the range from its end.
     """
     parts = (attributes[key] for key in ("axis", "begin", "end", "strides"))
-    found = []
+    axes = []
     for axis, begin, end, stride in zip(*parts, strict=True):
         if stride == 0:
             raise ValueError("expected strides other than 0, got 0")
-        found.append((from_end(axis, rank, site), slice(begin, None if end == 0 else end), stride))
-    return found
+        axes.append((from_end(axis, rank, site), slice(begin, None if end == 0 else end), stride))
+    return axes
 
 
 def product(site: Site) -> Shape:
-    """Left times right: the last axes of the left with the first of the right, all but ``output_rank`` of them.
+    """Left times right: sums over the first axes of the right, all but ``output_rank``, and the last of the left.
 
     Attribute ``map_rank``, None or a number: a right parameter takes all axes of the left but the first ``map_rank``.
     """
@@ -203,7 +203,7 @@ def product(site: Site) -> Shape:
 
 
 def times_transpose(site: Site) -> Shape:
-    """Left times the transpose of right, a matrix or a vector; a vector is one row, which leaves an axis of 1."""
+    """Left times the transpose of right, a matrix or a vector. A vector is one row, which leaves an axis of 1."""
     left, right = site.shape(0), site.shape(1)
     if len(right) > 2 or not left or not right or left[-1] != right[-1]:
         site.refuse("a right operand of at most two axes, whose last is as long as the left operand's last")

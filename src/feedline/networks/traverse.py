@@ -20,24 +20,24 @@ CLONES = ("share", "clone", "freeze")
 
 
 def topological(roots: Iterable[T], below: Callable[[T], Iterable[T]] = attrgetter("inputs")) -> list[T]:
-    """Return all nodes of any graph, each after its inputs; equal graphs give equal orders.
+    """Return all nodes of any graph, each after its inputs. Equal graphs give equal orders.
 
     Args:
         roots: nodes to start from.
         below: function that returns a node's inputs.
     """
     order: list[T] = []
-    seen: set[T] = set()
+    visited: set[T] = set()
     for root in roots:
         stack: list[tuple[T, Iterator[T]]] = []
-        if root not in seen:
-            seen.add(root)
+        if root not in visited:
+            visited.add(root)
             stack.append((root, iter(below(root))))
         while stack:
-            node, rest = stack[-1]
-            for child in rest:
-                if child not in seen:
-                    seen.add(child)
+            node, children = stack[-1]
+            for child in children:
+                if child not in visited:
+                    visited.add(child)
                     stack.append((child, iter(below(child))))
                     break
             else:
@@ -49,33 +49,33 @@ def topological(roots: Iterable[T], below: Callable[[T], Iterable[T]] = attrgett
 def depth_first(roots: Iterable[Node]) -> list[Node]:
     """Return all nodes in depth-first preorder from the roots."""
     order: list[Node] = []
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     stack = list(reversed(list(roots)))
     while stack:
         node = stack.pop()
-        if node in seen:
+        if node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         order.append(node)
         stack.extend(reversed(node.inputs))
     return order
 
 
 def leaves(roots: Iterable[Node], *ops: str) -> list[Node]:
-    """Return leaves of the given kinds, in depth-first order, without placeholders that are states of recurrences."""
+    """Return the leaves with these operations, depth first, without placeholders that are states of recurrences."""
     nodes = depth_first(roots)
     states = {state for node in nodes if node.op == "loop" for state in loop_parts(node)[1]}
     return [node for node in nodes if node.op in ops and node not in states]
 
 
 def loop_parts(loop: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Return outputs and states of a recurrence; its last outputs are the next states."""
+    """Return the outputs and the states of a recurrence. Its last outputs are the next states."""
     count = loop.attributes["count"]
     return loop.inputs[:count], loop.inputs[count:]
 
 
 def behind(node: Node) -> Node:
-    """Return the node that a name or a block stands for."""
+    """Return the node to which an alias, a name or a block, refers."""
     while node.op == "alias":
         node = node.inputs[0]
     return node
@@ -86,13 +86,13 @@ def reads(node: Node) -> list[Node]:
     return [behind(child) for child in node.inputs]
 
 
-def find_all(roots: Iterable[Node], wanted: Callable[[Node], bool]) -> list[Node]:
-    """Return all nodes for which ``wanted`` is true, in depth-first order."""
-    return [node for node in depth_first(roots) if wanted(node)]
+def find_all(roots: Iterable[Node], condition: Callable[[Node], bool]) -> list[Node]:
+    """Return all nodes for which ``condition`` is true, in depth-first order."""
+    return [node for node in depth_first(roots) if condition(node)]
 
 
 def replace(roots: Sequence[Node], changes: Mapping[Node, Node]) -> list[Node]:
-    """Return the roots of a graph with some nodes replaced; unaffected nodes are shared.
+    """Return the roots of a graph with some nodes replaced. Unaffected nodes are shared.
 
     Types are inferred again, so that a placeholder may be replaced by a node with another shape.
 
@@ -112,12 +112,12 @@ def clone(roots: Sequence[Node], method: str = "share", changes: Mapping[Node, N
 
     Args:
         roots: roots of the graph.
-        method: treatment of parameters: ``"share"``: the same; ``"clone"``: new ones with the same values;
-            ``"freeze"``: constants with the same values.
+        method: treatment of parameters. ``"share"`` keeps them, ``"clone"`` creates new ones with the same values,
+            ``"freeze"`` creates constants with the same values.
         changes: replacements of nodes.
 
     Raises:
-        ValueError: another method, or shapes or axes that do not fit.
+        ValueError: unknown method, or shapes or axes that do not fit.
     """
     if method not in CLONES:
         raise ValueError(f"expected one of {', '.join(map(repr, CLONES))}, got {method!r}")
@@ -176,7 +176,7 @@ def close(roots: Sequence[Node], states: Mapping[Node, Node]) -> list[Node]:
 
 
 def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
-    """Create the loop node; infers the types of states from the bodies, unless these have open placeholders."""
+    """Create the loop node. Infer the types of states from the bodies, unless these have open placeholders."""
     bodies, states = _merged(bodies, states)
     settings, ends = {"count": len(bodies)}, bodies[len(bodies) - len(states) :]
     if not all(state.type.known for state in states):
@@ -213,7 +213,7 @@ def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[N
     if not inner:
         return bodies, states
     new: dict[Node, Node] = {}
-    more: dict[Node, Node] = {}
+    merged: dict[Node, Node] = {}
     for node in order:
         inputs = tuple(new[child] for child in node.inputs)
         if node not in dependent or node in states:
@@ -222,18 +222,18 @@ def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[N
             new[node] = new[loop_parts(node.inputs[0])[0][node.attributes["index"]]]
         elif node.op == "loop":
             new[node] = node  # only nodes above use it
-            outputs, own = loop_parts(node)
-            more.update(zip(own, (new[end] for end in outputs[len(outputs) - len(own) :]), strict=True))
+            outputs, closed = loop_parts(node)
+            merged.update(zip(closed, (new[end] for end in outputs[len(outputs) - len(closed) :]), strict=True))
         elif node.op in CELLS:
-            new[node], own_states = opened(remade(node, inputs))
-            more.update(own_states)
+            new[node], cell_states = opened(remade(node, inputs))
+            merged.update(cell_states)
         else:
             new[node] = remade(node, inputs)
-    return (*(new[body] for body in bodies), *more.values()), (*states, *more)
+    return (*(new[body] for body in bodies), *merged.values()), (*states, *merged)
 
 
 def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
-    """Apply the same operation to other inputs; types are inferred again.
+    """Apply the same operation to other inputs. Types are inferred again.
 
     Raises:
         ValueError: shapes or axes that do not fit.
@@ -247,11 +247,11 @@ def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
 
 
 def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int) -> dict[Node, Type]:
-    """Types where nothing is known of the states; twice, as one state may tell of another."""
+    """Infer types when nothing is known about the states, in two rounds, as one state may determine another."""
     types: dict[Node, Type] = {}
-    known: dict[Node, Type] = {p: p.type for p in placeholders}
+    assumed: dict[Node, Type] = {p: p.type for p in placeholders}
     for _ in range(2):
-        types = dict(known)
+        types = dict(assumed)
         for node in topological(bodies):
             if node in types:
                 continue
@@ -262,10 +262,10 @@ def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int
             try:
                 types[node] = infer(Site(node.op, node.inputs, node.attributes, node.name, guessing, below))
             except ValueError:
-                # A guess below was wrong; if the error is not of the guess, it comes again when all is known.
+                # A guess below was wrong. Any other error is raised again when all types are known.
                 types[node] = Type()
         for placeholder, body in zip(placeholders, bodies[-len(placeholders) :], strict=True):
-            known[placeholder] = types[body]
+            assumed[placeholder] = types[body]
     return types
 
 

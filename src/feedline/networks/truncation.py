@@ -1,10 +1,9 @@
-"""Truncated backpropagation through time (BPTT): the state that recurrences carry from one piece of a sequence to the
-next.
+"""Truncated backpropagation through time (BPTT): the state of recurrences between pieces of a sequence.
 
-The pieces of a sequence follow each other in one lane, see `feedline.Minibatch`. For each operand that is read steps
-later, the last steps of a lane are kept, detached: gradients end where the minibatch begins. A `BPTTState` lives as
-long as the training, a `TruncatedBatch` one minibatch. Costs: a few torch calls for each operand and minibatch, for any
-number of lanes.
+The pieces of a sequence follow each other in one lane, see `feedline.Minibatch`. For each operand that is read some
+steps later, the last steps of a lane are kept, detached: gradients end where the minibatch begins. A `BPTTState` lives
+as long as the training, a `TruncatedBatch` one minibatch. Costs: a few torch calls for each operand and minibatch, for
+any number of lanes.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class LaneState:
 
     Attributes:
         steps: last steps, newest last, (lanes, k, *shape).
-        known: number of these that belong to the lane's sequence, int64 (lanes,); -1: the lane's state is unknown.
+        counts: number of steps that belong to the lane's sequence, int64 (lanes,). -1: the lane's state is unknown.
     """
 
     steps: torch.Tensor
-    known: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
 class BPTTState(dict[str, LaneState]):
@@ -38,11 +37,11 @@ class BPTTState(dict[str, LaneState]):
 
     def tensors(self, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
         """Return tensors for a checkpoint, under the names of the operands."""
-        found = {}
-        for key, kept in self.items():
-            found[f"{names[key]}/steps"] = kept.steps
-            found[f"{names[key]}/known"] = torch.from_numpy(kept.known)
-        return found
+        result = {}
+        for key, lanes in self.items():
+            result[f"{names[key]}/steps"] = lanes.steps
+            result[f"{names[key]}/known"] = torch.from_numpy(lanes.counts)
+        return result
 
     @staticmethod
     def of(tensors: Mapping[str, torch.Tensor], keys: Mapping[str, str]) -> BPTTState:
@@ -59,9 +58,9 @@ class TruncatedBatch:
     """Pieces of sequences in a minibatch.
 
     Args:
-        lanes: lane of each piece, int64 (pieces,); those of one lane are in order.
+        lanes: lane of each piece, int64 (pieces,). The pieces of one lane are in order.
         begins: whether each piece starts its sequence, bool (pieces,).
-        memory: state after the last minibatch; updated.
+        memory: state after the last minibatch. It is updated.
     """
 
     def __init__(self, lanes: NDArray[np.int64], begins: NDArray[np.bool_], memory: BPTTState) -> None:
@@ -74,23 +73,23 @@ class TruncatedBatch:
         Raises:
             StateError: a piece continues in a lane whose state is unknown.
         """
-        known = np.zeros(len(self.lanes), np.int64)
-        kept = self._memory.get(key)
+        counts = np.zeros(len(self.lanes), np.int64)
+        state = self._memory.get(key)
         on = ~self.begins
         if not on.any():
-            return like.new_zeros(len(known), k, *shape), torch.zeros(
-                len(known), k, dtype=torch.bool, device=like.device
+            return like.new_zeros(len(counts), k, *shape), torch.zeros(
+                len(counts), k, dtype=torch.bool, device=like.device
             )
         lanes = self.lanes[on]
-        if kept is None or lanes.max() >= len(kept.known) or (kept.known[lanes] < 0).any():
+        if state is None or lanes.max() >= len(state.counts) or (state.counts[lanes] < 0).any():
             raise StateError(
                 "expected sequences that continue from the last minibatch, got one of a lane whose state is unknown: "
                 "restore the trainer together with the source, or start the source's next sweep"
             )
-        known[on] = kept.known[lanes]
-        steps = kept.steps.to(like).index_select(0, torch.from_numpy(np.where(on, self.lanes, 0)).to(like.device))
-        there = k - np.arange(k) <= known[:, None]
-        return steps, torch.from_numpy(there).to(like.device)
+        counts[on] = state.counts[lanes]
+        steps = state.steps.to(like).index_select(0, torch.from_numpy(np.where(on, self.lanes, 0)).to(like.device))
+        exists = k - np.arange(k) <= counts[:, None]
+        return steps, torch.from_numpy(exists).to(like.device)
 
     def after(
         self, key: str, rows: torch.Tensor, sequences: Sequences, before: tuple[torch.Tensor, torch.Tensor]
@@ -103,7 +102,7 @@ class TruncatedBatch:
             sequences: pieces that the rows belong to.
             before: result of `before`.
         """
-        past, there = before
+        past, exists = before
         k, device = past.shape[1], past.device
         place = sequences.lengths[:, None] - k + np.arange(k)
         row = np.where(place >= 0, sequences.offsets[:-1, None] + place, 0)[self._last]
@@ -115,22 +114,22 @@ class TruncatedBatch:
         steps = past.index_select(0, last)[each, older]
         if len(rows):
             steps = torch.where(mine, rows.detach()[torch.from_numpy(row).to(device)], steps)
-        count = np.minimum(k, there.sum(1).cpu().numpy() + sequences.lengths)
+        count = np.minimum(k, exists.sum(1).cpu().numpy() + sequences.lengths)
         self.keep(key, steps, count[self._last])
 
-    def keep(self, key: str, steps: torch.Tensor, known: NDArray[np.int64]) -> None:
+    def keep(self, key: str, steps: torch.Tensor, counts: NDArray[np.int64]) -> None:
         """Keep steps (lanes, k, *shape) of this minibatch's lanes, in order of first occurrence."""
         lanes = self.lanes[self._last]
         old = self._memory.get(key)
-        size = max(int(lanes.max(initial=-1)) + 1, 0 if old is None else len(old.known))
-        whole = steps.new_zeros(size, *steps.shape[1:])
-        counts = np.full(size, -1, np.int64)
+        size = max(int(lanes.max(initial=-1)) + 1, 0 if old is None else len(old.counts))
+        all_steps = steps.new_zeros(size, *steps.shape[1:])
+        all_counts = np.full(size, -1, np.int64)
         if old is not None:
-            whole[: len(old.known)] = old.steps.to(whole)
-            counts[: len(old.known)] = old.known
-        whole[torch.from_numpy(lanes).to(whole.device)] = steps.detach()
-        counts[lanes] = known
-        self._memory[key] = LaneState(whole, counts)
+            all_steps[: len(old.counts)] = old.steps.to(all_steps)
+            all_counts[: len(old.counts)] = old.counts
+        all_steps[torch.from_numpy(lanes).to(all_steps.device)] = steps.detach()
+        all_counts[lanes] = counts
+        self._memory[key] = LaneState(all_steps, all_counts)
 
     def keep_ends(self, key: str, ends: torch.Tensor) -> None:
         """Keep the end of each piece, (pieces, *shape), as the only step."""

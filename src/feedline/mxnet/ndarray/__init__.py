@@ -1,4 +1,4 @@
-"""`mxnet.ndarray` (`mx.nd`): arrays, and MXNet's operators on them, which are those of its symbols."""
+"""`mxnet.ndarray` (`mx.nd`): arrays, and MXNet's operators on them, the same as for its symbols."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def full(shape: Any, val: float, ctx: Context | None = None, dtype: Any = None) 
 
 
 def zeros(shape: Any, ctx: Context | None = None, dtype: Any = None, stype: str = "default") -> Any:
-    """Return an array of zeros; with ``stype="row_sparse"`` one without rows."""
+    """Return an array of zeros, with ``stype="row_sparse"`` one without rows."""
     return full(shape, 0, ctx, dtype) if stype == "default" else sparse.zeros(stype, shape, ctx, dtype)
 
 
 def ones(shape: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
-    """Ones."""
+    """Return an array of ones."""
     return full(shape, 1, ctx, dtype)
 
 
 def empty(shape: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
-    """Return an array to be written to; it contains zeros."""
+    """Return an array to be written to. It contains zeros."""
     return full(shape, 0, ctx, dtype)
 
 
@@ -63,16 +63,16 @@ def ones_like(data: NDArray) -> NDArray:
 
 
 def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
-    """Return a copy of an array or of nested lists; by default float32, or an NDArray's dtype."""
+    """Return a copy of an array or of nested lists, by default in float32, or in an NDArray's dtype."""
     ctx = current_context() if ctx is None else ctx
     if isinstance(source_array, NDArray):
-        wanted = source_array.tensor.dtype if dtype is None else torch_dtype(dtype)
-        return NDArray(source_array.tensor.to(ctx.device, wanted, copy=True), ctx)
-    wanted = torch_dtype(dtype)
-    found = np.array(source_array)
-    if found.dtype == object:
+        element_type = source_array.tensor.dtype if dtype is None else torch_dtype(dtype)
+        return NDArray(source_array.tensor.to(ctx.device, element_type, copy=True), ctx)
+    element_type = torch_dtype(dtype)
+    values = np.array(source_array)
+    if values.dtype == object:
         raise TypeError("expected an array or nested lists of equal lengths, got ragged ones")
-    return NDArray(torch.from_numpy(found).to(ctx.device, wanted), ctx)
+    return NDArray(torch.from_numpy(values).to(ctx.device, element_type), ctx)
 
 
 def arange(
@@ -85,7 +85,7 @@ def arange(
 
 
 def waitall() -> None:
-    """Synchronize with CUDA devices; operations on the CPU are synchronous."""
+    """Synchronize with CUDA devices. Operations on the CPU are synchronous."""
     if torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             torch.cuda.synchronize(device)

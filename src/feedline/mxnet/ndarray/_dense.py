@@ -18,23 +18,23 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 
 
 def torch_dtype(dtype: Any) -> Any:
-    """Convert a dtype in any form that MXNet accepts to torch's; None: float32.
+    """Convert a dtype in any form that MXNet accepts to torch's. None: float32.
 
     Raises:
         TypeError: torch has none like it.
     """
     if dtype is None:
         return torch.float32
-    found = getattr(torch, np.dtype(dtype).name, None)
-    if not isinstance(found, torch.dtype):
+    converted = getattr(torch, np.dtype(dtype).name, None)
+    if not isinstance(converted, torch.dtype):
         raise TypeError(f"expected a dtype that torch has, got {dtype!r}")
-    return found
+    return converted
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Divide; integers are rounded towards zero, as in C."""
-    whole = all(not isinstance(x, torch.Tensor) or x.dtype in _INTEGERS for x in (a, b))
-    return torch.div(torch.as_tensor(a), b, rounding_mode="trunc" if whole else None)
+    """Divide. Integers are rounded towards zero, as in C."""
+    integral = all(not isinstance(x, torch.Tensor) or x.dtype in _INTEGERS for x in (a, b))
+    return torch.div(torch.as_tensor(a), b, rounding_mode="trunc" if integral else None)
 
 
 def _binary(function: Callable[[Any, Any], Any], in_place: bool = False) -> Callable[[Any, Any], Any]:
@@ -42,8 +42,8 @@ def _binary(function: Callable[[Any, Any], Any], in_place: bool = False) -> Call
         operand = _operand(other, self.tensor)
         if operand is NotImplemented:
             return NotImplemented
-        found = function(self.tensor, operand)
-        return self if in_place else NDArray(found.to(self.tensor.dtype), self.context)
+        result = function(self.tensor, operand)
+        return self if in_place else NDArray(result.to(self.tensor.dtype), self.context)
 
     return method
 
@@ -52,7 +52,7 @@ class NDArray:
     """A dense array on a context.
 
     Attributes:
-        tensor: underlying torch tensor; slices share its memory.
+        tensor: underlying torch tensor. Slices share its memory.
         context: context of the array.
     """
 
@@ -125,7 +125,7 @@ class NDArray:
         return NDArray(self.tensor.clone(), self.context)
 
     def copyto(self, other: Any) -> Any:
-        """Copy to another array of this shape, or to a new one on a context; returns it.
+        """Copy to another array of this shape, or to a new one on a context, and return the copy.
 
         Raises:
             TypeError: neither an array nor a context.
@@ -141,21 +141,21 @@ class NDArray:
         return other
 
     def as_in_context(self, context: Context) -> NDArray:
-        """Return the array if it is on that context, or a copy that is."""
+        """Return the array if it is on that context, or a copy on it."""
         return self if context == self.context else self.copyto(context)
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray:
         """Return the array in another dtype."""
-        wanted = torch_dtype(dtype)
-        same = not copy and wanted is self.tensor.dtype
-        return self if same else NDArray(self.tensor.to(wanted, copy=True), self.context)
+        target = torch_dtype(dtype)
+        same = not copy and target is self.tensor.dtype
+        return self if same else NDArray(self.tensor.to(target, copy=True), self.context)
 
     def reshape(self, *shape: Any) -> NDArray:
-        """Return the array in another shape of the same size; -1 is inferred."""
-        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        if any(n < -1 or n == 0 for n in wanted):
-            raise CompatError(f"expected lengths or -1, got {wanted}: MXNet's codes 0 and below -1 are not supported")
-        return NDArray(self.tensor.reshape(wanted), self.context)
+        """Return the array in another shape of the same size. -1 is inferred."""
+        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        if any(n < -1 or n == 0 for n in lengths):
+            raise CompatError(f"expected lengths or -1, got {lengths}: MXNet's codes 0 and below -1 are not supported")
+        return NDArray(self.tensor.reshape(lengths), self.context)
 
     def tostype(self, stype: str) -> Any:
         """Return the array (``"default"``), or its nonzero rows (``"row_sparse"``)."""
@@ -178,8 +178,8 @@ class NDArray:
     # ---- elements -------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> NDArray:
-        found = self.tensor[_index(key)]
-        return NDArray(found.reshape(1) if found.dim() == 0 else found, self.context)
+        result = self.tensor[_index(key)]
+        return NDArray(result.reshape(1) if result.dim() == 0 else result, self.context)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         operand = _operand(value, self.tensor)
@@ -197,13 +197,13 @@ class NDArray:
 
     __add__ = __radd__ = _binary(operator.add)
     __mul__ = __rmul__ = _binary(operator.mul)
-    __sub__, __rsub__ = _binary(operator.sub), _binary(lambda x, other: other - x)
-    __truediv__, __rtruediv__ = _binary(_divide), _binary(lambda x, other: _divide(other, x))
+    __sub__, __rsub__ = _binary(operator.sub), _binary(lambda x, y: y - x)
+    __truediv__, __rtruediv__ = _binary(_divide), _binary(lambda x, y: _divide(y, x))
     __pow__ = _binary(operator.pow)
     __iadd__, __isub__ = _binary(operator.iadd, in_place=True), _binary(operator.isub, in_place=True)
     __imul__ = _binary(operator.imul, in_place=True)
-    __itruediv__ = _binary(lambda x, other: x.copy_(_divide(x, other)), in_place=True)
-    # Comparisons give 1 and 0 in the array's own dtype.
+    __itruediv__ = _binary(lambda x, y: x.copy_(_divide(x, y)), in_place=True)
+    # Comparisons return 1 and 0 in the array's dtype.
     __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
     __lt__, __le__ = _binary(operator.lt), _binary(operator.le)
     __gt__, __ge__ = _binary(operator.gt), _binary(operator.ge)
@@ -233,19 +233,19 @@ for _name in METHODS:
     setattr(NDArray, _name, _method(_name))
 
 
-def _operand(other: Any, beside: Any) -> Any:
+def _operand(value: Any, like: Any) -> Any:
     """Return the other operand as a tensor on the same device, or as a number."""
-    if isinstance(other, NDArray):
-        return other.tensor.to(beside.device)
-    if hasattr(other, "todense"):
-        return other.todense().tensor.to(beside.device)
-    if isinstance(other, np.ndarray):
-        return torch.as_tensor(other, dtype=beside.dtype, device=beside.device)
-    if isinstance(other, (int, float, np.number, np.bool_)):
-        number = other.item() if isinstance(other, np.generic) else other
-        if beside.dtype in _INTEGERS and isinstance(number, float) and not number.is_integer():
+    if isinstance(value, NDArray):
+        return value.tensor.to(like.device)
+    if hasattr(value, "todense"):
+        return value.todense().tensor.to(like.device)
+    if isinstance(value, np.ndarray):
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if isinstance(value, (int, float, np.number, np.bool_)):
+        number = value.item() if isinstance(value, np.generic) else value
+        if like.dtype in _INTEGERS and isinstance(number, float) and not number.is_integer():
             raise CompatError(f"expected an integer with an integer array, got {number}; use astype('float32')")
-        return int(number) if beside.dtype in _INTEGERS else number
+        return int(number) if like.dtype in _INTEGERS else number
     return NotImplemented
 
 
@@ -253,5 +253,5 @@ def _index(key: Any) -> Any:
     if isinstance(key, NDArray):
         return key.tensor.to(torch.int64)
     if isinstance(key, tuple):
-        return tuple(_index(one) for one in key)
+        return tuple(_index(part) for part in key)
     return torch.as_tensor(key) if isinstance(key, np.ndarray) else key

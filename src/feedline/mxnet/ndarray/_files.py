@@ -1,11 +1,22 @@
 """Files of arrays in MXNet's format (``.params``), written and read as MXNet does.
 
-Layout, little endian: the number 0x112 and a reserved 0, both uint64; the count of arrays, uint64, and the arrays; the
-count of names, uint64, and for each its length, uint64, and its bytes. An array is the number 0xF993FAC9, uint32; its
-storage type, int32, 0 for dense; the number of axes, uint32 (int32 since 1.5, the same bytes), and the lengths, int64;
-its device's kind and number, int32 each; its element type, int32; and its elements. Files of MXNet before 0.12 (number
-0xF993FAC8, without a storage type) are read, too. (Source: `NDArray::Save` and `NDArray::Load` of MXNet 1.9.1,
-src/ndarray/ndarray.cc.)
+Layout, little endian:
+
+- the number 0x112 and a reserved 0, both uint64
+- the count of arrays, uint64, and the arrays
+- the count of names, uint64, and for each name its length, uint64, and its bytes
+
+Layout of an array:
+
+- the number 0xF993FAC9, uint32
+- its storage type, int32, 0 for dense
+- the number of axes, uint32 (int32 since 1.5, the same bytes), and the lengths, int64
+- its device's kind and number, int32 each
+- its element type, int32
+- its elements
+
+Files of MXNet before 0.12 (number 0xF993FAC8, without a storage type) are read, too. (Source: `NDArray::Save` and
+`NDArray::Load` of MXNet 1.9.1, src/ndarray/ndarray.cc.)
 """
 
 from __future__ import annotations
@@ -62,16 +73,16 @@ def save(fname: str | os.PathLike[str], data: Any) -> None:
 def _written(array: Any) -> list[bytes]:
     if array.stype != "default":
         raise CompatError(f"expected dense arrays to save, got {array.stype}: save array.tostype('default')")
-    held = np.ascontiguousarray(array.asnumpy())
-    name = held.dtype.name
+    elements = np.ascontiguousarray(array.asnumpy())
+    name = elements.dtype.name
     if name not in _TYPES:
         raise CompatError(f"expected an element type of {', '.join(_TYPES)}, got {name}: use astype")
-    head = struct.pack(f"<IiI{held.ndim}q", _V2, 0, held.ndim, *held.shape)
-    return [head, struct.pack("<iii", 1, 0, _TYPES[name]), held.astype(held.dtype.newbyteorder("<")).tobytes()]
+    head = struct.pack(f"<IiI{elements.ndim}q", _V2, 0, elements.ndim, *elements.shape)
+    return [head, struct.pack("<iii", 1, 0, _TYPES[name]), elements.astype(elements.dtype.newbyteorder("<")).tobytes()]
 
 
 def load(fname: str | os.PathLike[str]) -> Any:
-    """Read arrays from a file of MXNet; returns a list, or a dictionary if they have names.
+    """Read arrays from a file of MXNet: a list, or a dictionary if they have names.
 
     Raises:
         MXNetError: the file is not one of arrays, or is cut off.
@@ -82,7 +93,7 @@ def load(fname: str | os.PathLike[str]) -> Any:
 
 
 def load_frombuffer(buf: bytes, path: str = "the buffer") -> Any:
-    """Read arrays from the bytes of a file; see `load`."""
+    """Read arrays from the bytes of a file, see `load`."""
     reader = _Reader(buf, path)
     magic, _, count = reader.take("<QQQ")
     if magic != _LIST:
@@ -95,23 +106,23 @@ def load_frombuffer(buf: bytes, path: str = "the buffer") -> Any:
 
 
 class _Reader:
-    """Bytes, and the place in them."""
+    """Bytes, and a position in them."""
 
-    def __init__(self, held: bytes, path: str) -> None:
-        self.held, self.path, self.at = held, path, 0
+    def __init__(self, data: bytes, path: str) -> None:
+        self.data, self.path, self.at = data, path, 0
 
     def bytes(self, count: int) -> bytes:
-        if not 0 <= count <= len(self.held) - self.at:
-            raise MXNetError(f"expected {count} bytes at byte {self.at} of {self.path}, got {len(self.held) - self.at}")
+        if not 0 <= count <= len(self.data) - self.at:
+            raise MXNetError(f"expected {count} bytes at byte {self.at} of {self.path}, got {len(self.data) - self.at}")
         self.at += count
-        return self.held[self.at - count : self.at]
+        return self.data[self.at - count : self.at]
 
     def take(self, form: str) -> tuple[Any, ...]:
         return struct.unpack(form, self.bytes(struct.calcsize(form)))
 
     def checked(self, count: int) -> int:
-        """Return a count of things of at least four bytes, if there can be as many."""
-        if count > (len(self.held) - self.at) // 4:
+        """Return a count of entries of at least four bytes, if the remaining bytes can contain as many."""
+        if count > (len(self.data) - self.at) // 4:
             raise MXNetError(f"expected fewer than {count} entries at byte {self.at} of {self.path}: it is damaged")
         return int(count)
 
@@ -132,5 +143,5 @@ def _read(reader: _Reader) -> NDArray:
     if number not in _NAMES or any(n < 0 for n in shape):
         raise MXNetError(f"expected an element type and lengths at byte {at} of {reader.path}, got {number}, {shape}")
     kind = np.dtype(_NAMES[number]).newbyteorder("<")
-    held = np.frombuffer(reader.bytes(int(np.prod(shape, dtype=object)) * kind.itemsize), kind)
-    return NDArray(torch.from_numpy(held.astype(kind.newbyteorder("=")).reshape(shape)), cpu())
+    elements = np.frombuffer(reader.bytes(int(np.prod(shape, dtype=object)) * kind.itemsize), kind)
+    return NDArray(torch.from_numpy(elements.astype(kind.newbyteorder("=")).reshape(shape)), cpu())

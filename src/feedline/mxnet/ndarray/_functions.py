@@ -26,13 +26,11 @@ def _two(
     return function
 
 
-def _chosen(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _on_tensors(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def method(lhs: Any, rhs: Any) -> Any:
         like = lhs if isinstance(lhs, NDArray) else rhs
-        left, right = (
-            x.tensor if isinstance(x, NDArray) else torch.as_tensor(x, dtype=like.tensor.dtype) for x in (lhs, rhs)
-        )
-        return NDArray(function(left.to(like.tensor.device), right.to(like.tensor.device)), like.context)
+        a, b = (x.tensor if isinstance(x, NDArray) else torch.as_tensor(x, dtype=like.tensor.dtype) for x in (lhs, rhs))
+        return NDArray(function(a.to(like.tensor.device), b.to(like.tensor.device)), like.context)
 
     return method
 
@@ -42,10 +40,10 @@ subtract = _two("subtract", operator.sub, operator.sub, "differences")
 multiply = _two("multiply", operator.mul, operator.mul, "products")
 divide = _two("divide", operator.truediv, operator.truediv, "quotients")
 true_divide = _two("true_divide", operator.truediv, operator.truediv, "quotients")
-modulo = _two("modulo", _chosen(torch.remainder), operator.mod, "remainders with the divisor's sign")
-power = _two("power", _chosen(torch.pow), operator.pow, "powers")
-maximum = _two("maximum", _chosen(torch.maximum), max, "the larger numbers")
-minimum = _two("minimum", _chosen(torch.minimum), min, "the smaller numbers")
+modulo = _two("modulo", _on_tensors(torch.remainder), operator.mod, "remainders with the divisor's sign")
+power = _two("power", _on_tensors(torch.pow), operator.pow, "powers")
+maximum = _two("maximum", _on_tensors(torch.maximum), max, "the larger numbers")
+minimum = _two("minimum", _on_tensors(torch.minimum), min, "the smaller numbers")
 equal = _two("equal", operator.eq, operator.eq, "1 where equal, else 0,")
 not_equal = _two("not_equal", operator.ne, operator.ne, "1 where not equal, else 0,")
 greater = _two("greater", operator.gt, operator.gt, "1 where greater, else 0,")
@@ -55,7 +53,7 @@ lesser_equal = _two("lesser_equal", operator.le, operator.le, "1 where not great
 
 
 def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = True) -> NDArray:
-    """Join arrays along an axis; a single one is copied only if ``always_copy``."""
+    """Join arrays along an axis. A single one is copied only if ``always_copy``."""
     if not arrays:
         raise ValueError("expected at least one array, got none")
     if len(arrays) == 1 and not always_copy:
@@ -64,7 +62,7 @@ def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = Tr
 
 
 def moveaxis(tensor: NDArray, source: Any, destination: Any) -> NDArray:
-    """Move axes to other places."""
+    """Move axes to other positions."""
     return NDArray(torch.movedim(tensor.tensor, source, destination), tensor.context)
 
 
@@ -75,7 +73,7 @@ def eye(
     ctx: Context | None = None,
     dtype: Any = None,
 ) -> NDArray:
-    """Return a matrix (N, M) with ones on its k-th diagonal; an M of 0 is N."""
+    """Return a matrix (N, M) with ones on its k-th diagonal. An M of 0 is N."""
     ctx = current_context() if ctx is None else ctx
     return NDArray(torch.from_numpy(np.eye(N, M or N, k)).to(ctx.device, torch_dtype(dtype)), ctx)
 
@@ -83,7 +81,7 @@ def eye(
 def linspace(
     start: float, stop: float, num: int, endpoint: bool = True, ctx: Context | None = None, dtype: Any = None
 ) -> NDArray:
-    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``, which is left out without ``endpoint``."""
+    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``, which is excluded without ``endpoint``."""
     ctx = current_context() if ctx is None else ctx
     numbers = np.linspace(start, stop, num, endpoint=endpoint)
     return NDArray(torch.from_numpy(numbers).to(ctx.device, torch_dtype(dtype)), ctx)

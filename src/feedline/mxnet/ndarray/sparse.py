@@ -19,7 +19,7 @@ __all__, __getattr__ = names_of(__name__)
 
 
 class RowSparseNDArray:
-    """Row-sparse array: some rows, in ascending order without duplicates; all others are zero.
+    """Row-sparse array: some rows, in ascending order without duplicates. All other rows are zero.
 
     Attributes:
         shape: shape of the whole array.
@@ -80,7 +80,7 @@ class RowSparseNDArray:
         return copied
 
     def copyto(self, other: Any) -> Any:
-        """Copy to another array of this shape, or to a new one on a context; returns it."""
+        """Copy to another array of this shape, or to a new one on a context, and return the copy."""
         if isinstance(other, Context):
             ids = self.indices.tensor.to(other.device, copy=True)
             return RowSparseNDArray(ids, self._rows.to(other.device, copy=True), self.shape, other)
@@ -92,19 +92,19 @@ class RowSparseNDArray:
         return self.todense().copyto(other)
 
     def as_in_context(self, context: Context) -> RowSparseNDArray:
-        """Return the array if it is on that context, or a copy that is."""
+        """Return the array if it is on that context, or a copy on it."""
         return self if context == self.context else self.copyto(context)
 
     def __repr__(self) -> str:
         return f"\n<RowSparseNDArray {'x'.join(map(str, self.shape))} @{self.context}>"
 
-    # ---- arithmetic: what keeps zeros zero stays sparse -----------------------------------------------------
+    # ---- arithmetic: results stay sparse where zeros stay zero ----------------------------------------------
 
-    def _scaled(self, function: Callable[[Any, Any], Any], other: Any) -> Any:
-        if isinstance(other, (int, float, np.number)):
-            scaled = function(self.data, other)
+    def _scaled(self, function: Callable[[Any, Any], Any], operand: Any) -> Any:
+        if isinstance(operand, (int, float, np.number)):
+            scaled = function(self.data, operand)
             return RowSparseNDArray(self.indices.tensor, scaled.tensor, self.shape, self.context)
-        return function(self.todense(), other)
+        return function(self.todense(), operand)
 
     def __mul__(self, other: Any) -> Any:
         return self._scaled(operator.mul, other)
@@ -133,15 +133,15 @@ class RowSparseNDArray:
     def __isub__(self, other: Any) -> Any:
         return self._added(other, -1)
 
-    def _added(self, other: Any, sign: int) -> RowSparseNDArray:
-        if not isinstance(other, RowSparseNDArray) or other.shape != self.shape:
-            if self._ids is not None or isinstance(other, RowSparseNDArray):
-                raise MXNetError(f"expected a row_sparse array of shape {self.shape}, got {other!r}")
-            self._rows.add_((other.tensor if isinstance(other, NDArray) else other), alpha=sign)
+    def _added(self, operand: Any, sign: int) -> RowSparseNDArray:
+        if not isinstance(operand, RowSparseNDArray) or operand.shape != self.shape:
+            if self._ids is not None or isinstance(operand, RowSparseNDArray):
+                raise MXNetError(f"expected a row_sparse array of shape {self.shape}, got {operand!r}")
+            self._rows.add_((operand.tensor if isinstance(operand, NDArray) else operand), alpha=sign)
         elif self._ids is None:
-            self._rows.index_add_(0, other.indices.tensor, other._rows, alpha=sign)
+            self._rows.index_add_(0, operand.indices.tensor, operand._rows, alpha=sign)
         else:
-            total = self + other * sign
+            total = self + operand * sign
             self.set(total.indices.tensor, total.data.tensor)
         return self
 
@@ -163,9 +163,9 @@ def row_sparse_array(arg1: Any, shape: Any = None, ctx: Context | None = None, d
 
     Args:
         arg1: ``(data, indices)``, or an array.
-        shape: shape of the whole array; None: up to the last row.
-        ctx: context; None: the default.
-        dtype: element type; None: float32, or that of the array.
+        shape: shape of the whole array. None: up to the last row.
+        ctx: context. None: the default.
+        dtype: element type. None: float32, or the array's.
 
     Raises:
         MXNetError: indices that are not ascending, or rows that do not fit ``shape``.
@@ -173,9 +173,9 @@ def row_sparse_array(arg1: Any, shape: Any = None, ctx: Context | None = None, d
     ctx = current_context() if ctx is None else ctx
     if not isinstance(arg1, tuple):
         dense = arg1.tensor if isinstance(arg1, NDArray) else torch.as_tensor(np.asarray(arg1))
-        wanted = dense.dtype if dtype is None and isinstance(arg1, NDArray) else torch_dtype(dtype)
-        return from_dense(dense.to(ctx.device, wanted), ctx)
-    data, indices = (one.tensor if isinstance(one, NDArray) else torch.as_tensor(np.asarray(one)) for one in arg1)
+        element_type = dense.dtype if dtype is None and isinstance(arg1, NDArray) else torch_dtype(dtype)
+        return from_dense(dense.to(ctx.device, element_type), ctx)
+    data, indices = (part.tensor if isinstance(part, NDArray) else torch.as_tensor(np.asarray(part)) for part in arg1)
     rows = data.to(ctx.device, torch_dtype(dtype), copy=True)
     ids = indices.to(ctx.device, torch.int64, copy=True).reshape(-1)
     if shape is None:
@@ -196,7 +196,7 @@ def from_dense(dense: Any, context: Context) -> RowSparseNDArray:
 
 
 def zeros(stype: str, shape: Any, ctx: Context | None = None, dtype: Any = None) -> Any:
-    """Return an array of zeros; ``stype`` is ``"row_sparse"`` or ``"default"``."""
+    """Return an array of zeros. ``stype`` is ``"row_sparse"`` or ``"default"``."""
     ctx = current_context() if ctx is None else ctx
     if stype == "row_sparse":
         ids = torch.empty(0, dtype=torch.int64, device=ctx.device)

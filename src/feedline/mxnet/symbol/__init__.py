@@ -1,7 +1,7 @@
 """`mxnet.symbol` (`mx.sym`): networks as graphs of operators, to inspect, draw, save and bind.
 
-Names, attributes and files are MXNet 1.9's; execution is torch's. Operators have MXNet's signatures: inputs, then
-settings, ``name`` and ``attr``; omitted inputs become variables.
+Names, attributes and files are MXNet 1.9's. Execution is torch's. Operators have MXNet's signatures: inputs, then
+settings, ``name`` and ``attr``. Omitted inputs become variables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
 
-# Importing these modules declares the operators, which `_make` turns into functions; `contrib` gets some of them.
+# Importing these modules declares the operators, which `_make` turns into functions. `contrib` gets some of them.
 from feedline.mxnet.symbol import (  # noqa: F401
     _arrange,
     _elementwise,
@@ -32,7 +32,7 @@ from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._symbol import Symbol as Symbol
 from feedline.mxnet.symbol._symbol import _from_json, type_number, variable
 
-_OPERATORS = {name: made for name, made in FUNCTIONS.items() if not name.startswith("_")}
+_OPERATORS = {name: function for name, function in FUNCTIONS.items() if not name.startswith("_")}
 globals().update(_OPERATORS)
 
 __all__, __getattr__ = names_of(__name__)
@@ -54,23 +54,23 @@ def var(
     Args:
         name: name by which arrays are bound.
         attr: additional attributes.
-        shape: shape, if known; 0 for unknown lengths.
+        shape: shape, if known, with 0 for unknown lengths.
         lr_mult: factor of the learning rate.
         wd_mult: factor of the weight decay.
         dtype: element type.
         init: initializer, or its text.
-        stype: storage type; recorded without effect.
+        stype: storage type, recorded without effect.
         kwargs: attributes whose names begin and end with two underscores.
 
     Raises:
         TypeError: the name is not a str.
-        ValueError: another attribute.
+        ValueError: an attribute without these underscores.
     """
     if not isinstance(name, str):
         raise TypeError(f"Expect a string for variable `name`, got {type(name).__name__}")
     attributes = AttrScope.current().get(attr)
-    known = {"shape": shape and tuple(shape), "lr_mult": lr_mult, "wd_mult": wd_mult, "storage_type": stype}
-    attributes.update({f"__{key}__": str(value) for key, value in known.items() if value is not None})
+    settings = {"shape": shape and tuple(shape), "lr_mult": lr_mult, "wd_mult": wd_mult, "storage_type": stype}
+    attributes.update({f"__{key}__": str(value) for key, value in settings.items() if value is not None})
     if dtype is not None:
         attributes["__dtype__"] = type_number(dtype)
     if init is not None:
@@ -95,9 +95,9 @@ def Group(symbols: Sequence[Symbol]) -> Symbol:  # noqa: N802 - MXNet's name
         TypeError: something other than a Symbol, or nothing.
     """
     several = list(symbols)
-    if not several or not all(isinstance(one, Symbol) for one in several):
+    if not several or not all(isinstance(symbol, Symbol) for symbol in several):
         raise TypeError(f"Expected a list of symbols as input, got {symbols!r}")
-    return Symbol([entry for one in several for entry in one.entries])
+    return Symbol([entry for symbol in several for entry in symbol.entries])
 
 
 def load_json(json_str: str) -> Symbol:
@@ -113,40 +113,41 @@ def load_json(json_str: str) -> Symbol:
 
 
 def load(fname: str) -> Symbol:
-    """Load a symbol from a file; also raises the errors of `load_json`.
+    """Load a symbol from a file.
 
     Raises:
         TypeError: the name is not a str.
         OSError: no such file.
+        MXNetError: see `load_json`.
     """
     if not isinstance(fname, str):
         raise TypeError(f"fname need to be string, got {type(fname).__name__}")
     return _from_json(Path(fname).read_text(encoding="utf-8"))
 
 
-def _either(both: str, left: str, right: str, a: Any, b: Any) -> Any:
+def _either(both: str, symbol_first: str, number_first: str, a: Any, b: Any) -> Any:
     """Apply an operator to two symbols, or to a symbol and a number, in either order."""
     if isinstance(a, Symbol) and isinstance(b, Symbol):
         return apply(both, [a, b], {})
     if isinstance(a, Symbol):
-        return apply(left, [a], {"scalar": b})
+        return apply(symbol_first, [a], {"scalar": b})
     if isinstance(b, Symbol):
-        return apply(right, [b], {"scalar": a})
+        return apply(number_first, [b], {"scalar": a})
     raise TypeError(f"expected a Symbol on one side, got {type(a).__name__} and {type(b).__name__}")
 
 
 def maximum(left: Any, right: Any) -> Any:
-    """Return the element-wise maximum; one side may be a number."""
+    """Return the element-wise maximum. One side may be a number."""
     return _either("_Maximum", "_MaximumScalar", "_MaximumScalar", left, right)
 
 
 def minimum(left: Any, right: Any) -> Any:
-    """Return the element-wise minimum; one side may be a number."""
+    """Return the element-wise minimum. One side may be a number."""
     return _either("_Minimum", "_MinimumScalar", "_MinimumScalar", left, right)
 
 
 def power(base: Any, exp: Any) -> Any:
-    """Return the base to the power of the exponent; one side may be a number."""
+    """Return the base to the power of the exponent. One side may be a number."""
     return _either("_Power", "_PowerScalar", "_RPowerScalar", base, exp)
 
 
@@ -181,7 +182,7 @@ def arange(
     name: str | None = None,
     dtype: Any = "float32",
 ) -> Symbol:
-    """Return numbers from ``start`` up to ``stop``, each ``repeat`` times; without a stop, from 0 up to ``start``."""
+    """Return numbers from ``start`` up to ``stop``, each ``repeat`` times. Without a stop, from 0 up to ``start``."""
     settings = {"start": start, "stop": stop, "step": step, "repeat": repeat, "dtype": dtype}
     return apply("_arange", [], settings, name=name)
 

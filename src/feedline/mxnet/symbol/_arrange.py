@@ -49,8 +49,8 @@ def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
         i += 1
     size = math.prod(old)
     if -1 in out:
-        rest = math.prod(n for n in out if n != -1)
-        out = [size // rest if n == -1 and rest else n for n in out]
+        known_size = math.prod(n for n in out if n != -1)
+        out = [size // known_size if n == -1 and known_size else n for n in out]
     if math.prod(out) != size or min(out, default=1) < 0:
         raise ValueError(f"{old} into {tuple(out)}")
     return tuple(out[::-1] if reverse else out)
@@ -134,7 +134,7 @@ def _split(data: Any, *, num_outputs: Count, axis: int = 1, squeeze_axis: bool =
 
 
 def _joined(site: Site) -> None:
-    """Require equal lengths along all axes but that of the join."""
+    """Require equal lengths along all axes but the joined one."""
     shapes = [shape for shape in site.ins if shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
         site.refuse(f"expected arrays with equal numbers of axes, got {shapes}")
@@ -176,5 +176,5 @@ def _broadcast_axis(data: Any, *, axis: Shape = (), size: Shape = ()) -> Any:
     axes = [axis_of(i, len(old)) for i in axis]
     if len(axes) != len(size) or any(old[i] != 1 for i in axes):
         raise ValueError(f"expected a size for each axis of length 1, got axes {axis} and sizes {size} for {old}")
-    wanted = dict(zip(axes, size, strict=True))
-    return data.expand([wanted.get(i, n) for i, n in enumerate(old)])
+    lengths = dict(zip(axes, size, strict=True))
+    return data.expand([lengths.get(i, n) for i, n in enumerate(old)])

@@ -27,30 +27,30 @@ def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 def _number(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def run(data: Any, *, scalar: float, is_int: bool = True) -> Any:
-        whole = not data.dtype.is_floating_point and scalar == int(scalar)
-        return function(data, int(scalar) if whole else scalar).to(data.dtype)
+        integral = not data.dtype.is_floating_point and scalar == int(scalar)
+        return function(data, int(scalar) if integral else scalar).to(data.dtype)
 
     return run
 
 
 def _maximum(a: Any, b: Any) -> Any:
-    """Return the maximum; the left one of equal elements gets the gradient."""
+    """Return the maximum. The left one of equal elements gets the gradient."""
     return torch.where(a >= b, a, b)
 
 
 def _minimum(a: Any, b: Any) -> Any:
-    """Return the minimum; the left one of equal elements gets the gradient."""
+    """Return the minimum. The left one of equal elements gets the gradient."""
     return torch.where(a <= b, a, b)
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    """Return the remainder, with the sign of the divisor; 0 for a divisor of 0."""
+    """Return the remainder, with the sign of the divisor, or 0 for a divisor of 0."""
     b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
     return torch.where(b == 0, torch.zeros_like(b), torch.remainder(a, torch.where(b == 0, 1, b)))
 
 
-# For each operation: names of its operator on equal shapes, names of the broadcasting one, and the function, that of
-# `feedline.networks` unless MXNet differs in edge cases.
+# For each operation: names of its operator on equal shapes, names of the broadcasting one, and the function, which
+# comes from `feedline.networks` unless MXNet differs in edge cases.
 _ARITHMETIC: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
     "add": ("elemwise_add _plus _Plus", "broadcast_add broadcast_plus", BROADCASTING["plus"]),
     "sub": ("elemwise_sub _minus _Minus", "broadcast_sub broadcast_minus", BROADCASTING["minus"]),

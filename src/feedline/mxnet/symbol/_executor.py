@@ -1,8 +1,8 @@
 """Symbols bound to arrays, run by torch: the code of `mxnet.executor`.
 
-`Executor.forward` fills ``outputs``; `Executor.backward` writes gradients into the arrays bound for them. Loss heads
-produce their own gradients; other outputs need head gradients. Arrays are used in place: a write to ``arg_dict["w"]``
-takes effect at the next `forward`.
+`Executor.forward` fills ``outputs``. `Executor.backward` writes gradients into the arrays bound for them. Loss heads
+produce their own gradients, but other outputs need head gradients. Arrays are used in place: a write to
+``arg_dict["w"]`` takes effect at the next `forward`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from feedline.mxnet import ndarray as nd
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context
 from feedline.mxnet.ndarray import NDArray
-from feedline.mxnet.symbol._infer import Found, infer_shapes, infer_types, lengths, told
+from feedline.mxnet.symbol._infer import Inferred, by_variable, infer_shapes, infer_types, lengths
 from feedline.mxnet.symbol._lower import lower
 from feedline.mxnet.symbol._node import Entry, Node, variables, within
 from feedline.mxnet.symbol._symbol import Symbol
@@ -33,7 +33,7 @@ class Executor:
 
     Attributes:
         arg_arrays: arguments, in the order of ``list_arguments``.
-        grad_arrays: gradients of arguments; None for those without.
+        grad_arrays: gradients of arguments, None for arguments without a gradient.
         aux_arrays: states.
         outputs: results of the last `forward`.
     """
@@ -45,27 +45,27 @@ class Executor:
         self.arg_arrays, self.grad_arrays, self.aux_arrays = arguments, gradients, states
         self.outputs: list[NDArray] = []
         self._arguments, self._states = variables(symbol.entries)
-        held = self._held = dict[Node, NDArray]()
+        arrays = self._arrays = dict[Node, NDArray]()
         for node, array in zip((*self._arguments, *self._states), (*arguments, *states), strict=True):
             if array is None:
                 raise MXNetError(f"expected an array for `{node.name}`, got none")
-            held[node] = array
-        shapes = infer_shapes(symbol.entries, {node: array.shape for node, array in held.items()})
-        self._check(held, shapes)
-        types = {node: np.dtype(array.dtype).name for node, array in held.items()}
+            arrays[node] = array
+        shapes = infer_shapes(symbol.entries, {node: array.shape for node, array in arrays.items()})
+        self._check(arrays, shapes)
+        types = {node: np.dtype(array.dtype).name for node, array in arrays.items()}
         roots, self._leaves = lower(symbol.entries, shapes, types)
         self._network = Network(roots)
         self._tracked: dict[int, Any] | None = None
         self._results: list[Any] = []
 
-    def _check(self, held: Mapping[Node, NDArray], shapes: Found) -> None:
-        for node, array in held.items():
+    def _check(self, arrays: Mapping[Node, NDArray], shapes: Inferred) -> None:
+        for node, array in arrays.items():
             if shapes.shape(node) != array.shape:
                 raise MXNetError(f"expected shape {shapes.shape(node)} for `{node.name}`, got {array.shape}")
         for node, gradient in zip(self._arguments, self.grad_arrays, strict=True):
-            if gradient is not None and gradient.shape != held[node].shape:
+            if gradient is not None and gradient.shape != arrays[node].shape:
                 raise MXNetError(
-                    f"expected a gradient of shape {held[node].shape} for `{node.name}`, got {gradient.shape}"
+                    f"expected a gradient of shape {arrays[node].shape} for `{node.name}`, got {gradient.shape}"
                 )
 
     # ---- arrays by name -------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Executor:
 
     @property
     def grad_dict(self) -> dict[str, Any]:
-        """Gradients by name; None for arguments without."""
+        """Gradients by name, None for arguments without a gradient."""
         return _by_name(self._symbol.list_arguments(), self.grad_arrays)
 
     @property
@@ -105,20 +105,22 @@ class Executor:
         Raises:
             ValueError: an unknown name, unless ``allow_extra_params``.
         """
-        for ours, given, kind in (
+        for arrays, params, kind in (
             (self.arg_dict, arg_params, "arguments"),
             (self.aux_dict, aux_params or {}, "auxiliary states"),
         ):
-            for name, array in given.items():
-                if name in ours:
-                    ours[name][:] = array
+            for name, array in params.items():
+                if name in arrays:
+                    arrays[name][:] = array
                 elif not allow_extra_params:
-                    raise ValueError(f'Find name "{name}" that is not in the {kind}: {", ".join(ours)}')
+                    raise ValueError(f'Find name "{name}" that is not in the {kind}: {", ".join(arrays)}')
 
     # ---- running --------------------------------------------------------------------------------------------
 
     def forward(self, is_train: bool = False, **kwargs: Any) -> list[NDArray]:
-        """Compute the outputs; with ``is_train`` dropout is active, statistics are updated, and `backward` may follow.
+        """Compute the outputs.
+
+        With ``is_train`` dropout is active, statistics are updated, and `backward` may follow.
 
         Args:
             is_train: whether to run in training mode.
@@ -127,30 +129,30 @@ class Executor:
         Raises:
             TypeError: a name that is not an argument.
             ValueError: an array of another shape.
-            MXNetError: an operator failed; names the node.
+            MXNetError: an operator failed. The error names the node.
         """
         if kwargs:
-            ours = self.arg_dict
+            arguments = self.arg_dict
             for name, value in kwargs.items():
-                if name not in ours:
-                    raise TypeError(f"Unknown argument {name}; expected one of {', '.join(ours)}")
+                if name not in arguments:
+                    raise TypeError(f"Unknown argument {name}; expected one of {', '.join(arguments)}")
                 array = value if isinstance(value, NDArray) else nd.array(value, self._ctx)
-                if array.shape != ours[name].shape:
+                if array.shape != arguments[name].shape:
                     raise ValueError(
-                        f"Shape not match! Argument {name}, need: {ours[name].shape}, received: {array.shape}"
+                        f"Shape not match! Argument {name}, need: {arguments[name].shape}, received: {array.shape}"
                     )
-                ours[name][:] = array
+                arguments[name][:] = array
         feeds: dict[Any, PackedRows] = {}
         self._tracked = {} if is_train else None
         device = self._ctx.device
         requests = self._requests + ["null"] * len(self._states)
-        for i, ((node, array), request) in enumerate(zip(self._held.items(), requests, strict=True)):
+        for i, ((node, array), request) in enumerate(zip(self._arrays.items(), requests, strict=True)):
             tensor = array.tensor.detach().to(device)
             if self._tracked is not None and request != "null" and tensor.is_floating_point():
                 self._tracked[i] = tensor.requires_grad_()
             feeds[self._leaves[node]] = PackedRows(tensor)
         self._network.train(is_train)
-        # Arrays that operators create are on the device, too; the CPU is torch's default, and faster without this.
+        # Arrays that operators create are on the device, too. The CPU is torch's default, and faster without this.
         place = device if device.type != "cpu" else nullcontext()
         with torch.set_grad_enabled(is_train), place, within(self._symbol.name or "group"):
             self._results = [packed.data for packed in self._network(feeds)]
@@ -162,22 +164,22 @@ class Executor:
 
         Args:
             out_grads: head gradients: an NDArray, or one for each output. Loss heads ignore theirs, and need none.
-            is_train: accepted for compatibility; no effect.
+            is_train: accepted for compatibility, without effect.
 
         Raises:
             MXNetError: no ``forward(is_train=True)`` before it, or a head gradient is missing or of another shape.
         """
         if self._tracked is None:
             raise MXNetError("expected a call of forward(is_train=True) before backward(), got none")
-        above = self._above(out_grads)
-        wanted = list(self._tracked.values())
+        above = self._head_gradients(out_grads)
+        inputs = list(self._tracked.values())
         pairs = [(y, g) for y, g in zip(self._results, above, strict=True) if y.requires_grad]
-        found: Sequence[Any] = [None] * len(wanted)
-        if pairs and wanted:
+        gradients: Sequence[Any] = [None] * len(inputs)
+        if pairs and inputs:
             ys, gs = zip(*pairs, strict=True)
             with within(self._symbol.name or "group"):
-                found = torch.autograd.grad(ys, wanted, gs, retain_graph=True, allow_unused=True)
-        for i, gradient in zip(self._tracked, found, strict=True):
+                gradients = torch.autograd.grad(ys, inputs, gs, retain_graph=True, allow_unused=True)
+        for i, gradient in zip(self._tracked, gradients, strict=True):
             target = self.grad_arrays[i]
             if target is None:
                 continue
@@ -186,31 +188,31 @@ class Executor:
             if gradient is not None:
                 target.tensor.add_(gradient.to(target.tensor.device))
 
-    def _above(self, out_grads: Any) -> list[Any]:
-        given = [out_grads] if isinstance(out_grads, NDArray) else list(out_grads or [])
-        if given and len(given) != len(self._results):
-            raise MXNetError(f"expected {len(self._results)} head gradients, one per output, got {len(given)}")
-        found = []
+    def _head_gradients(self, out_grads: Any) -> list[Any]:
+        passed = [out_grads] if isinstance(out_grads, NDArray) else list(out_grads or [])
+        if passed and len(passed) != len(self._results):
+            raise MXNetError(f"expected {len(self._results)} head gradients, one per output, got {len(passed)}")
+        gradients = []
         outputs = zip(self._symbol.list_outputs(), self._symbol.entries, self._results, strict=True)
         for i, (name, entry, result) in enumerate(outputs):
-            if given and given[i] is not None:
-                tensor = given[i].tensor.to(result.device, result.dtype)
+            if passed and passed[i] is not None:
+                tensor = passed[i].tensor.to(result.device, result.dtype)
                 if tensor.shape != result.shape:
                     raise MXNetError(
                         f"expected a gradient of shape {tuple(result.shape)} for {name}, got {tuple(tensor.shape)}"
                     )
-            elif result.requires_grad and _asks(entry):
+            elif result.requires_grad and _needs_head_gradient(entry):
                 raise MXNetError(f"expected out_grads, got none for {name}, which is not a loss")
             else:
                 tensor = torch.ones_like(result)
-            found.append(tensor)
-        return found
+            gradients.append(tensor)
+        return gradients
 
     def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **kwargs: Any) -> Executor:
-        """Return an executor for other shapes of data; arrays of unchanged shape are shared, others are zeros.
+        """Return an executor for other shapes of data. It shares arrays of unchanged shape and has zeros elsewhere.
 
         Raises:
-            MXNetError: shapes that do not fit; or a parameter's shape would change, unless ``partial_shaping``.
+            MXNetError: shapes that do not fit, or a parameter's shape would change without ``partial_shaping``.
         """
         shapes, _, aux_shapes = self._symbol.infer_shape(**kwargs)
         if shapes is None:
@@ -234,17 +236,17 @@ class Executor:
         return Executor(self._symbol, self._ctx, arguments, gradients, self._requests, states)
 
 
-def _asks(entry: Entry) -> bool:
+def _needs_head_gradient(entry: Entry) -> bool:
     """Return whether a head gradient reaches a variable instead of ending at loss heads."""
-    stack, seen = [entry.node], {entry.node}
+    stack, visited = [entry.node], {entry.node}
     while stack:
         node = stack.pop()
         if node.operator is None:
             return True
         if node.operator.name == "BlockGrad" or (node.operator.head and not getattr(node.p, "out_grad", False)):
             continue
-        fresh = [e.node for e in node.inputs if e.node not in seen]
-        seen.update(fresh)
+        fresh = [e.node for e in node.inputs if e.node not in visited]
+        visited.update(fresh)
         stack += fresh
     return False
 
@@ -258,27 +260,27 @@ def _by_name(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
 def _requests(symbol: Symbol, grad_req: Any) -> list[str]:
     names = symbol.list_arguments()
     if isinstance(grad_req, str):
-        found = [grad_req] * len(names)
+        requests = [grad_req] * len(names)
     elif isinstance(grad_req, Mapping):
-        found = [grad_req.get(name, "null") for name in names]
+        requests = [grad_req.get(name, "null") for name in names]
     else:
-        found = list(grad_req)
-    if len(found) != len(names) or any(one not in ("write", "add", "null") for one in found):
+        requests = list(grad_req)
+    if len(requests) != len(names) or any(request not in ("write", "add", "null") for request in requests):
         raise MXNetError(f"expected grad_req write, add or null for each of {len(names)} arguments, got {grad_req!r}")
-    return found
+    return requests
 
 
-def _listed(what: str, names: Sequence[str], given: Any, partial: bool) -> Arrays:
-    if given is None:
-        given = {}
-    if isinstance(given, Mapping):
-        missing = [name for name in names if name not in given]
+def _listed(what: str, names: Sequence[str], arrays: Any, partial: bool) -> Arrays:
+    if arrays is None:
+        arrays = {}
+    if isinstance(arrays, Mapping):
+        missing = [name for name in names if name not in arrays]
         if missing and not partial:
             raise MXNetError(f"expected {what} for {', '.join(names)}, got none for {', '.join(missing)}")
-        return [given.get(name) for name in names]
-    if len(given) != len(names):
-        raise MXNetError(f"expected {len(names)} {what} for {', '.join(names)}, got {len(given)}")
-    return list(given)
+        return [arrays.get(name) for name in names]
+    if len(arrays) != len(names):
+        raise MXNetError(f"expected {len(names)} {what} for {', '.join(names)}, got {len(arrays)}")
+    return list(arrays)
 
 
 def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Executor:
@@ -297,19 +299,19 @@ def simple_bind(
 ) -> Executor:
     """See `Symbol.simple_bind`."""
     arguments, states = variables(symbol.entries)
-    found = infer_shapes(symbol.entries, told(symbol.entries, (), shapes, lengths))
-    unknown = [node.name for node in (*arguments, *states) if not found.knows(node)]
+    inferred = infer_shapes(symbol.entries, by_variable(symbol.entries, (), shapes, lengths))
+    unknown = [node.name for node in (*arguments, *states) if not inferred.knows(node)]
     if unknown:
         raise MXNetError(f"simple_bind error: expected sufficient shapes, got {dict(shapes)}; unknown: {unknown}")
-    kinds = told(symbol.entries, (), type_dict, lambda dtype: np.dtype(dtype).name)
+    kinds = by_variable(symbol.entries, (), type_dict, lambda dtype: np.dtype(dtype).name)
     if not type_dict:
         kinds = {node: "float32" for node in arguments if "__dtype__" not in node.attributes}
     types = infer_types(symbol.entries, kinds, "float32")
     context, requests = Context(ctx), _requests(symbol, grad_req)
-    made = [nd.zeros(found.shape(node), context, types.type(node) or "float32") for node in (*arguments, *states)]
-    held: Arrays = list(made[: len(arguments)])
+    arrays = [nd.zeros(inferred.shape(node), context, types.type(node) or "float32") for node in (*arguments, *states)]
+    args: Arrays = list(arrays[: len(arguments)])
     gradients: Arrays = [
         None if request == "null" else nd.zeros(array.shape, context, array.dtype)
-        for request, array in zip(requests, made[: len(arguments)], strict=True)
+        for request, array in zip(requests, arrays[: len(arguments)], strict=True)
     ]
-    return Executor(symbol, context, held, gradients, requests, list(made[len(arguments) :]))
+    return Executor(symbol, context, args, gradients, requests, list(arrays[len(arguments) :]))

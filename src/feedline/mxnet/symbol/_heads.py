@@ -1,6 +1,6 @@
 """Loss heads: operators that ignore incoming gradients and produce their own, by MXNet's rules.
 
-They return what a user wants to see (probabilities, predictions), not the loss; ``backward`` starts at them.
+They return probabilities or predictions, not the loss. ``backward`` starts at them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Normalization = Literal["batch", "null", "valid"]
 
 
 class _Head(torch.autograd.Function):
-    """Autograd function whose forward pass returns ``out``, with the gradient ``gradient(given, out, *tensors)``."""
+    """Autograd function whose forward pass returns ``out``, with the gradient ``gradient(incoming, out, *tensors)``."""
 
     @staticmethod
     def forward(context: Any, gradient: Gradient, out: Any, *tensors: Any) -> Any:
@@ -29,21 +29,21 @@ class _Head(torch.autograd.Function):
         return out.clone()
 
     @staticmethod
-    def backward(context: Any, given: Any) -> Any:
+    def backward(context: Any, incoming: Any) -> Any:
         out, *tensors = context.saved_tensors
-        found = context.gradient(given, out, *tensors)
-        return (None, None, found, *[None] * (len(tensors) - 1))
+        result = context.gradient(incoming, out, *tensors)
+        return (None, None, result, *[None] * (len(tensors) - 1))
 
 
-def _head(gradient: Gradient, out: Any, data: Any, *others: Any) -> Any:
-    return _Head.apply(gradient, out.detach(), data, *[tensor.detach() for tensor in others])
+def _head(gradient: Gradient, out: Any, data: Any, *labels: Any) -> Any:
+    return _Head.apply(gradient, out.detach(), data, *[tensor.detach() for tensor in labels])
 
 
 # ---- softmax ------------------------------------------------------------------------------------------------
 
 
 def _predicting(site: Site) -> None:
-    """Give the output the data's shape, even while the label's is unknown."""
+    """Record the data's shape as the output's, even while the label's is unknown."""
     if site.ins[0] is not None:
         site.put_out(site.ins[0])
 
@@ -83,27 +83,27 @@ def _softmax_output(
     else:
         columns = (-1, data.shape[-1], 1) if preserve_shape else (len(data), -1, 1)
 
-    def gradient(given: Any, out: Any, data: Any, label: Any) -> Any:
+    def gradient(incoming: Any, out: Any, data: Any, label: Any) -> Any:
         if out.shape == label.shape:  # labels are probabilities
-            found = (out - label) * grad_scale
-            return found * given if out_grad else found
+            result = (out - label) * grad_scale
+            return result * incoming if out_grad else result
         y = out.reshape(columns)
         target = label.reshape(y.shape[0], 1, y.shape[2]).to(torch.int64)
         # As in MXNet, a class that does not exist subtracts nothing.
         hot = (target == torch.arange(y.shape[1], device=y.device).reshape(1, -1, 1)).to(y.dtype)
         if smooth_alpha:
             hot = hot * (1 - smooth_alpha) + (1 - hot) * smooth_alpha / (y.shape[1] - 1)
-        found = y - hot
+        result = y - hot
         ignored = target == int(ignore_label)
         if use_ignore:
-            found = torch.where(ignored, torch.zeros((), dtype=y.dtype, device=y.device), found)
+            result = torch.where(ignored, torch.zeros((), dtype=y.dtype, device=y.device), result)
         scale: Any = grad_scale
         if normalization == "valid":
             scale = scale / (target.numel() - ignored.sum()).clamp_min(1).to(y.dtype)
         else:
             scale = scale / y.shape[2] / (len(label) if normalization == "batch" else 1)
-        found = (found * scale).reshape(out.shape)
-        return found * given if out_grad else found
+        result = (result * scale).reshape(out.shape)
+        return result * incoming if out_grad else result
 
     return _head(gradient, torch.softmax(data.reshape(columns), 1).reshape(data.shape), data, label)
 
@@ -125,7 +125,7 @@ def _regression_shape(site: Site) -> None:
 
 def _regression(out: Callable[[Any], Any], difference: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def run(data: Any, label: Any, *, grad_scale: float = 1.0) -> Any:
-        def gradient(given: Any, y: Any, data: Any, label: Any) -> Any:
+        def gradient(incoming: Any, y: Any, data: Any, label: Any) -> Any:
             each = label.numel() / len(label)  # the mean over the predictions of one row
             return difference(y, label.reshape(y.shape)) * (grad_scale / each)
 
@@ -149,7 +149,7 @@ for _name, _out, _difference in (
 def _margin(
     data: Any, label: Any, *, margin: float = 1.0, regularization_coefficient: float = 1.0, use_linear: bool = False
 ) -> Any:
-    def gradient(given: Any, out: Any, data: Any, label: Any) -> Any:
+    def gradient(incoming: Any, out: Any, data: Any, label: Any) -> Any:
         right = label.to(torch.int64)[..., None] == torch.arange(data.shape[-1], device=data.device)
         # The correct class should lie above the margin, the others below its negative.
         sign = torch.where(right, 1.0, -1.0).to(data.dtype)
@@ -167,7 +167,7 @@ def _margin(
 def _scaled_loss(
     data: Any, *, grad_scale: float = 1.0, valid_thresh: float = 0.0, normalization: Normalization = "null"
 ) -> Any:
-    def gradient(given: Any, out: Any, data: Any) -> Any:
+    def gradient(incoming: Any, out: Any, data: Any) -> Any:
         scale = torch.full_like(data, grad_scale)
         if normalization == "batch":
             return scale / len(data)
@@ -178,9 +178,9 @@ def _scaled_loss(
 
 @define("make_loss", head=True, shape=same)
 def _make_loss(data: Any) -> Any:
-    return _head(lambda given, out, data: torch.ones_like(data), data, data)
+    return _head(lambda incoming, out, data: torch.ones_like(data), data, data)
 
 
-@define("softmax_cross_entropy", labels="label", shape=from_data(lambda x, p: [x[:1]], whole=True))
+@define("softmax_cross_entropy", labels="label", shape=from_data(lambda x, p: [x[:1]], complete=True))
 def _cross_entropy(data: Any, label: Any) -> Any:
     return functional.cross_entropy(data, label.to(torch.int64), reduction="sum").reshape(1)

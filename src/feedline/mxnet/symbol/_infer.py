@@ -1,7 +1,7 @@
-"""Shapes and element types of a whole symbol from those of some of its variables.
+"""Shapes and element types of a whole symbol, inferred from some of its variables.
 
 Output shapes come from an operator's rule, or else from running it on torch's meta tensors, which have shapes and no
-data; results are cached by operator, settings and shapes. Inputs whose shapes follow from others (weights from data,
+data. Results are cached by operator, settings and shapes. Inputs whose shapes follow from others (weights from data,
 terms from a sum) have rules. Both are applied to all nodes, forwards and backwards, until nothing changes: two or three
 rounds, each linear in the nodes.
 """
@@ -28,11 +28,11 @@ TYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64")
 
 
 @dataclass
-class Found:
+class Inferred:
     """Known shapes and types of outputs.
 
     Attributes:
-        shapes: shapes by output, as far as known; 0 is an unknown length.
+        shapes: shapes by output, as far as known, where 0 is an unknown length.
         types: names of element types by output, as far as known.
     """
 
@@ -57,10 +57,10 @@ def _key(entry: Entry | Node) -> tuple[Node, int]:
     return (entry, 0) if isinstance(entry, Node) else (entry.node, entry.output)
 
 
-def told(
+def by_variable(
     outputs: Sequence[Entry], args: Sequence[Any], kwargs: Mapping[str, Any], read: Callable[[Any], Any]
 ) -> dict[Node, Any]:
-    """Return the shapes or types that a caller passed, by variable; None is ignored.
+    """Return the shapes or types that a caller passed, by variable. None is ignored.
 
     Raises:
         ValueError: both positional and keyword arguments.
@@ -73,9 +73,9 @@ def told(
         raise MXNetError(f"expected at most {len(arguments)} arguments, got {len(args)}")
     pairs = zip(arguments, args, strict=False)
     if kwargs:
-        known = {node.name for node in (*arguments, *states)}
+        names = {node.name for node in (*arguments, *states)}
         for key in kwargs:
-            if key not in known:
+            if key not in names:
                 listed = " ".join(f"[{i}]{node.name}" for i, node in enumerate(arguments))
                 raise MXNetError(
                     f"MXNetError: InferShapeKeyword argument name {key} not found. Candidate arguments: {listed}"
@@ -85,7 +85,7 @@ def told(
 
 
 def lengths(shape: Any) -> Shape:
-    """Convert a shape given by a caller.
+    """Convert a shape that a caller passed.
 
     Raises:
         MXNetError: not a sequence of integers of at least 0.
@@ -99,56 +99,56 @@ def lengths(shape: Any) -> Shape:
     return read
 
 
-def infer_shapes(outputs: Sequence[Entry], given: Mapping[Node, Shape]) -> Found:
+def infer_shapes(outputs: Sequence[Entry], passed: Mapping[Node, Shape]) -> Inferred:
     """Infer the shapes of all nodes, as far as possible.
 
     Raises:
-        MXNetError: contradictory shapes; names the operator.
+        MXNetError: contradictory shapes. The error names the operator.
     """
-    found = Found(shapes=_given(outputs, given, "__shape__", lambda text: lengths(dims(text))))
+    inferred = Inferred(shapes=_with_attributes(outputs, passed, "__shape__", lambda text: lengths(dims(text))))
     working = [node for node in topological(outputs) if node.operator is not None]
-    while _round(working, found) or _round(reversed(working), found):
+    while _round(working, inferred) or _round(reversed(working), inferred):
         pass
-    return found
+    return inferred
 
 
-def _given(
-    outputs: Sequence[Entry], given: Mapping[Node, Any], key: str, read: Callable[[str], Any]
+def _with_attributes(
+    outputs: Sequence[Entry], passed: Mapping[Node, Any], key: str, read: Callable[[str], Any]
 ) -> dict[tuple[Node, int], Any]:
-    """Return what the caller passed for variables, or else their attribute ``key``; empty values are ignored."""
-    found = dict(given)
+    """Return the caller's values for variables, or else their attribute ``key``. Empty values are ignored."""
+    values = dict(passed)
     for node in topological(outputs):
-        if node.operator is None and node not in given and key in node.attributes:
+        if node.operator is None and node not in passed and key in node.attributes:
             try:
-                found[node] = read(node.attributes[key])
+                values[node] = read(node.attributes[key])
             except (ValueError, LookupError) as error:
                 raise MXNetError(f"variable `{node.name}`: expected {key}, got {node.attributes[key]!r}") from error
-    return {(node, 0): value for node, value in found.items() if value}
+    return {(node, 0): value for node, value in values.items() if value}
 
 
 def _forward(node: Node, ins: Sequence[Shape | None]) -> tuple[Shape, ...]:
-    """Return the shapes of the outputs, 0 for unknown lengths; empty if none can be inferred."""
-    known = [shape for shape in ins if shape is not None]
-    if len(known) < len(ins):
+    """Return the shapes of the outputs, 0 for unknown lengths, or an empty tuple if none can be inferred."""
+    shapes = [shape for shape in ins if shape is not None]
+    if len(shapes) < len(ins):
         return ()
     assert node.operator is not None
     settings = tuple(vars(node.p).values())
-    if not any(0 in shape for shape in known):
-        return _ran(node.operator, settings, tuple(known))
+    if not any(0 in shape for shape in shapes):
+        return _outs(node.operator, settings, tuple(shapes))
     # Output lengths are monotonic in input lengths: one that is equal for a short and a long input is equal for all.
-    tried = []
+    trials = []
     for length in _TRIED:
         try:
-            tried.append(_ran(node.operator, settings, tuple(tuple(n or length for n in shape) for shape in known)))
-        except FAILURES:  # an impossible trial length; real lengths are checked once they are known
+            trials.append(_outs(node.operator, settings, tuple(tuple(n or length for n in shape) for shape in shapes)))
+        except FAILURES:  # The trial length is impossible. Real lengths are checked once they are known.
             return ()
-    if any(len(a) != len(b) for a, b in zip(*tried, strict=True)):
+    if any(len(a) != len(b) for a, b in zip(*trials, strict=True)):
         return ()
-    return tuple(tuple(m if m == n else 0 for m, n in zip(a, b, strict=True)) for a, b in zip(*tried, strict=True))
+    return tuple(tuple(m if m == n else 0 for m, n in zip(a, b, strict=True)) for a, b in zip(*trials, strict=True))
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _ran(ours: Operator, settings: tuple[Any, ...], ins: tuple[Shape, ...]) -> tuple[Shape, ...]:
+def _outs(ours: Operator, settings: tuple[Any, ...], ins: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of the operator's outputs for these inputs."""
     p = SimpleNamespace(**dict(zip(ours.parameters, settings, strict=True)))
     with torch.device("meta"), torch.no_grad():
@@ -156,85 +156,85 @@ def _ran(ours: Operator, settings: tuple[Any, ...], ins: tuple[Shape, ...]) -> t
     return tuple(tuple(out.shape) for out in (outs if isinstance(outs, tuple) else (outs,)))
 
 
-def _round(nodes: Iterable[Node], found: Found) -> bool:
+def _round(nodes: Iterable[Node], inferred: Inferred) -> bool:
     changed = False
     for node in nodes:
         assert node.operator is not None
         outs = [(node, i) for i in range(node.visible)]
-        site = Site(node.p, node.name, [found.shape(e) for e in node.inputs], [found.shapes.get(o) for o in outs])
+        site = Site(node.p, node.name, [inferred.shape(e) for e in node.inputs], [inferred.shapes.get(o) for o in outs])
         with within(node.name):
             node.operator.shape(site)
             # The shape that consumers imply for an output is compared with that from its inputs, once these are known.
-            if not all(i in site.told and out and 0 not in out for i, out in enumerate(site.outs)):
+            if not all(i in site.recorded and out and 0 not in out for i, out in enumerate(site.outs)):
                 for i, out in enumerate(_forward(node, site.ins)):
                     site.put_out(out, i)
         for key, shape in (*zip(map(_key, node.inputs), site.ins, strict=True), *zip(outs, site.outs, strict=True)):
-            if shape is not None and found.shapes.get(key) != shape:
-                found.shapes[key] = shape
+            if shape is not None and inferred.shapes.get(key) != shape:
+                inferred.shapes[key] = shape
                 changed = True
     return changed
 
 
-def infer_types(outputs: Sequence[Entry], given: Mapping[Node, str], default: str | None = None) -> Found:
+def infer_types(outputs: Sequence[Entry], passed: Mapping[Node, str], default: str | None = None) -> Inferred:
     """Infer the element types of all nodes: an operator's inputs and outputs share one, except indices, labels, casts.
 
     Args:
         outputs: outputs of the symbol.
-        given: known types by variable.
-        default: type of indices and labels that stay unknown; None: that of the operator that uses them.
+        passed: types that the caller passed, by variable.
+        default: type of indices and labels that stay unknown. None: the type of the operator that uses them.
 
     Raises:
-        MXNetError: contradictory types; names the operator.
+        MXNetError: contradictory types. The error names the operator.
     """
-    types = _given(outputs, given, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
-    found = Found(types=types)
+    types = _with_attributes(outputs, passed, "__dtype__", lambda text: TYPES[range(len(TYPES)).index(int(text))])
+    inferred = Inferred(types=types)
     working = [node for node in topological(outputs) if node.operator is not None]
     while True:
-        if sum(_unify(node, found) for node in (*working, *reversed(working))):
+        if sum(_unify(node, inferred) for node in (*working, *reversed(working))):
             continue
         # Indices and labels of unknown type take the type of the operator that uses them.
-        if not sum(_settle(node, found, default) for node in working):
-            return found
+        if not sum(_settle(node, inferred, default) for node in working):
+            return inferred
 
 
-def _unify(node: Node, found: Found) -> bool:
+def _unify(node: Node, inferred: Inferred) -> bool:
     assert node.operator is not None
     ours, fixed = node.operator, node.operator.dtype(node.p)
     names, free = node.input_names, ours.free_names(node.p)
     together = [_key(e) for name, e in zip(names, node.inputs, strict=True) if name not in (*free, *ours.wide)]
     outs = [(node, i) for i in range(node.visible)]
-    known = {found.types[key] for key in (*together, *outs) if key in found.types} | ({fixed} if fixed else set())
-    if len(known) > 1:
+    kinds = {inferred.types[key] for key in (*together, *outs) if key in inferred.types} | ({fixed} if fixed else set())
+    if len(kinds) > 1:
         raise MXNetError(
             f"Error in operator {node.name}: expected one element type for inputs and outputs, got "
-            f"{', '.join(sorted(known))}"
+            f"{', '.join(sorted(kinds))}"
         )
-    if not known:
+    if not kinds:
         return False
-    kind = next(iter(known))
+    kind = next(iter(kinds))
     wide = "float32" if kind == "float16" else kind
-    wanted = dict.fromkeys((*together, *outs), kind)
-    wanted.update((_key(e), wide) for name, e in zip(names, node.inputs, strict=True) if name in ours.wide)
+    required = dict.fromkeys((*together, *outs), kind)
+    required.update((_key(e), wide) for name, e in zip(names, node.inputs, strict=True) if name in ours.wide)
     changed = False
-    for key, expected in wanted.items():
-        if key not in found.types:
-            found.types[key] = expected
+    for key, expected in required.items():
+        if key not in inferred.types:
+            inferred.types[key] = expected
             changed = True
-        elif found.types[key] != expected:
-            got = found.types[key]
+        elif inferred.types[key] != expected:
+            got = inferred.types[key]
             raise MXNetError(f"Error in operator {node.name}: expected {expected} for {key[0].name}, got {got}")
     return changed
 
 
-def _settle(node: Node, found: Found, default: str | None) -> bool:
+def _settle(node: Node, inferred: Inferred, default: str | None) -> bool:
     assert node.operator is not None
-    mine, free = found.types.get((node, 0)), node.operator.free_names(node.p)
+    mine, free = inferred.types.get((node, 0)), node.operator.free_names(node.p)
     changed = False
     for name, entry in zip(node.input_names, node.inputs, strict=True):
         # The output of another operator has that operator's type, once it is known.
-        if name in free and entry.node.operator is None and _key(entry) not in found.types:
+        if name in free and entry.node.operator is None and _key(entry) not in inferred.types:
             kind = (mine if name in node.operator.labels else None) or default
             if kind is not None:
-                found.types[_key(entry)] = kind
+                inferred.types[_key(entry)] = kind
                 changed = True
     return changed

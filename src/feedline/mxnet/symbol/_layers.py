@@ -31,7 +31,7 @@ def _dense(
     data: Any, weight: Any, bias: Any = None, *, num_hidden: Positive, no_bias: bool = False, flatten: bool = True
 ) -> Any:
     rows = data.reshape(len(data), -1) if flatten else data
-    if rows.is_meta:  # `_dense_shape` has checked the weights; torch's meta kernel would import its compiler
+    if rows.is_meta:  # `_dense_shape` has checked the weights, and torch's meta kernel would import its compiler
         return rows.new_empty((*rows.shape[:-1], num_hidden))
     return functional.linear(rows, weight, bias)
 
@@ -129,7 +129,7 @@ def _deconvolution(
 
 
 def _after(size: int, kernel: int, stride: int, pad: int, convention: str) -> int:
-    """Return the padding at the end of an axis by which the last window fits; negative: cells outside all windows."""
+    """Return the padding at the end of an axis by which the last window fits. Negative: cells outside all windows."""
     room = size + 2 * pad - kernel
     if convention == "same":
         count = -(-size // stride)
@@ -184,7 +184,7 @@ def _pooling(
         return total
     counted = torch.ones((1, 1, *sizes), dtype=data.dtype, device=data.device)
     if count_include_pad and not global_pool:
-        # Cells of the padding count towards the average, those beyond it do not.
+        # Cells of the padding count towards the average, cells beyond it do not.
         counted = functional.pad(counted, [n for a in reversed(before) for n in (a, a)], value=1.0)
         edges = [n for a, b in reversed(list(zip(before, after, strict=True))) for n in (0, b - a)]
     return total / (AVERAGE[rank](functional.pad(counted, edges), kernel, stride) * cells)
@@ -206,5 +206,5 @@ def _dropout(
     if not (training or mode == "always") or p == 0:
         return data.clone()
     shape = [1 if i in axes else n for i, n in enumerate(data.shape)]
-    kept = torch.empty(shape, dtype=data.dtype, device=data.device).bernoulli_(1 - p)
-    return data * kept / (1 - p)
+    mask = torch.empty(shape, dtype=data.dtype, device=data.device).bernoulli_(1 - p)
+    return data * mask / (1 - p)

@@ -1,4 +1,4 @@
-"""Operators that look up elements by index, and those that create arrays, some with the shape of another."""
+"""Operators that look up elements by index, and operators that create arrays, some with the shape of another."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _take(a: Any, indices: Any, *, axis: int = 0, mode: Literal["clip", "wrap"] 
     axis = axis_of(axis, a.dim())
     rows = indices.to(torch.int64)
     rows = rows % a.shape[axis] if mode == "wrap" else rows.clamp(0, a.shape[axis] - 1)
-    found = a.index_select(axis, rows.reshape(-1))
-    return found.reshape(*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :])
+    elements = a.index_select(axis, rows.reshape(-1))
+    return elements.reshape(*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :])
 
 
 def _picked(site: Site) -> None:
@@ -31,9 +31,9 @@ def _picked(site: Site) -> None:
 @define("pick", free="index", shape=_picked)
 def _pick(data: Any, index: Any, *, axis: int = -1, keepdims: bool = False) -> Any:
     axis = axis_of(axis, data.dim())
-    kept = [*data.shape[:axis], 1, *data.shape[axis + 1 :]]
-    found = data.gather(axis, index.to(torch.int64).clamp(0, data.shape[axis] - 1).reshape(kept))
-    return found if keepdims or data.dim() == 1 else found.squeeze(axis)
+    shape = [*data.shape[:axis], 1, *data.shape[axis + 1 :]]
+    picked = data.gather(axis, index.to(torch.int64).clamp(0, data.shape[axis] - 1).reshape(shape))
+    return picked if keepdims or data.dim() == 1 else picked.squeeze(axis)
 
 
 def _picked_rows(x: Shape, p: Any) -> Sequence[Shape]:
@@ -42,7 +42,7 @@ def _picked_rows(x: Shape, p: Any) -> Sequence[Shape]:
     return [x[:1]]
 
 
-@define("batch_take", free="indices", shape=from_data(_picked_rows, whole=True))
+@define("batch_take", free="indices", shape=from_data(_picked_rows, complete=True))
 def _batch_take(a: Any, indices: Any) -> Any:
     columns = indices.to(torch.int64).clamp(0, a.shape[1] - 1)
     return a.gather(1, columns[:, None]).squeeze(1)
@@ -64,21 +64,21 @@ def _gather(data: Any, indices: Any) -> Any:
 
 
 def _scattered(site: Site) -> None:
-    """Give the output the shape in the settings, even while an input's is unknown."""
+    """Record the shape in the settings as the output's, even while an input's is unknown."""
     if site.full(0) is None or site.full(1) is None:
         site.put_out(site.p.shape)
 
 
 @define("scatter_nd", free="indices", shape=_scattered)
 def _scatter(data: Any, indices: Any, *, shape: Shape) -> Any:
-    places, rest = _places(indices, shape), shape[len(indices) :]
-    expected = (*indices.shape[1:], *rest)
+    places, tail = _places(indices, shape), shape[len(indices) :]
+    expected = (*indices.shape[1:], *tail)
     if data.shape != expected:
         raise ValueError(
             f"expected data of shape {expected} for indices {tuple(indices.shape)} into {shape}, "
             f"got {tuple(data.shape)}"
         )
-    return data.new_zeros(shape).index_put(places, data.reshape(-1, *rest))
+    return data.new_zeros(shape).index_put(places, data.reshape(-1, *tail))
 
 
 @define("one_hot", free="indices")
@@ -137,7 +137,7 @@ def _eye(*, N: Long, M: Long = 0, k: Long = 0, dtype: ElementType = "float32", c
 
 
 def _as_the_other(site: Site) -> None:
-    """Give the output the shape of the second input, even while the first is unknown."""
+    """Record the shape of the second input as the output's, even while the first is unknown."""
     if site.full(0) is None and site.ins[1] is not None:
         site.put_out(site.ins[1])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.symbol._infer import Found
+from feedline.mxnet.symbol._infer import Inferred
 from feedline.mxnet.symbol._node import Entry, Node, topological, within
 from feedline.mxnet.symbol._operator import OPERATORS, Operator
 from feedline.networks import Node as GraphNode
@@ -20,23 +20,23 @@ from feedline.networks.node import input_node
 from feedline.networks.ops.align import one_of_several
 from feedline.networks.packed import PackedBatch
 from feedline.networks.registry import declare, no_axes
-from feedline.networks.shapes import told
+from feedline.networks.shapes import declared
 
 
 def lower(
-    entries: Sequence[Entry], shapes: Found, types: Mapping[Node, str]
+    entries: Sequence[Entry], shapes: Inferred, types: Mapping[Node, str]
 ) -> tuple[list[GraphNode], dict[Node, GraphNode]]:
     """Return graph nodes of the outputs, and the input leaf of each variable.
 
     Args:
         entries: outputs of a symbol.
-        shapes: shapes of everything below them, all known.
+        shapes: shapes of all nodes below them, all known.
         types: names of element types of the variables.
 
     Raises:
         MXNetError: a hidden output, which only files contain.
     """
-    made: dict[tuple[Node, int], GraphNode] = {}
+    nodes: dict[tuple[Node, int], GraphNode] = {}
     leaves: dict[Node, GraphNode] = {}
 
     def at(entry: Entry) -> GraphNode:
@@ -45,21 +45,21 @@ def lower(
                 f"expected one of the {entry.node.visible} visible outputs of `{entry.node.name}`, "
                 f"got number {entry.output}, which is hidden"
             )
-        return made[entry.node, entry.output]
+        return nodes[entry.node, entry.output]
 
     for node in topological(entries):
         if node.operator is None:
             leaf = input_node(shapes.shape(node) or (), (), node.name, dtype=types[node])
-            leaves[node] = made[node, 0] = leaf
+            leaves[node] = nodes[node, 0] = leaf
             continue
         below = [at(entry) for entry in node.inputs]
         several = node.visible > 1
         # A tuple itself has no shape.
         attributes = {"p": node.p, "shape": () if several else shapes.shapes[node, 0]}
-        whole = apply(f"mxnet.{node.operator.name}", below, attributes, node.name)
+        result = apply(f"mxnet.{node.operator.name}", below, attributes, node.name)
         for i in range(node.visible):
             place = {"index": i, "shape": shapes.shapes[node, i]}
-            made[node, i] = apply("mxnet.output", [whole], place, node.output_name(i)) if several else whole
+            nodes[node, i] = apply("mxnet.output", [result], place, node.output_name(i)) if several else result
     return [at(entry) for entry in entries], leaves
 
 
@@ -78,6 +78,6 @@ def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     return make
 
 
-declare("mxnet.output", told, one_of_several, axes=no_axes, stepwise=False)
+declare("mxnet.output", declared, one_of_several, axes=no_axes, stepwise=False)
 for _operator in OPERATORS.values():
-    declare(f"mxnet.{_operator.name}", told, _running(_operator), axes=no_axes, stepwise=False)
+    declare(f"mxnet.{_operator.name}", declared, _running(_operator), axes=no_axes, stepwise=False)

@@ -1,6 +1,6 @@
 """Construction of symbols: the functions that scripts call, one for each operator and alias.
 
-An omitted input becomes a new variable named after the node; as in MXNet, it carries the node's settings.
+An omitted input becomes a new variable named after the node. As in MXNet, it has the node's settings as attributes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
 
     Args:
         called: any name of the operator, from which automatic names are derived.
-        inputs: inputs in the operator's order; None: a new variable.
+        inputs: inputs in the operator's order. None: a new variable.
         settings: settings by name.
         options: ``name`` and ``attr``.
 
@@ -41,21 +41,21 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
     if operator.variadic:
         attributes.setdefault("num_args", str(len(inputs)))
     node = Node(operator, name, attributes)
-    wanted = node.input_names
-    if len(inputs) > len(wanted):
-        raise MXNetError(f"{called} `{name}`: expected inputs {', '.join(wanted) or 'none'}, got {len(inputs)}")
+    input_names = node.input_names
+    if len(inputs) > len(input_names):
+        raise MXNetError(f"{called} `{name}`: expected inputs {', '.join(input_names) or 'none'}, got {len(inputs)}")
     entries = []
-    for i, slot in enumerate(wanted):
-        given = inputs[i] if i < len(inputs) else None
-        if given is None:
+    for i, slot in enumerate(input_names):
+        symbol = inputs[i] if i < len(inputs) else None
+        if symbol is None:
             entry = Entry(Node(None, f"{name}_{slot}", node.attributes))
         else:
-            if len(given.entries) != 1:
+            if len(symbol.entries) != 1:
                 raise MXNetError(
-                    f"{called} `{name}`: expected one output for {slot}, got {len(given.entries)}: "
-                    f"{', '.join(given.list_outputs())}; select one by its index"
+                    f"{called} `{name}`: expected one output for {slot}, got {len(symbol.entries)}: "
+                    f"{', '.join(symbol.list_outputs())}; select one by its index"
                 )
-            entry = given.entries[0]
+            entry = symbol.entries[0]
         if entry.node.operator is None:
             if slot in operator.first:
                 entry.node.attributes.setdefault("__init__", operator.first[slot])
@@ -90,14 +90,14 @@ def _symbol_class() -> type[Any]:
 def arranged(
     operator: Operator, called: str, args: Sequence[Any], kwargs: dict[str, Any], kind: type[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Split arguments into inputs of a class, which come first, and settings, in their order."""
+    """Split arguments into inputs, which are of the class ``kind`` and come first, and settings, in their order."""
     settings = {key: value for key, value in kwargs.items() if not isinstance(value, kind)}
-    given = {key: value for key, value in kwargs.items() if isinstance(value, kind)}
+    named = {key: value for key, value in kwargs.items() if isinstance(value, kind)}
     if operator.variadic:
         several = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
-        if given:
-            several = [*several, *(given[key] for key in sorted(given, key=lambda key: (len(key), key)))]
-        return [_one(called, "input", one, kind) for one in several], settings
+        if named:
+            several = [*several, *(named[key] for key in sorted(named, key=lambda key: (len(key), key)))]
+        return [_expect(called, "input", x, kind) for x in several], settings
     names = _slots(operator, settings)
     inputs: dict[str, Any] = {}
     values = list(args)
@@ -115,7 +115,7 @@ def arranged(
         if isinstance(value, kind) or key in settings:
             raise TypeError(f"{called}: expected {key} once, as a setting, got {value!r} as well")
         settings[key] = value
-    for key, symbol in given.items():
+    for key, symbol in named.items():
         if key not in names or key in inputs:
             raise TypeError(f"{called}: expected {kind.__name__}s for {', '.join(names)}, each once, got one for {key}")
         inputs[key] = symbol
@@ -130,20 +130,20 @@ def _slots(operator: Operator, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the inputs under these settings."""
     if not callable(operator.inputs):
         return operator.inputs
-    known = {key: written(value) for key, value in settings.items() if key in operator.parameters}
+    texts = {key: written(value) for key, value in settings.items() if key in operator.parameters}
     probe = SimpleNamespace()
     for key, parameter in operator.parameters.items():
         value = parameter.default
-        if key in known:
+        if key in texts:
             try:
-                value = parameter.kind(known[key])
+                value = parameter.kind(texts[key])
             except ValueError:
                 value = None  # refused when the node is created
         setattr(probe, key, None if value is REQUIRED else value)
     return operator.inputs(probe)
 
 
-def _one(called: str, slot: str, value: Any, kind: type[Any]) -> Any:
+def _expect(called: str, slot: str, value: Any, kind: type[Any]) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{called}: expected {_a(kind)} for {slot}, got {type(value).__name__}")
     return value

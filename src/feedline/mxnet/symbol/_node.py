@@ -1,7 +1,8 @@
 """Nodes of symbols: variables and applications of operators, with their settings as text.
 
-Unlike nodes of `feedline.networks` they have no shapes: these are inferred when a symbol is queried or bound, which
-converts it to such a graph (`_lower`). An entry is an output of a node and its version: states count their writers.
+Unlike nodes of `feedline.networks` they have no shapes, which are inferred when a symbol is queried or bound. Binding
+converts it to a graph of `feedline.networks` (`_lower`). An entry is an output of a node and its version: states count
+their writers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from feedline.mxnet.symbol._operator import CALLED, Operator
 from feedline.mxnet.symbol._parameters import read
 from feedline.networks import traverse
 
-# Attributes of any node that are not settings; files write them surrounded by underscores.
+# Attributes of any node that are not settings. Files write them surrounded by underscores.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage")
 VERSION = 10901
 _SHOWN = 10  # maximum number of input names in an error
@@ -59,7 +60,7 @@ class Node:
         name: not necessarily unique.
         attributes: attributes as text.
         inputs: entries of other nodes.
-        p: settings, parsed from the attributes; None for a variable.
+        p: settings, parsed from the attributes, None for a variable.
         version: number of operators that use a variable as a state.
 
     Raises:
@@ -111,7 +112,7 @@ def topological(outputs: Iterable[Entry]) -> list[Node]:
 
 
 def variables(outputs: Iterable[Entry]) -> tuple[list[Node], list[Node]]:
-    """Return the variables that are arguments, and those that are states of operators."""
+    """Return the variables that are arguments, and the variables that are states of operators."""
     nodes = topological(outputs)
     states = {s for node in nodes if node.operator is not None for s in node.slots(node.operator.states)}
     leaves = [node for node in nodes if node.operator is None]
@@ -125,16 +126,16 @@ def as_state(entry: Entry) -> Entry:
 
 
 def rebuilt(outputs: Sequence[Entry], replace: Mapping[Node, Entry]) -> tuple[Entry, ...]:
-    """Copy a graph to new nodes, with variables in ``replace`` replaced by those entries."""
-    became: dict[Node, Node] = {}
+    """Copy a graph to new nodes, with the variables in ``replace`` replaced by its entries."""
+    copies: dict[Node, Node] = {}
 
     def moved(entry: Entry) -> Entry:
-        return replace.get(entry.node) or Entry(became[entry.node], entry.output, entry.version)
+        return replace.get(entry.node) or Entry(copies[entry.node], entry.output, entry.version)
 
     for node in topological(outputs):
         copy = Node(node.operator, node.name, node.attributes, [moved(e) for e in node.inputs])
         copy.version = node.version
-        became[node] = copy
+        copies[node] = copy
     return tuple(moved(entry) for entry in outputs)
 
 
@@ -172,30 +173,30 @@ def from_json(text: str) -> tuple[Entry, ...]:
         MXNetError: another text, an unsupported operator, or an index out of range.
     """
     try:
-        found = json.loads(text)
-        described, heads = found["nodes"], found["heads"]
+        document = json.loads(text)
+        described, heads = document["nodes"], document["heads"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MXNetError(f"expected the JSON text of a symbol, with nodes and heads, got {text[:40]!r}") from error
     if not isinstance(described, list) or not isinstance(heads, list) or not heads:
         raise MXNetError("expected lists of nodes and heads, with at least one head, in the JSON text of a symbol")
-    made: list[Node] = []
-    for i, one in enumerate(described):
+    nodes: list[Node] = []
+    for i, item in enumerate(described):
         try:
-            op, name = _text(one["op"]), _text(one["name"])
+            op, name = _text(item["op"]), _text(item["name"])
             attributes: dict[str, str] = {}
             for key in ("param", "attr", "attrs"):
-                attributes.update(one.get(key, {}))
-            inputs = [_entry(made, place) for place in _listed(one["inputs"])]
+                attributes.update(item.get(key, {}))
+            inputs = [_entry(nodes, place) for place in _listed(item["inputs"])]
             attributes = {key: _text(value) for key, value in attributes.items()}
         except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
             raise MXNetError(
-                f"expected node {i} to have op, name and earlier nodes as inputs, got {one!r:.200}"
+                f"expected node {i} to have op, name and earlier nodes as inputs, got {item!r:.200}"
             ) from error
-        made.append(_node(i, op, name, attributes, inputs))
+        nodes.append(_node(i, op, name, attributes, inputs))
     try:
-        return tuple(_entry(made, place) for place in heads)
+        return tuple(_entry(nodes, place) for place in heads)
     except (IndexError, ValueError, TypeError) as error:
-        raise MXNetError(f"expected heads among the {len(made)} nodes, got {heads!r:.200}") from error
+        raise MXNetError(f"expected heads among the {len(nodes)} nodes, got {heads!r:.200}") from error
 
 
 def _node(i: int, op: str, name: str, attributes: Mapping[str, str], inputs: Sequence[Entry]) -> Node:
@@ -234,12 +235,12 @@ def _listed(value: Any) -> list[Any]:
     return value
 
 
-def _entry(made: Sequence[Node], place: Any) -> Entry:
+def _entry(nodes: Sequence[Node], place: Any) -> Entry:
     if len(_listed(place)) not in (2, 3) or not all(type(n) is int for n in place):
         raise TypeError(place)
     number, index, version = (*place, 0)[:3]
-    if not 0 <= number < len(made) or not 0 <= index < made[number].visible + made[number].hidden:
+    if not 0 <= number < len(nodes) or not 0 <= index < nodes[number].visible + nodes[number].hidden:
         raise IndexError(number)
     if not 0 <= version < 1 << 31:
         raise ValueError(version)
-    return Entry(made[number], index, version)
+    return Entry(nodes[number], index, version)

@@ -72,7 +72,7 @@ def _along(axis: int, x: Any) -> list[int]:
 
 
 def _moments(x: Any, over: Any, eps: float) -> tuple[Any, Any]:
-    """Return the mean over some axes and the inverse standard deviation; the axes are kept, of length 1."""
+    """Return the mean over some axes and the inverse standard deviation. The axes are kept, with length 1."""
     return x.mean(over, keepdim=True), torch.rsqrt(x.var(over, unbiased=False, keepdim=True) + eps)
 
 

@@ -1,11 +1,11 @@
 """The table of MXNet's operators: inputs, settings, and the function of torch tensors that runs each.
 
 There is one `Operator` for each name in MXNet's files, which `define` derives from the signature of the function that
-runs it; the names that scripts call are its aliases. The shapes of its outputs follow from running it on tensors
-without data, see `_infer`, so a function refuses whatever MXNet would refuse. Only an operator in which the
-shape of an input follows from outputs or other inputs (that of weights from data) has a rule for that.
+runs it. The names that scripts call are its aliases. The shapes of its outputs follow from running it on tensors
+without data, see `_infer`, so a function refuses all inputs that MXNet would refuse. Only an operator in which the
+shape of an input follows from outputs or other inputs (such as the weights' from the data's) has a rule for that.
 
-The first axis of shapes is the batch; ``None`` is an unknown shape, 0 an unknown length. Rules record their results in
+The first axis of shapes is the batch. ``None`` is an unknown shape, 0 an unknown length. Rules record their results in
 a `Site`, and run again when more is known.
 """
 
@@ -33,12 +33,12 @@ class Site:
         name: name of the node, for messages.
         ins: shapes of its inputs.
         outs: shapes of its outputs.
-        told: indices of the outputs whose shapes were recorded here.
+        recorded: indices of the outputs whose shapes were recorded here.
     """
 
     def __init__(self, p: Any, name: str, ins: Sequence[Shape | None], outs: Sequence[Shape | None]) -> None:
         self.p, self.name, self.ins, self.outs = p, name, list(ins), list(outs)
-        self.told: set[int] = set()
+        self.recorded: set[int] = set()
 
     def full(self, i: int = 0) -> Shape | None:
         """Return the shape of an input, or None unless every length is known."""
@@ -51,7 +51,7 @@ class Site:
 
     def put_out(self, shape: Shape, i: int = 0) -> None:
         """Record the shape of output ``i``."""
-        self.told.add(i)
+        self.recorded.add(i)
         self.outs[i] = self._merged(self.outs[i], shape, f"output {i}")
 
     def _merged(self, old: Shape | None, new: Shape, where: str) -> Shape:
@@ -77,7 +77,7 @@ def nothing(site: Site) -> None:
 
 
 def alike(site: Site) -> None:
-    """Give all inputs the same shape."""
+    """Record the same shape for all inputs."""
     for shape in site.ins:
         if shape is not None:
             for i in range(len(site.ins)):
@@ -85,7 +85,7 @@ def alike(site: Site) -> None:
 
 
 def same(site: Site) -> None:
-    """Give all inputs and the output the same shape."""
+    """Record the same shape for all inputs and the output."""
     for shape in [*site.ins, site.outs[0]]:
         if shape is not None:
             site.put_out(shape)
@@ -93,17 +93,17 @@ def same(site: Site) -> None:
                 site.put_in(i, shape)
 
 
-def from_data(shapes: Callable[[Shape, Any], Sequence[Shape]], whole: bool = False) -> Callable[[Site], None]:
-    """Return a rule for inputs whose shapes follow from that of the first.
+def from_data(shapes: Callable[[Shape, Any], Sequence[Shape]], complete: bool = False) -> Callable[[Site], None]:
+    """Return a rule for inputs whose shapes follow from the first input's.
 
     Args:
-        shapes: function ``shapes(data, p)`` of that shape and the settings; returns those of the inputs after it, with
-            optional ones.
-        whole: whether to wait until every length is known.
+        shapes: function ``shapes(data, p)`` of that shape and the settings. It returns the shapes of the inputs after
+            it, including optional ones.
+        complete: whether to wait until every length is known.
     """
 
     def rule(site: Site) -> None:
-        data = site.full() if whole else site.ins[0]
+        data = site.full() if complete else site.ins[0]
         if data is not None and len(site.ins) > 1:
             for i, shape in zip(range(1, len(site.ins)), shapes(data, site.p), strict=False):
                 site.put_in(i, shape)
@@ -147,9 +147,9 @@ class Operator:
 
     Attributes:
         name: name in files.
-        function: function that runs it, with inputs as positional arguments and settings as keywords; returns a tensor,
-            or a tuple of them.
-        inputs: names of its inputs, or a function of the settings that returns them; ``"*"``: any number of inputs, and
+        function: function that runs it, with inputs as positional arguments and settings as keywords. It returns a
+            tensor, or a tuple of them.
+        inputs: names of its inputs, or a function of the settings that returns them. ``"*"``: any number of inputs, and
             ``num_args`` is a setting.
         parameters: its settings.
         groups: settings that the function takes together, as an instance of a dataclass, by argument.
@@ -159,12 +159,12 @@ class Operator:
         weights: inputs that hold parameters.
         labels: inputs with targets, whose element type is independent.
         free: further inputs with an independent element type, or a function of the settings that returns them.
-        wide: inputs that are float32 where the others are float16, and of their type otherwise.
+        wide: inputs that are float32 where the other inputs are float16, and of their type otherwise.
         outputs: number of visible outputs, or a function of the settings that returns it.
         hidden: number of further outputs, which only files contain, or such a function.
-        called: suffixes of the outputs' names, or a function of an output's index; by default ``output``, with an index
+        called: suffixes of the outputs' names, or a function of an output's index. By default ``output``, with an index
             if there are several, including hidden ones.
-        dtype: element type of the outputs, if the settings determine it; by default the setting of that name.
+        dtype: element type of the outputs, if the settings determine it. By default the setting of that name.
         head: whether it produces its own gradient and ignores incoming ones.
         first: initial values for variables among the inputs, in MXNet's notation.
         aliases: names that scripts call.
@@ -245,16 +245,16 @@ def define(
 ) -> Callable[[Function], Function]:
     """Declare the decorated function as an operator.
 
-    Its positional parameters are the inputs, in order; ``*tensors`` takes any number of them, and adds ``num_args`` to
+    Its positional parameters are the inputs, in order. ``*tensors`` takes any number of them, and adds ``num_args`` to
     the settings. Its keyword-only parameters are the settings, with their defaults, parsed from text by type (see
-    `kind_of`). A dataclass stands for several settings, its fields; ``training`` is not a setting, but whether the
-    operator runs in training.
+    `kind_of`). The fields of a dataclass are several settings. ``training`` is not a setting, but whether the operator
+    runs in training.
 
     Args:
         names: name in files, and its aliases, separated by blanks.
-        inputs: function of the settings that returns names of inputs, instead of the function's own.
+        inputs: function of the settings that returns names of inputs, instead of the decorated function's.
         when: whether inputs that depend on the settings exist, as functions of the settings by name.
-        fields: further fields of `Operator`; names are separated by blanks.
+        fields: further fields of `Operator`. Names are separated by blanks.
     """
     for key in ("states", "weights", "labels", "free", "wide", "called"):
         if isinstance(fields.get(key), str):
@@ -262,22 +262,22 @@ def define(
 
     def declare(function: Function) -> Function:
         name, *aliases = names.split()
-        found, parameters, groups, trains = [], {}, {}, False
+        slots, parameters, groups, trains = [], {}, {}, False
         for key, declared in inspect.signature(function, eval_str=True).parameters.items():
             if declared.kind is declared.VAR_POSITIONAL:
-                found.append("*")
+                slots.append("*")
                 parameters["num_args"] = Parameter(COUNT)
             elif declared.kind is not declared.KEYWORD_ONLY:
-                found.append(key)
+                slots.append(key)
             elif key == "training":
                 trains = True
             elif is_dataclass(group := declared.annotation):
                 groups[key] = group
                 parts = inspect.signature(group, eval_str=True).parameters  # type: ignore[arg-type]
-                parameters.update({one: _parameter(part) for one, part in parts.items()})
+                parameters.update({part_name: _parameter(part) for part_name, part in parts.items()})
             else:
                 parameters[key] = _parameter(declared)
-        below = inputs or (_present(found, when) if when else tuple(found))
+        below = inputs or (_present(slots, when) if when else tuple(slots))
         operator = Operator(name, function, below, parameters, groups, trains, aliases=tuple(aliases), **fields)
         for called in (name, *aliases):
             assert called not in CALLED, called

@@ -1,7 +1,7 @@
 """Settings of operators: text in files and attributes, numbers and tuples when used.
 
-A symbol keeps its settings as text, as MXNet's files do; the text is parsed once, when a node is created, so that a
-wrong setting is reported where it was made.
+A symbol keeps its settings as text, as MXNet's files do. The text is parsed once, when a node is created, so that a
+wrong setting is reported at its origin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Parameter:
     default: Any = REQUIRED
 
 
-# Possessive, as the text is untrusted: one that does not match is refused in time linear in its length.
+# Possessive, as the text is untrusted: a text that does not match is refused in time linear in its length.
 _INTEGER = re.compile(r"\s*+[+-]?[0-9]++L?\s*+")
 _REAL = re.compile(
     r"[+-]?([0-9]++\.?[0-9]*+(e[+-]?[0-9]++)?|\.[0-9]++(e[+-]?[0-9]++)?|nan|inf(inity)?)f?", re.IGNORECASE
@@ -46,20 +46,20 @@ MOST = 1 << 16
 
 
 def integer(text: str, bits: int = 32) -> int:
-    """Read an integer of so many bits."""
+    """Read an integer of at most ``bits`` bits."""
     if not _INTEGER.fullmatch(text):
         raise ValueError("a whole number")
-    return _held(int(text.replace("L", "")), bits)
+    return _limited(int(text.replace("L", "")), bits)
 
 
-def _held(number: int, bits: int) -> int:
+def _limited(number: int, bits: int) -> int:
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
         raise ValueError(f"a number of {bits} bits")
     return number
 
 
 def real(text: str) -> float:
-    """A number."""
+    """Read a number."""
     if not _REAL.fullmatch(text):
         raise ValueError("a number")
     number = float(text.rstrip("f") if text[-2:].lower() != "nf" else text)
@@ -70,24 +70,24 @@ def real(text: str) -> float:
 
 def flag(text: str) -> bool:
     """Read True or False, 1 or 0."""
-    found = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
-    if found is None:
+    value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if value is None:
         raise ValueError("True or False")
-    return found
+    return value
 
 
 def dims(text: str) -> tuple[int, ...]:
     """Read integers as MXNet writes shapes: ``(2, 2)``, ``[2, 2]`` or ``2``."""
     if not _DIMS.fullmatch(text):
         raise ValueError("a tuple of whole numbers")
-    return tuple(_held(int(n), 64) for n in re.findall(r"-?[0-9]+", text))
+    return tuple(_limited(int(n), 64) for n in re.findall(r"-?[0-9]+", text))
 
 
 def ends(text: str) -> tuple[int | None, ...]:
     """Read integers as `dims`, some of which may be None."""
     if not _ENDS.fullmatch(text):
         raise ValueError("a tuple of whole numbers or None")
-    return tuple(None if n == "None" else _held(int(n), 64) for n in re.findall(r"None|-?[0-9]+", text))
+    return tuple(None if n == "None" else _limited(int(n), 64) for n in re.findall(r"None|-?[0-9]+", text))
 
 
 def between(kind: Kind, low: float, high: float | None = None) -> Kind:
@@ -156,36 +156,36 @@ def written(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy's numbers, also in tuples and lists, as Python's, whose text has no type."""
+    """Convert NumPy's numbers, also in tuples and lists, to Python's, whose text has no type."""
     if isinstance(value, (tuple, list)):
         return type(value)(map(_plain, value)) if type(value) in (tuple, list) else value
     return value.item() if isinstance(value, np.generic) else value
 
 
-def read(operator: str, declared: Mapping[str, Parameter], given: Mapping[str, str]) -> SimpleNamespace:
+def read(operator: str, declared: Mapping[str, Parameter], texts: Mapping[str, str]) -> SimpleNamespace:
     """Return all settings of an operator, as attributes.
 
     Raises:
         MXNetError: a setting that is unknown, missing or malformed.
     """
-    for name in given:
+    for name in texts:
         if name not in declared:
             raise MXNetError(
                 f"Cannot find argument '{name}', Possible Arguments:\n{', '.join(declared) or 'none'}\n"
                 f"in operator {operator}"
             )
-    found = SimpleNamespace()
+    result = SimpleNamespace()
     for name, parameter in declared.items():
-        if name in given:
+        if name in texts:
             try:
-                value = parameter.kind(given[name])
+                value = parameter.kind(texts[name])
             except (TypeError, ValueError) as error:
                 raise MXNetError(
-                    f"Invalid Parameter format for {name} of operator {operator}: expected {error}, got {given[name]!r}"
+                    f"Invalid Parameter format for {name} of operator {operator}: expected {error}, got {texts[name]!r}"
                 ) from None
         elif parameter.default is REQUIRED:
             raise MXNetError(f"Required parameter {name} is not presented, in operator {operator}")
         else:
             value = parameter.default
-        setattr(found, name, value)
-    return found
+        setattr(result, name, value)
+    return result

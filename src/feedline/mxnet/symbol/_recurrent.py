@@ -1,7 +1,7 @@
 """`RNN`: stacked recurrent layers over a whole sequence, with parameters in one vector, as cuDNN packs them.
 
 Weights of all layers and directions come first (input to hidden, hidden to hidden), then biases in the same order, with
-gates in torch's order; so pieces of the vector are passed to torch unchanged.
+gates in torch's order. So pieces of the vector are passed to torch unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _shapes(x: Shape, p: Any) -> Sequence[Shape]:
     weights="parameters",
     outputs=lambda p: 1 + p.state_outputs * (2 if p.mode == "lstm" else 1),
     called="output state_output statecell_output",
-    shape=from_data(_shapes, whole=True),
+    shape=from_data(_shapes, complete=True),
 )
 def _run(
     data: Any,
@@ -60,9 +60,9 @@ def _run(
     state_outputs: bool = False,
     projection_size: Literal["None"] | None = None,
 ) -> Any:
-    if data.is_meta:  # `_shapes` has checked the rest; torch would iterate over all steps, possibly a million
+    if data.is_meta:  # `_shapes` has checked the rest, and torch would iterate over all steps, possibly a million
         out = data.new_empty((*data.shape[:2], state_size * (1 + bidirectional)))
-        states = [torch.empty_like(one) for one in (state, state_cell) if one is not None]
+        states = [torch.empty_like(tensor) for tensor in (state, state_cell) if tensor is not None]
         return (out, *states) if state_outputs else out
     shapes = _pieces(data.shape[2], mode, state_size, num_layers, 1 + bidirectional)
     cuts = parameters.split([math.prod(shape) for shape in shapes])
@@ -70,6 +70,6 @@ def _run(
     half = len(flat) // 2
     # torch expects the two weights and two biases of each layer and direction together.
     ordered = [t for i in range(0, half, 2) for t in (*flat[i : i + 2], *flat[half + i : half + i + 2])]
-    given = (state, state_cell) if mode == "lstm" else state
-    result = getattr(torch, mode)(data, given, ordered, True, num_layers, p, training, bidirectional, False)
+    initial = (state, state_cell) if mode == "lstm" else state
+    result = getattr(torch, mode)(data, initial, ordered, True, num_layers, p, training, bidirectional, False)
     return tuple(result) if state_outputs else result[0]

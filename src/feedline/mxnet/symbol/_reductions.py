@@ -22,7 +22,7 @@ class Axes:
     exclude: bool = False
 
     def reduce(self, function: Callable[..., Any], x: Any) -> Any:
-        """Return ``function(x, axes, keepdims)`` for the axes to reduce; all if none is named."""
+        """Return ``function(x, axes, keepdims)`` for the axes to reduce, by default all."""
         axes = tuple(range(x.dim()))
         if self.axis:
             named = tuple(axis_of(a, x.dim()) for a in self.axis)

@@ -11,13 +11,13 @@ from feedline.mxnet.symbol._operator import Names, Site, check_images, define, n
 from feedline.mxnet.symbol._parameters import Shape, between, integer
 
 
-def _scales(given: Shape, sample_type: str) -> tuple[int, int]:
-    """Return the factors of height and width; a single number means both."""
-    if len(given) not in (1, 2) or min(given) < 1:
-        raise ValueError(f"expected one or two numbers of at least 1 as scale, got {given}")
-    if sample_type == "bilinear" and given[0] != given[-1]:
-        raise ValueError(f"expected the same scale for both axes of bilinear sampling, got {given}")
-    return given[0], given[-1]
+def _scales(scale: Shape, sample_type: str) -> tuple[int, int]:
+    """Return the factors of height and width. A single number means both."""
+    if len(scale) not in (1, 2) or min(scale) < 1:
+        raise ValueError(f"expected one or two numbers of at least 1 as scale, got {scale}")
+    if sample_type == "bilinear" and scale[0] != scale[-1]:
+        raise ValueError(f"expected the same scale for both axes of bilinear sampling, got {scale}")
+    return scale[0], scale[-1]
 
 
 def _interpolating(site: Site) -> None:
@@ -51,7 +51,7 @@ def _sample(
     down, across = _scales(scale, sample_type)
     check_images(first)
     if sample_type == "bilinear":
-        # Each channel separately; the weight contains the interpolation and may be trained.
+        # Each channel separately. The weight contains the interpolation and may be trained.
         return functional.conv_transpose2d(first, images[1], None, down, down // 2, 0, first.shape[1])
     rows, columns = first.shape[2] * down, first.shape[3] * across
     for x in images[1:]:
@@ -72,11 +72,11 @@ def _crop(*images: Any, offset: Shape = (0, 0), h_w: Shape = (0, 0), center_crop
         raise ValueError(f"expected an image, and at most one more for the size, got {len(images)}")
     check_images(*images)
     x = images[0]
-    wanted, sizes = tuple(images[1].shape[2:]) if len(images) > 1 else h_w, tuple(x.shape[2:])
-    row, column = begin = tuple((n - w) // 2 for n, w in zip(sizes, wanted, strict=True)) if center_crop else offset
-    if any(w < 1 or b < 0 or b + w > n for b, w, n in zip(begin, wanted, sizes, strict=True)):
-        raise ValueError(f"expected a crop within {sizes}, got {wanted} from {begin}")
-    return x[:, :, row : row + wanted[0], column : column + wanted[1]]
+    size, sizes = tuple(images[1].shape[2:]) if len(images) > 1 else h_w, tuple(x.shape[2:])
+    row, column = begin = tuple((n - w) // 2 for n, w in zip(sizes, size, strict=True)) if center_crop else offset
+    if any(w < 1 or b < 0 or b + w > n for b, w, n in zip(begin, size, sizes, strict=True)):
+        raise ValueError(f"expected a crop within {sizes}, got {size} from {begin}")
+    return x[:, :, row : row + size[0], column : column + size[1]]
 
 
 @define("space_to_depth")
@@ -143,14 +143,14 @@ def _resize(
             raise ValueError("expected scale_height and scale_width for the mode odd_scale")
         out = tuple(int((n - n % 2) * scale) + n % 2 for n, scale, _ in axes)
     else:
-        out = tuple(told if scale is None else int(n * scale) for n, scale, told in axes)
+        out = tuple(length if scale is None else int(n * scale) for n, scale, length in axes)
     return functional.interpolate(data, out, mode="bilinear", align_corners=align_corners)
 
 
 @define("_contrib_AdaptiveAvgPooling2D")
 def _average(data: Any, *, output_size: Shape = ()) -> Any:
     check_images(data)
-    wanted = output_size or (1,)  # a single number means both lengths
-    if len(wanted) > 2 or min(wanted) < 1:
+    size = output_size or (1,)  # a single number means both lengths
+    if len(size) > 2 or min(size) < 1:
         raise ValueError(f"expected a height and a width of at least 1 as output_size, got {output_size}")
-    return functional.adaptive_avg_pool2d(data, (wanted[0], wanted[-1]))
+    return functional.adaptive_avg_pool2d(data, (size[0], size[-1]))

@@ -107,10 +107,10 @@ def _alignment(
     steps, batch, classes = data.shape
     if data.is_meta:  # torch has no meta kernel for it
         return data.new_empty(batch)
-    if not use_data_lengths:  # the third input is then that of the labels
+    if not use_data_lengths:  # the third input is then the lengths of the labels
         data_lengths, label_lengths = torch.full((batch,), steps, device=data.device), data_lengths
     targets = label.to(torch.int64)
-    # Classes without meaning: the blank between labels, and the padding after them if no lengths are given.
+    # Classes without meaning: the blank between labels, and the padding after them if there are no lengths.
     blank, padding = (0, 0) if blank_label == "first" else (classes - 1, -1)
     if label_lengths is None:
         label_lengths = (targets != padding).to(torch.int64).cumprod(1).sum(1)

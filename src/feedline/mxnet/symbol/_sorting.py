@@ -1,4 +1,4 @@
-"""Operators that sort. Equal numbers keep their order; indices have the type ``dtype``."""
+"""Operators that sort. Equal numbers keep their order. Indices have the type ``dtype``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`Symbol`: outputs of a graph, with MXNet's behaviour.
 
-A symbol is a tuple of entries. Every query is answered from the nodes below them, which it shares with the symbols that
-it was composed from. A query takes time linear in the nodes; nothing is computed before the symbol is bound.
+A symbol is a tuple of entries. Every query is answered from the nodes below them, which it shares with the symbols from
+which it was composed. A query takes time linear in the nodes. Nothing is computed before the symbol is bound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from feedline.mxnet.base import MXNetError, NotImplementedForSymbol
 from feedline.mxnet.symbol import _node
-from feedline.mxnet.symbol._infer import TYPES, Found, infer_shapes, infer_types, lengths, told
+from feedline.mxnet.symbol._infer import TYPES, Inferred, by_variable, infer_shapes, infer_types, lengths
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, topological, variables
 
@@ -53,7 +53,7 @@ class Symbol:
 
     @property
     def name(self) -> str | None:
-        """Name of its node; None for a group."""
+        """Name of its node, None for a group."""
         nodes = {entry.node for entry in self.entries}
         return next(iter(nodes)).name if len(nodes) == 1 else None
 
@@ -78,12 +78,12 @@ class Symbol:
             IndexError: no output of that index.
         """
         if isinstance(index, str):
-            found = [i for i, name in enumerate(self.list_outputs()) if name == index]
-            if len(found) != 1:
+            matches = [i for i, name in enumerate(self.list_outputs()) if name == index]
+            if len(matches) != 1:
                 raise ValueError(
-                    f"There are {len(found)} outputs with name {index!r}, expected one of {self.list_outputs()}"
+                    f"There are {len(matches)} outputs with name {index!r}, expected one of {self.list_outputs()}"
                 )
-            index = found[0]
+            index = matches[0]
         if isinstance(index, slice):
             return Symbol(self.entries[index])
         if not 0 <= index < len(self.entries):
@@ -113,7 +113,7 @@ class Symbol:
         return Symbol([Entry(n, i, versions.get(n, 0)) for n in nodes for i in range(n.visible)])
 
     def get_children(self) -> Symbol | None:
-        """Return the inputs of its nodes; None for variables."""
+        """Return the inputs of its nodes, or None for variables."""
         below = [entry for node in dict.fromkeys(e.node for e in self.entries) for entry in node.inputs]
         return Symbol(below) if below else None
 
@@ -156,11 +156,11 @@ class Symbol:
             raise TypeError("compose only accept input Symbols either as positional or keyword arguments, not both")
         leaves = [node for node in topological(self.entries) if node.operator is None]
         names = [node.name for node in leaves]
-        wanted = dict(zip(names, args, strict=False)) if args else kwargs
+        replacements = dict(zip(names, args, strict=False)) if args else kwargs
         if len(args) > len(leaves):
             raise TypeError(f"expected at most {len(leaves)} symbols, got {len(args)}")
         replace = {}
-        for key, value in wanted.items():
+        for key, value in replacements.items():
             if not isinstance(value, Symbol) or len(value.entries) != 1:
                 raise TypeError(f"expected a Symbol of one output for {key}, got {value!r}")
             if key not in names:
@@ -183,19 +183,19 @@ class Symbol:
     # ---- shapes and types -----------------------------------------------------------------------------------
 
     def infer_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Infer the shapes of arguments, outputs and states from those of some arguments; a length of 0 is unknown.
+        """Infer the shapes of arguments, outputs and states from some arguments' shapes. A length of 0 is unknown.
 
         Returns:
-            Three lists of tuples; or three times None, with a warning, if a shape stays unknown.
+            Three lists of tuples, or three times None, with a warning, if a shape stays unknown.
 
         Raises:
             MXNetError: a name that is not an argument, or contradictory shapes.
         """
-        found = self._infer(args, kwargs)
+        inferred = self._infer(args, kwargs)
         arguments, states = variables(self.entries)
-        if all(map(found.knows, (*arguments, *states))) and all(map(found.knows, self.entries)):
-            return self._shapes(found)
-        shapes = zip(self.list_arguments(), self._shapes(found)[0], strict=True)
+        if all(map(inferred.knows, (*arguments, *states))) and all(map(inferred.knows, self.entries)):
+            return self._shapes(inferred)
+        shapes = zip(self.list_arguments(), self._shapes(inferred)[0], strict=True)
         unknown = [f"{name}: {shape}" for name, shape in shapes if not shape or 0 in shape]
         listed = unknown[:_SHOWN] + ["..."] * (len(unknown) > _SHOWN)
         warnings.warn(
@@ -209,25 +209,25 @@ class Symbol:
         """Infer shapes as `infer_shape`, with ``()`` for unknown shapes and 0 for unknown lengths."""
         return self._shapes(self._infer(args, kwargs))
 
-    def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found:
-        return infer_shapes(self.entries, told(self.entries, args, kwargs, lengths))
+    def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inferred:
+        return infer_shapes(self.entries, by_variable(self.entries, args, kwargs, lengths))
 
-    def _shapes(self, found: Found) -> tuple[list[Shape], ...]:
+    def _shapes(self, inferred: Inferred) -> tuple[list[Shape], ...]:
         arguments, states = variables(self.entries)
-        return tuple([found.shape(one) or () for one in several] for several in (arguments, self.entries, states))
+        return tuple([inferred.shape(item) or () for item in several] for several in (arguments, self.entries, states))
 
     def infer_type(self, *args: Any, **kwargs: Any) -> Any:
-        """Infer the NumPy types of arguments, outputs and states from those of some arguments.
+        """Infer the NumPy types of arguments, outputs and states from some arguments' types.
 
         Returns:
-            Three lists; or three times None, if a type stays unknown.
+            Three lists, or three times None if a type stays unknown.
 
         Raises:
             MXNetError: a name that is not an argument, or contradictory types.
         """
-        found = infer_types(self.entries, told(self.entries, args, kwargs, lambda dtype: np.dtype(dtype).name))
+        types = infer_types(self.entries, by_variable(self.entries, args, kwargs, lambda dtype: np.dtype(dtype).name))
         arguments, states = variables(self.entries)
-        names = [[found.type(one) for one in several] for several in (arguments, self.entries, states)]
+        names = [[types.type(item) for item in several] for several in (arguments, self.entries, states)]
         if any(name is None for several in names for name in several):
             return None, None, None
         return tuple([np.dtype(name).type for name in several] for several in names)
@@ -265,11 +265,11 @@ class Symbol:
         Args:
             ctx: Context to run on.
             args: list of NDArrays in the order of `list_arguments`, or dict by name.
-            args_grad: arrays for gradients, likewise; arguments without an array get no gradient.
-            grad_req: "write", "add" or "null", for all arguments; or a list, or a dict by name.
+            args_grad: arrays for gradients, likewise. Arguments without an array get no gradient.
+            grad_req: "write", "add" or "null" for all arguments, or a list, or a dict by name.
             aux_states: arrays of the states.
-            group2ctx: accepted; no effect, as everything runs on ``ctx``.
-            shared_exec: accepted; no effect, as torch manages memory.
+            group2ctx: accepted without effect, as everything runs on ``ctx``.
+            shared_exec: accepted without effect, as torch manages memory.
 
         Raises:
             MXNetError: missing arrays, or shapes that do not fit.
@@ -290,7 +290,7 @@ class Symbol:
         shared_buffer: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Return an executor over new arrays of zeros, whose shapes are inferred from ``name=shape``; see `bind`.
+        """Return an executor over new arrays of zeros, whose shapes are inferred from ``name=shape``. See `bind`.
 
         Raises:
             MXNetError: contradictory or insufficient shapes.
@@ -305,8 +305,8 @@ class Symbol:
 
         arguments, states = variables(self.entries)
         aux = {node.name: kwargs[node.name] for node in states if node.name in kwargs}
-        given = {node.name: kwargs[node.name] for node in arguments if node.name in kwargs}
-        return self.bind(ctx or current_context(), given, grad_req="null", aux_states=aux).forward()
+        args = {node.name: kwargs[node.name] for node in arguments if node.name in kwargs}
+        return self.bind(ctx or current_context(), args, grad_req="null", aux_states=aux).forward()
 
     # ---- arithmetic -----------------------------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ class Symbol:
 
 
 def _shown(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Return attributes; those that files write with underscores are listed under both names."""
+    """Return attributes. Attributes that files write with underscores are listed under both names."""
     plain = {key.strip("_"): value for key, value in attributes.items() if key.strip("_") in HIDDEN}
     return {**attributes, **plain}
 

@@ -37,5 +37,5 @@ def _nodes(model: Any) -> list[Node]:
         return [node for part in parts for node in part] if all(parts) else []
     if hasattr(type(model), "outputs"):
         return _nodes(tuple(model.outputs))
-    found = getattr(model, "node", None)
-    return [found] if isinstance(found, Node) else []
+    candidate = getattr(model, "node", None)
+    return [candidate] if isinstance(candidate, Node) else []

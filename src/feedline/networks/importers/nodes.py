@@ -1,8 +1,8 @@
 """Import of feedline's nodes as a graph: networks of the CNTK façade.
 
-Shapes are those of one sample after the names of its dynamic axes. Blocks become scopes; names and blocks that stand
-for other nodes are omitted; what a loop over plain functions repeats has frames, too. A recurrence is drawn open: its
-state reads its value of the step before along a feedback edge.
+A shape is the names of the dynamic axes, then the shape of one sample. Blocks become scopes. Aliases, the names and
+blocks that refer to other nodes, are omitted. Operations that a loop over plain functions repeats have frames, too. A
+recurrence is drawn open: its state reads its value of the previous step along a feedback edge.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
     importer = _NodeImporter(topological(roots))
     for node in importer.order:
         importer.add(node)
-    importer.tell_layers()
+    importer.set_layer_settings()
     for i, root in enumerate(roots):
         importer.output(i, root)
     return framed(Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks"))
@@ -61,40 +61,40 @@ _LONG_AXIS = ("defaultDynamicAxis", "steps")
 class _NodeImporter:
     def __init__(self, order: list[Node]) -> None:
         self.order = order
-        # By index, so that equal networks give equal graphs; uids are unique only within a process.
+        # By index, so that equal networks give equal graphs. A uid is unique only within a process.
         self._keys = {node: f"n{i}" for i, node in enumerate(order)}
         self.operations: list[Operation] = []
         self.parameters: dict[str, Parameter] = {}
         self.scopes: dict[Path, Scope] = {}
         self._names: dict[int, str] = {}
-        self._stands: dict[Node, Node] = {}
-        self._called: dict[Node, str] = {}
-        self._becomes: dict[Node, Node] = {}
+        self._targets: dict[Node, Node] = {}
+        self._labels: dict[Node, str] = {}
+        self._next_states: dict[Node, Node] = {}
         self._dtypes: dict[Node, str] = {}
         for node in order:
             self._dissolve(node)
         self._paths = self._blocks()
 
     def _dissolve(self, node: Node) -> None:
-        """Record nodes that stand for others, and the next states of recurrences."""
+        """Record the targets of aliases and picks, and the next states of recurrences."""
         if node.op == "alias":
-            self._stands[node] = node.inputs[0]
+            self._targets[node] = node.inputs[0]
         elif node.op == "pick":
-            self._stands[node] = node.inputs[0].inputs[node.attributes["index"]]
+            self._targets[node] = node.inputs[0].inputs[node.attributes["index"]]
         elif node.op == "loop":
             bodies, states = loop_parts(node)
-            self._becomes.update(zip(states, bodies[len(bodies) - len(states) :], strict=True))
-        if node in self._stands and node.name:
-            self._called.setdefault(self.behind(node), node.name)
+            self._next_states.update(zip(states, bodies[len(bodies) - len(states) :], strict=True))
+        if node in self._targets and node.name:
+            self._labels.setdefault(self.behind(node), node.name)
 
     def behind(self, node: Node) -> Node:
-        """Return the node that a node stands for."""
-        while node in self._stands:
-            node = self._stands[node]
+        """Return the node to which an alias or a pick refers, or the node itself."""
+        while node in self._targets:
+            node = self._targets[node]
         return node
 
     def _blocks(self) -> dict[Node, Path]:
-        """Return the scope of each node; outer blocks come after inner ones in the order, which is walked backwards."""
+        """Return the scope of each node. Outer blocks come after inner ones in the order, so it is walked backwards."""
         around: dict[Node, Node | None] = {}  # the innermost block around a node
         blocks: dict[Node | None, list[Node]] = {}
         for block in reversed(self.order):
@@ -111,7 +111,7 @@ class _NodeImporter:
     def _name_scopes(
         self, outer: Node | None, blocks: Mapping[Node | None, Sequence[Node]], paths: dict[Node | None, Path]
     ) -> None:
-        """Give the blocks within one their paths, numbered in the order of computation where names are the same."""
+        """Set the paths of the blocks within ``outer``. Equal names are numbered in the order of computation."""
         names: list[str] = []
         for block in reversed(blocks.get(outer, ())):
             kind, instance = str(block.attributes["block"]), str(block.attributes["instance"])
@@ -121,28 +121,28 @@ class _NodeImporter:
             self._name_scopes(block, blocks, paths)
 
     def add(self, node: Node) -> None:
-        """One node."""
+        """Add a node."""
         if node.weights is not None:
-            self._keep(node)
+            self._add_parameter(node)
             return
-        if node in self._stands or node.op == "loop":
+        if node in self._targets or node.op == "loop":
             return
-        given = [self.behind(child) for child in node.inputs]
-        below = [n for n in given if n.weights is None]
-        if node in self._becomes:
-            sources = [OutputReference(self._keys[self.behind(self._becomes[node])], feedback=True)]
+        inputs = [self.behind(child) for child in node.inputs]
+        below = [n for n in inputs if n.weights is None]
+        if node in self._next_states:
+            sources = [OutputReference(self._keys[self.behind(self._next_states[node])], feedback=True)]
         else:
             sources = [OutputReference(self._keys[n]) for n in below]
-        self._dtypes[node] = node.dtype if node.is_leaf or not given else self._dtypes.get(given[0], given[0].dtype)
-        kind = "state" if node in self._becomes else node.op
-        ordered = given[::-1] if kind in _KERNEL_FIRST else given
-        weights = [n for n in given if n.weights is not None]
+        self._dtypes[node] = node.dtype if node.is_leaf or not inputs else self._dtypes.get(inputs[0], inputs[0].dtype)
+        kind = "state" if node in self._next_states else node.op
+        ordered = inputs[::-1] if kind in _KERNEL_FIRST else inputs
+        weights = [n for n in inputs if n.weights is not None]
         type_ = TensorType(shape_of(node), self._dtypes[node])
         around = Around([*map(shape_of, ordered)], [*map(shape_of, weights)], type_.shape)
         operation = Operation(
             key=self._keys[node],
             kind=kind,
-            name=node.name or self._called.get(node, ""),
+            name=node.name or self._labels.get(node, ""),
             role="input" if kind in ("input", "placeholder") else "operation",
             scope=self._paths.get(node, ()),
             inputs=tuple(sources),
@@ -154,8 +154,8 @@ class _NodeImporter:
         )
         self.operations.append(operation)
 
-    def tell_layers(self) -> None:
-        """Give layers the settings of what is in them."""
+    def set_layer_settings(self) -> None:
+        """Set the settings of layers to the settings of their operations."""
         inside: dict[Path, list[Operation]] = {}
         for operation in self.operations:
             if self.scopes.get(operation.scope, Scope("")).builtin:
@@ -163,7 +163,7 @@ class _NodeImporter:
         for path, operations in inside.items():
             self.scopes[path] = replace(self.scopes[path], settings=layer_settings(operations))
 
-    def _keep(self, node: Node) -> None:
+    def _add_parameter(self, node: Node) -> None:
         weights = node.weights
         assert weights is not None
         if id(weights) not in self._names:
@@ -185,7 +185,7 @@ def _within(node: Node, border: set[Node]) -> Iterable[Node]:
 
 
 def shape_of(node: Node) -> Shape | None:
-    """Return the names of dynamic axes and the shape of a sample; None if unknown."""
+    """Return the names of dynamic axes and the shape of a sample, or None if unknown."""
     shape, axes = node.type.shape, node.type.axes
     names = [name.replace(*_LONG_AXIS) for name in axes or ()]
     return None if shape is None or UNKNOWN in shape else (*names, *shape)

@@ -1,7 +1,7 @@
 """Import of MXNet's symbols and their JSON: of version 1.9.1, and older ones with ``attr`` or ``param`` for ``attrs``.
 
-A variable is a parameter if its name has an ending that MXNet gives to weights, else an input. JSON contains no shapes;
-a symbol infers them from those of its inputs. The JSON is validated.
+A variable is a parameter if its name has an ending that MXNet gives to weights, else an input. JSON contains no shapes,
+but a symbol infers them from the shapes of its inputs. The JSON is validated.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from feedline.graph.settings import Around, settings_of
 from feedline.networks.importers.symbol_names import scoped
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
-ONLY_GIVEN = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
+NO_SHAPES = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
 MOST_OUTPUTS = 1 << 16
 STATISTICS = ("_moving_var", "_moving_mean", "_running_var", "_running_mean")
 NORMALISES = ("BatchNorm", "BatchNorm_v1", "_contrib_SyncBatchNorm")
-KEPT = (*STATISTICS, "_state", "_state_cell")
+BUFFERS = (*STATISTICS, "_state", "_state_cell")
 
 
 def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
@@ -30,10 +30,10 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     Args:
         symbol: symbol with MXNet's interface: ``tojson``, ``get_internals``, ``list_outputs``, ``infer_shape``.
-        inputs: shapes of its inputs by name, batch included; None: shapes stay unknown.
+        inputs: shapes of its inputs by name, batch included. None: shapes stay unknown.
 
     Raises:
-        TypeError: the shapes are not given by name.
+        TypeError: the shapes are not a mapping by name.
         ValueError: the shapes are insufficient, contradict each other, or belong to no input.
     """
     if inputs is None:
@@ -48,10 +48,10 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
         raise ValueError(f"expected shapes that fit the symbol, got {dict(inputs)!r:.200}: {error}") from error
     if shapes is None:
         raise ValueError(f"expected shapes of all inputs, got those of {', '.join(inputs) or 'none'}")
-    known: dict[str, list[Shape]] = {}
+    by_name: dict[str, list[Shape]] = {}
     for name, shape in zip(internals.list_outputs(), shapes, strict=True):
-        known.setdefault(name, []).append(tuple(shape))
-    return _read(symbol.tojson(), known)
+        by_name.setdefault(name, []).append(tuple(shape))
+    return _read(symbol.tojson(), by_name)
 
 
 def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Graph:
@@ -59,16 +59,16 @@ def from_symbol_json(text: str, shapes: Mapping[str, Shape] | None = None) -> Gr
 
     Args:
         text: result of ``symbol.tojson()``.
-        shapes: shapes by the names of ``symbol.get_internals().list_outputs()``; missing ones stay unknown, which the
-            graph's notes tell.
+        shapes: shapes by the names of ``symbol.get_internals().list_outputs()``. Missing ones stay unknown, which the
+            graph's notes mention.
 
     Raises:
-        TypeError: the shapes are not given by name.
-        ValueError: the text is not JSON of a symbol; names the node.
+        TypeError: the shapes are not a mapping by name.
+        ValueError: the text is not JSON of a symbol. The error names the node.
     """
     if shapes is not None:
         _expect_names(shapes)
-    return _read(text, {name: [tuple(shape)] for name, shape in (shapes or {}).items()}, all_are=False)
+    return _read(text, {name: [tuple(shape)] for name, shape in (shapes or {}).items()}, complete=False)
 
 
 def _expect_names(shapes: Any) -> None:
@@ -76,10 +76,11 @@ def _expect_names(shapes: Any) -> None:
         raise TypeError(f"expected shapes of a symbol's inputs by name, such as {{'data': (8, 3)}}, got {shapes!r:.80}")
 
 
-def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Graph:
-    """Read a symbol's JSON; several shapes of one name are those of its nodes in order.
+def _read(text: str, shapes: dict[str, list[Shape]], complete: bool = True) -> Graph:
+    """Read a symbol's JSON. Several shapes of one name belong to the nodes of that name, in order.
 
-    Without ``all_are`` the shapes are the user's, who may have omitted some, or given one that belongs to nothing.
+    Without ``complete`` the shapes come from the user, who may have omitted some, or passed one that belongs to
+    nothing.
     """
     try:
         document = json.loads(text)
@@ -93,9 +94,9 @@ def _read(text: str, shapes: dict[str, list[Shape]], all_are: bool = True) -> Gr
         importer.add(i)
     for i in range(len(heads)):
         importer.output(i)
-    if not all_are:
-        importer.expect_all_asked()
-    notes = (ONLY_GIVEN,) if shapes and importer.unknown else ()
+    if not complete:
+        importer.expect_all_used()
+    notes = (NO_SHAPES,) if shapes and importer.unknown else ()
     operations, scopes = scoped(importer.operations)
     return Graph(tuple(operations), importer.parameters, scopes, "an MXNet symbol", notes)
 
@@ -110,26 +111,26 @@ class _SymbolImporter:
         self._heads = [self._head(i, head) for i, head in enumerate(heads)]
         parts = [self._read(i) for i in range(len(nodes))]
         self.unknown = False  # whether an unknown shape was needed
-        self._asked: set[str] = set()
-        self._taken: dict[int, int] = {}
-        for n, out in [*self._heads, *(source for *_, given in parts for source in given)]:
-            self._taken[n] = max(self._taken.get(n, 0), out + 1)
+        self._used: set[str] = set()
+        self._used_outputs: dict[int, int] = {}
+        for n, out in [*self._heads, *(source for *_, inputs in parts for source in inputs)]:
+            self._used_outputs[n] = max(self._used_outputs.get(n, 0), out + 1)
 
     def add(self, i: int) -> None:
-        """Node ``i``."""
-        kind, name, attributes, given = self._read(i)
-        if kind == "null" and name.endswith(TRAINED + KEPT):
+        """Add node ``i``."""
+        kind, name, attributes, inputs = self._read(i)
+        if kind == "null" and name.endswith(TRAINED + BUFFERS):
             type_ = TensorType(self._shape(name), "float32")
             self._names[i] = unique = name if name not in self.parameters else f"{name}@{i}"
             self._types[i] = (type_,)
-            self.parameters[unique] = Parameter(unique, type_, trains=True, buffer=name.endswith(KEPT))
+            self.parameters[unique] = Parameter(unique, type_, trains=True, buffer=name.endswith(BUFFERS))
             return
-        below = [(n, out) for n, out in given if n not in self._names]
-        weights = [n for n, _ in given if n in self._names]
+        below = [(n, out) for n, out in inputs if n not in self._names]
+        weights = [n for n, _ in inputs if n in self._names]
         if kind in NORMALISES and attributes.get("fix_gamma", "True").lower() in ("true", "1"):
-            self._freeze([self._names[n] for n, _ in given[1:2] if n in self._names])
+            self._freeze([self._names[n] for n, _ in inputs[1:2] if n in self._names])
         self._types[i] = types = self._outputs(i, kind, name)
-        operands = [self._types[n][min(out, len(self._types[n]) - 1)].shape for n, out in given]
+        operands = [self._types[n][min(out, len(self._types[n]) - 1)].shape for n, out in inputs]
         shapes = [self._types[n][0].shape for n in weights]
         self.operations.append(
             Operation(
@@ -148,7 +149,7 @@ class _SymbolImporter:
         )
 
     def _freeze(self, names: Sequence[str]) -> None:
-        """Gammas that stay 1, as they do unless a symbol says otherwise."""
+        """Mark gammas that stay 1, the default of MXNet, as untrained."""
         self.parameters |= {name: replace(self.parameters[name], trains=False) for name in names}
 
     def _read(self, i: int) -> tuple[str, str, Mapping[str, str], list[tuple[int, int]]]:
@@ -156,19 +157,19 @@ class _SymbolImporter:
         try:
             kind, name = str(node["op"]), str(node["name"])
             attributes = node.get("attrs", node.get("attr", node.get("param", {}))) or {}
-            given = [_place(part) for part in node["inputs"]]
+            inputs = [_place(part) for part in node["inputs"]]
             items = {str(key): str(value) for key, value in attributes.items()}
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"expected op, name and inputs in node {i} of the symbol's JSON, got {node!r}") from error
-        if any(not 0 <= n < i or not 0 <= out < MOST_OUTPUTS for n, out in given):
-            raise ValueError(f"expected inputs of node {i}, {name!r}, to be nodes before it, got {given}")
-        return kind, name, items, given
+        if any(not 0 <= n < i or not 0 <= out < MOST_OUTPUTS for n, out in inputs):
+            raise ValueError(f"expected inputs of node {i}, {name!r}, to be nodes before it, got {inputs}")
+        return kind, name, items, inputs
 
     def _outputs(self, i: int, kind: str, name: str) -> tuple[TensorType, ...]:
-        """Return the types of all outputs in use; MXNet names a single one ``NAME_output``, several by number."""
+        """Return the types of all outputs in use. MXNet names a single one ``NAME_output``, and numbers several."""
         if kind == "null":
             return (TensorType(self._shape(name), "float32"),)
-        count = self._taken.get(i, 1)
+        count = self._used_outputs.get(i, 1)
         numbered = f"{name}_output" not in self.shapes and f"{name}_output0" in self.shapes
         while numbered and f"{name}_output{count}" in self.shapes:
             count += 1
@@ -176,16 +177,16 @@ class _SymbolImporter:
         return tuple(TensorType(self._shape(label), "float32") for label in names)
 
     def _shape(self, name: str) -> Shape | None:
-        known = self.shapes.get(name)
-        self._asked.add(name)
-        if not known:
+        shapes = self.shapes.get(name)
+        self._used.add(name)
+        if not shapes:
             self.unknown = True
             return None
-        return known.pop(0) if len(known) > 1 else known[0]
+        return shapes.pop(0) if len(shapes) > 1 else shapes[0]
 
-    def expect_all_asked(self) -> None:
+    def expect_all_used(self) -> None:
         """Raise ValueError if a shape belongs to no output."""
-        lost = [name for name in self.shapes if name not in self._asked]
+        lost = [name for name in self.shapes if name not in self._used]
         if lost:
             raise ValueError(f"expected shapes of outputs of the symbol's nodes, got one of {', '.join(lost)}")
 
@@ -199,11 +200,11 @@ class _SymbolImporter:
         return n, out
 
     def output(self, i: int) -> None:
-        """Head ``i``."""
+        """Add head ``i``."""
         n, out = self._heads[i]
-        known = n not in self._names
-        sources = (OutputReference(f"n{n}", out),) if known else ()
-        parameters = () if known else (self._names[n],)
+        is_operation = n not in self._names
+        sources = (OutputReference(f"n{n}", out),) if is_operation else ()
+        parameters = () if is_operation else (self._names[n],)
         label = f"{self.nodes[n]['name']}_output"
         self.operations.append(output_operation(i, label, sources, parameters))
 

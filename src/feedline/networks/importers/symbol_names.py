@@ -1,9 +1,9 @@
-"""Scopes of MXNet's operations, which have none: what their names have in common.
+"""Scopes of MXNet's operations, which have none, from the common parts of their names.
 
-``stage1_unit2_conv1`` is ``conv1`` in ``unit2`` in ``stage1``. Names that MXNet made (``_plus0``, ``activation3``) say
-nothing, so these operations belong to what they join, or stand between. A product or convolution and what follows it
-under one name (``mixed_conv_conv2d``, ``mixed_conv_batchnorm``, ``mixed_conv_relu``) is one layer. Linear in
-operations, but for those without a name that join several.
+``stage1_unit2_conv1`` is ``conv1`` in ``unit2`` in ``stage1``. Names that MXNet generated (``_plus0``, ``activation3``)
+carry no information, so these operations belong to the scope of the operations that they join or connect. A product or
+convolution and the operations that follow it under one name (``mixed_conv_conv2d``, ``mixed_conv_batchnorm``,
+``mixed_conv_relu``) are one layer. The time is linear in operations, except for unnamed ones that join several.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FIRST = ("convolution", "product")
 
 
 def scoped(operations: Sequence[Operation]) -> tuple[list[Operation], dict[Path, Scope]]:
-    """Return operations with the scopes of their names, in which they are called by what is left of these.
+    """Return operations with the scopes of their names. An operation keeps the part of its name after its scope.
 
     Args:
-        operations: those of a symbol, each after its sources, without scopes.
+        operations: operations of a symbol, each after its sources, without scopes.
 
     Returns:
         The operations in the same order, and the scopes.
@@ -45,35 +45,35 @@ def scoped(operations: Sequence[Operation]) -> tuple[list[Operation], dict[Path,
     layers = _layers(operations, paths)
     _adopt(operations, paths, layers)
     scopes = {path[:n]: Scope(KIND) for path in paths.values() for n in range(1, len(path) + 1)}
-    found = []
+    renamed = []
     for operation in operations:
         path = paths.get(operation.key, ())
-        left = operation.name.removeprefix("_".join(path) + "_") if path else operation.name
-        found.append(replace(operation, scope=path, name=left))
-    return found, scopes | layers
+        name = operation.name.removeprefix("_".join(path) + "_") if path else operation.name
+        renamed.append(replace(operation, scope=path, name=name))
+    return renamed, scopes | layers
 
 
 def _made_by_mxnet(operation: Operation) -> bool:
-    """Return whether a name is a number behind the operation's own: ``_plus0``, ``convolution12``."""
+    """Return whether a name is the kind of the operation and a number: ``_plus0``, ``convolution12``."""
     bare = operation.name.strip("_").rstrip("0123456789")
     return operation.name.startswith("_") or bare.replace("_", "").lower() == operation.kind.replace("_", "").lower()
 
 
 def _from_names(named: Sequence[Operation]) -> dict[str, Path]:
-    """Return the paths that names tell."""
-    whole = _Group()
+    """Return the path of each operation by its name."""
+    root = _Group()
     for operation in named:
-        group = whole
+        group = root
         for word in _WORD.findall(operation.name)[:-1]:
             group = group.groups.setdefault(word, _Group())
         group.operations.append(operation)
-    _gathered(whole)
-    return {operation.key: path for path, operation in _paths(whole, (), len(named))}
+    _gathered(root)
+    return {operation.key: path for path, operation in _paths(root, (), len(named))}
 
 
 @dataclass
 class _Group:
-    """Operations whose names begin alike: here, and in groups by their next word."""
+    """Operations whose names begin with the same words, and groups of further ones by their next word."""
 
     operations: list[Operation] = field(default_factory=list)
     groups: dict[str, _Group] = field(default_factory=dict)
@@ -89,13 +89,13 @@ def _gathered(group: _Group) -> None:
         _gathered(inner)
     stay: list[Operation] = []
     for operation in group.operations:
-        own = group.groups.get(_WORD.findall(operation.name)[-1])
-        (stay if own is None else own.operations).append(operation)
+        target = group.groups.get(_WORD.findall(operation.name)[-1])
+        (stay if target is None else target.operations).append(operation)
     group.operations = stay
 
 
 def _paths(group: _Group, path: Path, everything: int) -> Iterator[tuple[Path, Operation]]:
-    """Iterate over operations with their paths; groups of one, or of everything, are no scopes."""
+    """Iterate over operations with their paths. Groups of one, or of everything, are no scopes."""
     for operation in group.operations:
         yield path, operation
     for word, inner in group.groups.items():
@@ -103,27 +103,27 @@ def _paths(group: _Group, path: Path, everything: int) -> Iterator[tuple[Path, O
         while not inner.operations and len(inner.groups) == 1:
             ((word, inner),) = inner.groups.items()
             words = f"{words}_{word}"
-        one = inner.count() in (1, everything)
-        yield from _paths(inner, path if one else (*path, words), everything)
+        is_trivial = inner.count() in (1, everything)
+        yield from _paths(inner, path if is_trivial else (*path, words), everything)
 
 
 def _connected(
     operations: Sequence[Operation], paths: Mapping[str, Path], mention: Mapping[str, Sequence[str]]
 ) -> dict[str, Path]:
-    """Return the paths without scopes whose operations do not hang together: they are of one kind, not of one part.
+    """Return the paths without scopes whose operations are not connected: they are of one kind, not of one part.
 
-    What has no name of its own holds together all that it touches, and so does what mentions a scope in its name.
+    An operation without a name connects all its neighbours, and so does an operation that mentions a scope in its name.
     """
     above: dict[tuple[Path, str], tuple[Path, str]] = {}
 
-    def top(one: tuple[Path, str]) -> tuple[Path, str]:
-        while (other := above.get(one, one)) != one:
-            above[one] = one = above.get(other, other)
-        return one
+    def top(member: tuple[Path, str]) -> tuple[Path, str]:
+        while (parent := above.get(member, member)) != member:
+            above[member] = member = above.get(parent, parent)
+        return member
 
-    def reach(key: str, other: str) -> set[Path]:
-        """Return the scopes within which an operation holds together with a neighbour."""
-        around = paths.get(key, paths.get(other, ()))
+    def reach(key: str, neighbour: str) -> set[Path]:
+        """Return the scopes within which an operation is connected to a neighbour."""
+        around = paths.get(key, paths.get(neighbour, ()))
         return {around[:n] for n in range(1, len(around) + 1)} | {(word,) for word in mention.get(key, ())}
 
     for operation in operations:
@@ -134,20 +134,20 @@ def _connected(
     for key, path in paths.items():
         for n in range(1, len(path) + 1):
             parts.setdefault(path[:n], set()).add(top((path[:n], key)))
-    kept = {path for path, found in parts.items() if len(found) == 1}
-    return {key: _joined(path, kept) for key, path in paths.items()}
+    connected = {path for path, members in parts.items() if len(members) == 1}
+    return {key: _joined(path, connected) for key, path in paths.items()}
 
 
-def _joined(path: Path, kept: Collection[Path]) -> Path:
-    """Return a path in which scopes that are none are the beginning of the next one's name."""
-    found: list[str] = []
+def _joined(path: Path, scopes: Collection[Path]) -> Path:
+    """Return a path without the words that are no scopes, which become the beginning of the next scope's name."""
+    joined: list[str] = []
     words: list[str] = []
     for n, word in enumerate(path, 1):
         words.append(word)
-        if path[:n] in kept:
-            found.append("_".join(words))
+        if path[:n] in scopes:
+            joined.append("_".join(words))
             words = []
-    return tuple(found)
+    return tuple(joined)
 
 
 def _common(a: Path, b: Path) -> Path:
@@ -158,7 +158,7 @@ def _common(a: Path, b: Path) -> Path:
 
 
 def _adopt(operations: Sequence[Operation], paths: dict[str, Path], layers: Mapping[Path, Scope]) -> None:
-    """Give operations without a name of their own a path: that of what they join, or stand between."""
+    """Set the paths of operations with generated names: the scope of the operations that they join or connect."""
     place = {operation.key: i for i, operation in enumerate(operations)}
     users: dict[str, set[Path]] = {}
     for operation in operations:
@@ -168,41 +168,41 @@ def _adopt(operations: Sequence[Operation], paths: dict[str, Path], layers: Mapp
         if operation.role != "operation" or operation.key in paths:
             continue
         sources = sorted({source.key for source in operation.inputs}, key=lambda key: place[key])
-        given = [_outside(paths.get(key, ()), layers) for key in sources]
-        if len(sources) > 1 and given[-1]:
-            # The way around a block comes from before it: what leads to another source does not count.
+        scopes = [_outside(paths.get(key, ()), layers) for key in sources]
+        if len(sources) > 1 and scopes[-1]:
+            # A shortcut around a block starts before the block, so sources that lead to the last one do not count.
             before = _before(operations[place[sources[-1]]], operations, place)
-            beside = [path for key, path in zip(sources, given, strict=True) if key not in before]
-            paths[operation.key] = reduce(_common, beside)
-        elif given and any(path[: len(given[-1])] == given[-1] for path in users.get(operation.key, ())):
-            paths[operation.key] = given[-1]
+            joined = [path for key, path in zip(sources, scopes, strict=True) if key not in before]
+            paths[operation.key] = reduce(_common, joined)
+        elif scopes and any(path[: len(scopes[-1])] == scopes[-1] for path in users.get(operation.key, ())):
+            paths[operation.key] = scopes[-1]
 
 
 def _before(operation: Operation, operations: Sequence[Operation], place: Mapping[str, int]) -> set[str]:
     """Return the keys of all operations that lead to one."""
-    found, waiting = set[str](), [operation]
+    keys, waiting = set[str](), [operation]
     while waiting:
-        new = {source.key for source in waiting.pop().inputs} - found
-        found |= new
+        new = {source.key for source in waiting.pop().inputs} - keys
+        keys |= new
         waiting += [operations[place[key]] for key in new]
-    return found
+    return keys
 
 
 def _outside(path: Path, layers: Mapping[Path, Scope]) -> Path:
-    """Return the path around a layer, or a path that is none."""
+    """Return the path around a layer, or the path itself if it is no layer."""
     return path[:-1] if path in layers else path
 
 
 def _layers(operations: Sequence[Operation], paths: Mapping[str, Path]) -> dict[Path, Scope]:
-    """Return the scopes that are one layer: a product or convolution, and a chain of what belongs to it."""
+    """Return the scopes that are one layer: a product or convolution, and a chain of operations that belong to it."""
     inside: dict[Path, list[Operation]] = {}
     for operation in operations:
         path = paths.get(operation.key, ())
         for n in range(1, len(path) + 1):
             inside.setdefault(path[:n], []).append(operation)
-    found = {}
+    layers = {}
     for path, (first, *then) in inside.items():
         chain = all(b.inputs == (OutputReference(a.key),) for a, b in pairwise([first, *then]))
         if chain and then and family(first.kind) in _FIRST and all(family(o.kind) in FOLLOWING for o in then):
-            found[path] = Scope(first.kind, builtin=True, settings=layer_settings(inside[path]))
-    return found
+            layers[path] = Scope(first.kind, builtin=True, settings=layer_settings(inside[path]))
+    return layers

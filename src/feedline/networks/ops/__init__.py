@@ -1,4 +1,4 @@
-"""Operations with a lowering to torch, by theme; importing this package declares them all."""
+"""Operations with a lowering to torch, by topic. Importing this package declares them all."""
 
 from feedline.networks.ops import (  # noqa: F401
     alignment,

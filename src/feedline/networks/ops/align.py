@@ -15,7 +15,7 @@ Adapt = Callable[[PackedBatch, Any], Any]
 
 
 def dense(tensor: Any, node: Node) -> torch.Tensor:
-    """Return a tensor, or the sparse rows of an input that is declared dense as one.
+    """Return a tensor, or the sparse rows of an input that is declared dense as a tensor.
 
     Raises:
         TypeError: the data is sparse rows of an input declared sparse, which this operation would have to make dense.
@@ -38,14 +38,14 @@ def one_of_several(node: Node) -> Run:
 
 
 def unprepared(function: Callable[..., Any]) -> Callable[[Node], Run]:
-    """Lowering of ``function(node, batch, *tensors)``, of which nothing is computed in advance."""
+    """Lowering of ``function(node, batch, *tensors)``, which computes nothing in advance."""
     return lambda node: partial(function, node)
 
 
 def adapters(node: Node) -> list[Adapt | None]:
-    """Return a function for each input that aligns it to the rows of the result; None: nothing to do.
+    """Return a function for each input that aligns it to the rows of the result, or None if it is aligned already.
 
-    Rows with fewer static axes than others get leading axes of length 1, so that they broadcast.
+    Rows with fewer static axes get leading axes of length 1, so that they broadcast.
     """
     rank = max((len(child.shape) for child in node.inputs), default=0)
     return [adapter(child, node.axes, rank) for child in node.inputs]
@@ -54,7 +54,7 @@ def adapters(node: Node) -> list[Adapt | None]:
 def aligned(
     adapt: Sequence[Adapt | None], node: Node, batch: PackedBatch, tensors: Iterable[Any]
 ) -> list[torch.Tensor]:
-    """Return the inputs as `adapters` align them; TypeError for sparse rows."""
+    """Return the inputs as `adapters` align them. Sparse rows raise TypeError."""
     rows = (dense(x, node) for x in tensors)
     return [x if a is None else a(batch, x) for a, x in zip(adapt, rows, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the probability of labels, whatever steps they are aligned to."""
+"""Connectionist temporal classification: the probability of labels over all alignments to steps."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from feedline.networks.packed import PackedBatch
 from feedline.networks.registry import Site, declare
 from feedline.networks.shapes import scalar
 
-# What CNTK gives for labels that do not fit into their steps: the negative of its logarithm of 0.
+# CNTK's loss of labels that do not fit into their steps: the negative of its logarithm of 0.
 IMPOSSIBLE = 1e11
 
 
 def _forward_backward(node: Node, batch: PackedBatch, labels: Any, scores: Any) -> torch.Tensor:
     """Return minus the logarithm of the probability of the labels, summed over sequences.
 
-    A label begins at each step whose largest element is above 1; the first step begins one, too.
+    A label begins at the first step, and at each step whose largest element is above 1.
     """
     sequences, scores = batch.sequences[node.inputs[0].axes[1]], dense(scores, node)
-    found = dense(labels, node).detach().max(-1)
-    begins = (found.values > 1.5).cpu().numpy()
+    maxima = dense(labels, node).detach().max(-1)
+    begins = (maxima.values > 1.5).cpu().numpy()
     begins[sequences.offsets[:-1]] = True
-    targets = found.indices[torch.from_numpy(begins).to(scores.device)]
+    targets = maxima.indices[torch.from_numpy(begins).to(scores.device)]
     counts = np.add.reduceat(begins.astype(np.int64), sequences.offsets[:-1])
     logs = torch.log_softmax(scores, -1)
     steps = pad_sequence(list(logs.split(sequences.lengths.tolist())))

@@ -29,8 +29,8 @@ def _steps_of(node: Node, batch: PackedBatch, x: Any, padding: float) -> Any:
     place = torch.from_numpy(np.repeat(gaps, sequences.lengths) + np.arange(sequences.total)).to(sequences.device)
     rows = dense(x, node)
     shape = rows.shape[1:]
-    whole = rows.new_full((sequences.count * sequences.longest, *shape), padding).index_copy(0, place, rows)
-    return whole.reshape(sequences.count, sequences.longest, *shape)
+    padded = rows.new_full((sequences.count * sequences.longest, *shape), padding).index_copy(0, place, rows)
+    return padded.reshape(sequences.count, sequences.longest, *shape)
 
 
 def _valid(node: Node, batch: PackedBatch, x: Any) -> Any:
@@ -66,7 +66,7 @@ def _steps_only(site: Site) -> Shape:
 declare("sequence_unpacked", _with_steps, unprepared(_unpacked), axes=to_batch, stepwise=False, whole=True)
 declare("sequence_mask", _steps_only, unprepared(_marks), axes=to_batch, stepwise=False, whole=True)
 
-# Rows of these two have one more axis than their types say, the padded steps; only attention takes them.
+# Rows of these two have an axis more than their types, the padded steps. Only attention takes them.
 declare("sequence_padded", same, unprepared(_padded), axes=to_batch, stepwise=False, whole=True)
 declare("sequence_valid", scalar, unprepared(_valid), axes=to_batch, stepwise=False, whole=True)
 
@@ -132,5 +132,5 @@ def _attend(node: Node, batch: PackedBatch, keys: Any, values: Any, valid: Any, 
     return torch.bmm(shares[:, None], values).squeeze(1)
 
 
-# Both in one, as files that were saved earlier have it.
+# Weights and mean in one operation, for files that were saved earlier.
 declare("attend", _attended, unprepared(_attend), axes=_query_axes)

@@ -31,8 +31,8 @@ def window(
 
     With ``ceil`` an axis without padding gets a last window that begins inside and reaches beyond the end.
 
-    Padded axes get ``ceil(size / stride)`` windows, centred: an odd cell is left over at the end. ``reach`` is the
-    number of cells from the first to the last of a dilated kernel, both counted.
+    Padded axes get ``ceil(size / stride)`` centred windows, with an odd cell of padding at the end. ``reach`` is the
+    number of cells from the first to the last of a dilated kernel, both included.
     """
     out, pads = [], []
     for size, k, stride, padded in zip(sizes, reach, strides, pad, strict=True):
@@ -51,7 +51,7 @@ def window(
 
 
 def _spatial(site: Site) -> tuple[Shape, Shape]:
-    """Return channels and sizes of the input and of the kernel."""
+    """Return the shapes of the input and of the kernel."""
     kernel, x = site.shape(0), site.shape(1)
     rank = len(kernel) - 2
     if rank not in CONVOLVE or len(x) != rank + 1:
@@ -72,16 +72,16 @@ class _Settings(NamedTuple):
 
 
 def _settings(attributes: Mapping[str, Any], rank: int) -> _Settings | None:
-    """Return settings for ``rank`` axes, or None if there are not so many.
+    """Return settings for ``rank`` axes, or None if the attributes have another number.
 
-    Whoever sets them counts the axes by the kernel, and one too few if that turns out to have no axis for filters.
+    CNTK's functions count the axes of the kernel, and one too few if the kernel has no axis for filters.
     """
-    given = _Settings(*(tuple(attributes[name]) for name in _Settings._fields))
-    if len(given.strides) == rank:
-        return given
-    if len(given.strides) != rank - 1 or any(len(set(values)) > 1 for values in given):
+    settings = _Settings(*(tuple(attributes[name]) for name in _Settings._fields))
+    if len(settings.strides) == rank:
+        return settings
+    if len(settings.strides) != rank - 1 or any(len(set(values)) > 1 for values in settings):
         return None
-    return _Settings(given.strides[:1] * rank, given.dilation[:1] * rank, given.pad[:1] * rank)
+    return _Settings(settings.strides[:1] * rank, settings.dilation[:1] * rank, settings.pad[:1] * rank)
 
 
 def _convolved(site: Site) -> Shape:
@@ -156,7 +156,7 @@ def _transposed_shape(site: Site) -> Shape:
         site.refuse("a kernel (channels, filters, *window) for the input's channels")
     if get.get("shape"):
         return (kernel[1], *get["shape"])
-    # The smallest of which a convolution with these settings makes this one, all of whose cells take part.
+    # The smallest shape that a convolution with these settings reduces to the input's, with every cell in a window.
     return (
         kernel[1],
         *(
@@ -174,7 +174,7 @@ def _convolution_transpose(node: Node) -> Run:
     def run(batch: PackedBatch, w: Any, x: Any) -> Any:
         x = dense(x, node)
         y = function(x if node.axes else x[None], w, None, strides)
-        # The padding of the forward convolution is cropped; cells that it left over at the end are 0.
+        # The padding of the forward convolution is cropped. Cells that it did not reach at the end are 0.
         sizes = y.shape[2:]
         cut = [(-a, n + a - have) for (a, _), n, have in zip(pads, node.shape[1:], sizes, strict=True)]
         y = functional.pad(y, _flat(cut))
@@ -253,7 +253,7 @@ def _average(rank: int, size: list[int], strides: list[int], pads: list[int], pa
 
 
 def _with_zeros(rank: int, size: list[int], strides: list[int], pads: list[int]) -> Callable[..., Any]:
-    """Average whose padding counts."""
+    """Average that counts the padding."""
     return lambda x: AVERAGE[rank](functional.pad(x, pads), size, strides)
 
 

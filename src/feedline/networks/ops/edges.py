@@ -19,17 +19,17 @@ SLOPE_OF_SMALLEST = float(np.exp(-LOG_OF_SMALLEST))
 
 
 def larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Maximum of two; of equal operands the second gets the gradient."""
+    """Maximum of two. Of equal operands the second gets the gradient."""
     return torch.where(a > b, a, b)
 
 
 def smaller(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Minimum of two; of equal operands the second gets the gradient."""
+    """Minimum of two. Of equal operands the second gets the gradient."""
     return torch.where(a < b, a, b)
 
 
 def clipped(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Clip to bounds, which get no gradient; values on a bound do; the lower bound takes precedence."""
+    """Clip to bounds, which get no gradient. Values on a bound do. The lower bound takes precedence."""
     return torch.where(x < low, low.detach(), torch.where(x > high, high.detach(), x))
 
 
@@ -41,24 +41,24 @@ def logarithm(x: torch.Tensor) -> torch.Tensor:
 
 
 def square_root(x: torch.Tensor) -> torch.Tensor:
-    """Square root; 0 below 0, with the infinite slope that it has at 0."""
+    """Square root, 0 below 0, with the infinite slope that it has at 0."""
     return torch.sqrt(x + (x.clamp_min(0) - x).detach())
 
 
 def quotient(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a / b``; 0 where b is 0, without gradients."""
+    """``a / b``, or 0 without gradients where b is 0."""
     nothing = b == 0
     return torch.where(nothing, 0.0, a / torch.where(nothing, 1.0, b))
 
 
 def inverse(x: torch.Tensor) -> torch.Tensor:
-    """``1 / x``; 0 where x is 0, without gradient."""
+    """``1 / x``, or 0 without a gradient where x is 0."""
     nothing = x == 0
     return torch.where(nothing, 0.0, torch.reciprocal(torch.where(nothing, 1.0, x)))
 
 
 def rectified(x: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
-    """``x`` for ``x >= 0``, else ``below``: the gradient at 0 is that of x."""
+    """``x`` for ``x >= 0``, else ``below``. At 0 the gradient goes to x."""
     return torch.where(x >= 0, x, below)
 
 
@@ -73,7 +73,7 @@ def ramp(x: torch.Tensor) -> torch.Tensor:
 
 
 def binary(x: torch.Tensor) -> torch.Tensor:
-    """1 above 0, else -1; the gradient passes where the operand is between -1 and 1, bounds included."""
+    """1 above 0, else -1. The gradient passes where the operand is between -1 and 1, bounds included."""
     passed = torch.where(x.abs() <= 1, x, x.detach())
     return torch.where(x > 0, 1.0, -1.0).to(x.dtype) + (passed - passed.detach())
 
@@ -84,7 +84,7 @@ def truth(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Power(torch.autograd.Function):
-    """``base ** exponent`` for equal shapes; 0 for a base of 0 and a negative exponent.
+    """``base ** exponent`` for equal shapes, 0 for a base of 0 and a negative exponent.
 
     The gradient for the exponent is 0 wherever the base has no logarithm.
     """
@@ -111,23 +111,23 @@ def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
 
 
 def power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """``base ** exponent``; 0 for a base of 0 and a negative exponent."""
+    """``base ** exponent``, 0 for a base of 0 and a negative exponent."""
     return _Power.apply(*torch.broadcast_tensors(base, exponent))
 
 
 class _Extreme(torch.autograd.Function):
-    """The largest or smallest elements along axes; every one of them gets the whole gradient."""
+    """The largest or smallest elements along axes. Every one of them gets the whole gradient."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, dims: tuple[int, ...], keepdim: bool, largest: bool) -> torch.Tensor:
-        found = (torch.amax if largest else torch.amin)(x, dims, True)
-        context.save_for_backward(x, found)
-        return found if keepdim else found.squeeze(dims)
+        extreme = (torch.amax if largest else torch.amin)(x, dims, True)
+        context.save_for_backward(x, extreme)
+        return extreme if keepdim else extreme.squeeze(dims)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        x, found = context.saved_tensors
-        return torch.where(x == found, gradient.reshape(found.shape), 0.0), None, None, None
+        x, extreme = context.saved_tensors
+        return torch.where(x == extreme, gradient.reshape(extreme.shape), 0.0), None, None, None
 
 
 def largest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
@@ -141,6 +141,6 @@ def smallest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> t
 
 
 def first_largest(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """Maximum over the last axes, kept with length 1; of equal elements the first gets the gradient, as in pooling."""
-    found = x.flatten(min(dims)).max(-1).values
-    return found.reshape(*found.shape, *(1,) * len(dims))
+    """Maximum over the last axes, kept with length 1. Of equal elements the first gets the gradient, as in pooling."""
+    extreme = x.flatten(min(dims)).max(-1).values
+    return extreme.reshape(*extreme.shape, *(1,) * len(dims))

@@ -20,12 +20,12 @@ from feedline.networks.shapes import broadcast, from_end, same
 
 
 def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare a comparison whose result is 1 or 0 in the operands' dtype."""
+    """Return a comparison whose result is 1 or 0 in the operands' dtype."""
     return lambda a, b: function(a, b).to(torch.promote_types(a.dtype, b.dtype))
 
 
 def _logic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare a logical operation whose result is 1 or 0 in the operands' dtype."""
+    """Return a logical operation whose result is 1 or 0 in the operands' dtype."""
     return _truth(lambda a, b: function(edges.truth(a), edges.truth(b)))
 
 
@@ -107,7 +107,7 @@ def _cast(node: Node) -> Callable[..., Any]:
 
 declare("cast", same, rowwise(_cast))
 
-# Their settings are attributes of the node, by keyword.
+# The attributes of the node are keyword arguments of these functions.
 _WITH_SETTINGS: dict[str, Callable[..., Any]] = {
     "elu": edges.elu,
     "leaky_relu": lambda x, alpha=0.01: edges.rectified(x, alpha * x),
@@ -122,7 +122,7 @@ def _set(function: Callable[..., Any]) -> Callable[[Node], Run]:
 for _name, _function in _WITH_SETTINGS.items():
     declare(_name, same, _set(_function))
 # Names and blocks pass data through, including sparse data.
-declare("alias", same, lambda node: lambda batch, x, *others: x, axes=first_axes)
+declare("alias", same, lambda node: lambda batch, x, *_: x, axes=first_axes)
 
 
 def _along(function: Callable[..., Any]) -> Callable[[Node], Run]:

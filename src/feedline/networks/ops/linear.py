@@ -1,4 +1,4 @@
-"""Products of tensors; sparse left operands are look-ups."""
+"""Products of tensors. Sparse left operands are look-ups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.networks.shapes import product, times_transpose
 
 
 def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor]) -> Run:
-    """Multiply left by right, of which ``turn`` makes the first ``inner`` axes those to sum over."""
+    """Multiply left by ``turn(right)``, and sum over the first ``inner`` axes of the latter."""
     left, right = node.inputs
     outer = left.shape[: len(left.shape) - inner]
     width = math.prod(left.shape[len(left.shape) - inner :])
@@ -53,8 +53,8 @@ def _product(node: Node, inner: int, turn: Callable[[torch.Tensor], torch.Tensor
     return run
 
 
-# Up to so many columns, and from so many numbers in a matrix of rows, BLAS takes up to twice the time of a copy of the
-# columns as rows and a product with that.
+# With at most _NARROW columns, and at least _WORTH numbers in the matrix of rows, BLAS takes up to twice the time of a
+# copy of the columns as rows and a product with the copy.
 _NARROW, _WORTH = 10, 1 << 13
 
 

@@ -1,6 +1,6 @@
 """Losses and metrics, by CNTK's formulas, which accept any targets, one-hot or not.
 
-Most return one number, or one per class, for each sample; packed rows have no padding. Those that CNTK sums over the
+Most return one number, or one per class, for each sample: packed rows have no padding. Losses that CNTK sums over the
 minibatch (`weighted_binary_cross_entropy`, the top-N error) have no dynamic axis here either.
 """
 
@@ -21,7 +21,7 @@ from feedline.networks.packed import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, join_axes
 from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, scalar, times_transpose
 
-# CNTK adds this to probabilities before taking logarithms, in single precision whatever the operands' dtype.
+# CNTK adds this to probabilities before taking logarithms, in single precision for any dtype of the operands.
 _EPSILON, _ONE_AND_EPSILON = float(np.float32(1e-6)), float(np.float32(1 + 1e-6))
 
 LAST = -1  # default axis of classes, the only one for which targets may be sparse
@@ -33,7 +33,7 @@ def _axis(node_or_site: Any) -> int | None:
 
 
 def _scored(site: Site) -> Shape:
-    """Shape of targets times scores along the last axis, which contracts two vectors; along another, the axis stays."""
+    """Shape of targets times scores. The last axis contracts two vectors, any other axis stays, with length 1."""
     if _axis(site) == LAST:
         return times_transpose(site)
     shape = broadcast_shapes(site, [site.shape(0), site.shape(1)])
@@ -44,7 +44,7 @@ def _scored(site: Site) -> Shape:
 
 
 def _pair(node: Node, run: Callable[[Any, Any], Any]) -> Run:
-    """Align scores and targets to the rows of the result; targets may be sparse."""
+    """Align scores and targets to the rows of the result. Targets may be sparse."""
     rank = max(len(child.shape) for child in node.inputs[:2]) if _axis(node) != LAST else None
     first, second = (adapter(child, node.axes, rank) for child in node.inputs[:2])
 
@@ -57,13 +57,13 @@ def _pair(node: Node, run: Callable[[Any, Any], Any]) -> Run:
     return aligned
 
 
-def _met(node: Node, scores: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors of scores and of targets, (..., vectors, classes) each: all of them meet."""
-    found = []
+def _as_vectors(node: Node, scores: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the vectors of scores and of targets, (..., vectors, classes) each. Each score meets each target."""
+    vectors = []
     for x, child in zip((scores, target), node.inputs, strict=False):
         lead = x.shape[: x.ndim - len(child.shape)]
-        found.append(x.reshape(*lead, -1, x.shape[-1]))
-    return found[0], found[1]
+        vectors.append(x.reshape(*lead, -1, x.shape[-1]))
+    return vectors[0], vectors[1]
 
 
 def _cross_entropy(node: Node) -> Run:
@@ -73,19 +73,19 @@ def _cross_entropy(node: Node) -> Run:
     """
     if _axis(node) != LAST:
         return _cross_entropy_along(node)
-    own, plain = node.shape, [len(child.shape) for child in node.inputs] == [1, 1]
+    shape, plain = node.shape, [len(child.shape) for child in node.inputs] == [1, 1]
 
     def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
         if isinstance(target, SparseRows):
             flat = scores if scores.ndim == 2 else scores.reshape(-1, scores.shape[-1])
-            return _sparse_cross_entropy(flat, target.repeated(math.prod(own))).reshape(-1, *own)
+            return _sparse_cross_entropy(flat, target.repeated(math.prod(shape))).reshape(-1, *shape)
         if plain:
             return _entropy(scores, target, (-1,), keep=True)
-        left, right = _met(node, scores, target)
-        moved, top = _relative(left, (-1,))
-        rest = top * (1 - right.sum(-1)[..., None, :])
-        y = torch.logsumexp(moved, -1, keepdim=True) - moved @ right.transpose(-1, -2) + rest
-        return y.reshape(*y.shape[:-2], *own)
+        vectors, targets = _as_vectors(node, scores, target)
+        moved, top = _relative(vectors, (-1,))
+        correction = top * (1 - targets.sum(-1)[..., None, :])
+        y = torch.logsumexp(moved, -1, keepdim=True) - moved @ targets.transpose(-1, -2) + correction
+        return y.reshape(*y.shape[:-2], *shape)
 
     return _pair(node, run)
 
@@ -99,8 +99,8 @@ def _cross_entropy_along(node: Node) -> Run:
 
 def _entropy(scores: torch.Tensor, target: torch.Tensor, dims: tuple[int, ...], keep: bool) -> torch.Tensor:
     moved, top = _relative(scores, dims)
-    rest = (top if keep else top.squeeze(dims)) * (1 - target.sum(dims, keepdim=keep))
-    return torch.logsumexp(moved, dims, keepdim=keep) - (moved * target).sum(dims, keepdim=keep) + rest
+    correction = (top if keep else top.squeeze(dims)) * (1 - target.sum(dims, keepdim=keep))
+    return torch.logsumexp(moved, dims, keepdim=keep) - (moved * target).sum(dims, keepdim=keep) + correction
 
 
 def _relative(scores: torch.Tensor, dims: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,18 +113,18 @@ def _sparse_cross_entropy(scores: torch.Tensor, target: SparseRows) -> torch.Ten
     if target.one_hot:
         return functional.cross_entropy(scores, target.indices, reduction="none")
     moved, top = _relative(scores, (-1,))
-    rest = top[:, 0] * (1 - target.weighted(torch.ones_like(scores[:1]).expand_as(scores)))
-    return torch.logsumexp(moved, -1) - target.weighted(moved) + rest
+    correction = top[:, 0] * (1 - target.weighted(torch.ones_like(scores[:1]).expand_as(scores)))
+    return torch.logsumexp(moved, -1) - target.weighted(moved) + correction
 
 
 def _classification_error(node: Node) -> Run:
-    """1 minus the target at the largest score; along an axis, whether all largest scores are at targets."""
+    """1 minus the target at the largest score. Along an axis: whether any largest score differs from its target."""
     top = node.attributes.get("top", 1)
     if top > 1:
         return _pair(node, lambda scores, target: _missed(node, scores, target, top))
     if _axis(node) != LAST:
         return _classification_error_along(node)
-    own, rank = node.shape, len(node.inputs[0].shape)
+    shape, rank = node.shape, len(node.inputs[0].shape)
 
     def run(scores: torch.Tensor, target: Any) -> torch.Tensor:
         scores = scores.detach()
@@ -132,10 +132,10 @@ def _classification_error(node: Node) -> Run:
             if scores.ndim == 2:
                 return _sparse_error(scores, target)
             best = _one_hot_best(scores, rank)
-            return 1 - target.repeated(math.prod(own)).weighted(best.flatten(0, -2)).reshape(-1, *own)
-        left, right = _met(node, _one_hot_best(scores, rank), target)
-        y = 1 - left @ right.transpose(-1, -2)
-        return y.reshape(*y.shape[:-2], *own)
+            return 1 - target.repeated(math.prod(shape)).weighted(best.flatten(0, -2)).reshape(-1, *shape)
+        vectors, targets = _as_vectors(node, _one_hot_best(scores, rank), target)
+        y = 1 - vectors @ targets.transpose(-1, -2)
+        return y.reshape(*y.shape[:-2], *shape)
 
     return _pair(node, run)
 
@@ -183,8 +183,8 @@ def _missed(node: Node, scores: torch.Tensor, target: Any, top: int) -> torch.Te
 def _error_shape(site: Site) -> Shape:
     top, shape = site.attributes.get("top", 1), site.shape(0)
     if top == 1:
-        found = _scored(site)
-        return found if _axis(site) == LAST else ()
+        scored = _scored(site)
+        return scored if _axis(site) == LAST else ()
     if _axis(site) != LAST:
         site.refuse(f"no axis with topN={top}")
     if shape != site.shape(1) or not shape or top > np.prod(shape):
@@ -193,12 +193,12 @@ def _error_shape(site: Site) -> Shape:
 
 
 def _error_axes(site: Site) -> tuple[str, ...] | None:
-    """Dynamic axes; a top-N error is a count over the whole minibatch and has none."""
+    """Return the dynamic axes. A top-N error is a count over the whole minibatch and has none."""
     return join_axes(site) if site.attributes.get("top", 1) == 1 else _of_minibatch(site)
 
 
 def _sum_of(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
-    """Declare a function of elements, summed over the sample."""
+    """Lowering of a function of elements, summed over the sample."""
 
     def lower(node: Node) -> Run:
         rank = max(len(child.shape) for child in node.inputs)
@@ -226,7 +226,7 @@ def _binary(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 class _WeightedBinary(torch.autograd.Function):
-    """Sum over the minibatch, with weights scaled to a mean of 1; the gradient uses unscaled weights."""
+    """Sum over the minibatch, with weights scaled to a mean of 1. The gradient uses unscaled weights."""
 
     @staticmethod
     def forward(context: Any, output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -274,13 +274,13 @@ def _cosine(node: Node) -> Run:
 
 
 def _cosines_of_others(node: Node) -> Run:
-    """Cosines of a sample with its partner, and with partners that stand after it in the minibatch, round its end."""
-    shift, others, small = node.attributes["shift"], node.attributes["others"], 1e-8
+    """Cosines of a sample with its partner, and with later partners in the minibatch, continued from its start."""
+    shift, negatives, small = node.attributes["shift"], node.attributes["others"], 1e-8
 
     def run(a: torch.Tensor, b: Any) -> torch.Tensor:
         a, b = (functional.normalize(x.flatten(1), dim=-1, eps=small) for x in (a, dense(b, node)))
         cosines = [(a * b).sum(-1)]
-        cosines += [(a * b.roll(-(shift + i), 0)).sum(-1) for i in range(others)]
+        cosines += [(a * b.roll(-(shift + i), 0)).sum(-1) for i in range(negatives)]
         return torch.stack(cosines, -1)
 
     return _pair(node, run)

@@ -17,18 +17,18 @@ from feedline.networks.ops.align import dense
 from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
-# Inputs: operand, scale, bias, running mean, running variance, number of samples that have gone into them.
+# Inputs: operand, scale, bias, running mean, running variance, number of samples in the statistics.
 
 
 def _normalized(site: Site) -> Shape:
     shape = site.shape(0)
-    own = shape[:1] if site.attributes["spatial"] else shape
+    expected = shape[:1] if site.attributes["spatial"] else shape
     for i in range(1, 5):
-        mine = site.shape(i)
-        if UNKNOWN in mine:
-            site.settle(i, own)
-        elif mine != own:
-            site.refuse(f"scale, bias and statistics of shape {own}")
+        statistic = site.shape(i)
+        if UNKNOWN in statistic:
+            site.settle(i, expected)
+        elif statistic != expected:
+            site.refuse(f"scale, bias and statistics of shape {expected}")
     return shape
 
 
@@ -55,14 +55,14 @@ def _batch_normalization(node: Node) -> Run:
         return (x - used_mean.reshape(fit)) * (scale * std).reshape(fit) + bias.reshape(fit)
 
     def _update(x: Any, now: Any, now_variance: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
-        """Update the running statistics; returns those to normalise by."""
-        samples, seen = x.shape[0], float(count)
+        """Update the running statistics, and return the mean and variance to normalise by."""
+        samples, previous = x.shape[0], float(count)
         numbers = math.prod(x.shape[dim] for dim in dims)
         with torch.no_grad():
-            if seen == 0:
+            if previous == 0:
                 share = 1.0
             elif normalize < 0:
-                share = samples / (samples + seen)
+                share = samples / (samples + previous)
             else:
                 share = -math.expm1(-samples / normalize) if normalize > 0 else 1.0
             mean.lerp_(now, share)

@@ -40,23 +40,26 @@ for _name, _function in DRAWS.items():
 
 
 def _random_sample(node: Node) -> Callable[..., Any]:
-    """Draw classes by their weights, over all axes together; sparse rows, unless every sample has its own weights."""
+    """Draw classes by their weights, over all axes together.
+
+    Rows are sparse, unless each sample has weights.
+    """
     many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
 
     def sample(weights: Any) -> Any:
         weights = weights.flatten(weights.ndim - rank)
-        found = torch.multinomial(weights, many, again)
-        if found.ndim == 1:
-            rows = SparseRows(torch.arange(many + 1, device=found.device), found, None, weights.shape[-1], True)
+        classes = torch.multinomial(weights, many, again)
+        if classes.ndim == 1:
+            rows = SparseRows(torch.arange(many + 1, device=classes.device), classes, None, weights.shape[-1], True)
             rows.dense_dtype = weights.dtype
             return rows
-        return functional.one_hot(found, weights.shape[-1]).to(weights.dtype)
+        return functional.one_hot(classes, weights.shape[-1]).to(weights.dtype)
 
     return sample
 
 
 def _inclusion_frequency(node: Node) -> Callable[..., Any]:
-    """Expected number of times that each class is among the drawn ones, by its weight."""
+    """Expected number of times that each class is drawn, by its weight."""
     many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
     last: tuple[Any, int, Any] = (None, 0, None)
 
@@ -69,8 +72,8 @@ def _inclusion_frequency(node: Node) -> Callable[..., Any]:
     def computed(weights: Any) -> Any:
         flat = weights.detach().flatten(weights.ndim - rank).double()
         chances = flat / flat.sum(-1, keepdim=True)
-        found = chances * many if again else _included(chances, many)
-        return found.reshape(weights.shape).to(weights.dtype)
+        frequency = chances * many if again else _included(chances, many)
+        return frequency.reshape(weights.shape).to(weights.dtype)
 
     return expected
 
@@ -78,23 +81,23 @@ def _inclusion_frequency(node: Node) -> Callable[..., Any]:
 def _included(chances: torch.Tensor, many: int) -> torch.Tensor:
     """Return the chance of each class to be among ``many`` different ones.
 
-    A class is missed by T draws with the probability (1 - p)^T; T is the number of draws that find ``many`` classes in
-    the mean, to which CNTK's mean over ten experiments is near.
+    T draws miss a class with the probability (1 - p)^T. T is the number of draws that find ``many`` classes on average,
+    which CNTK estimates by the mean of ten experiments.
     """
 
-    def found(draws: torch.Tensor) -> torch.Tensor:
+    def included(draws: torch.Tensor) -> torch.Tensor:
         return -torch.expm1(draws[..., None] * torch.log1p(-chances.clamp(max=1 - 1e-12)))
 
-    # Newton's method: the mean number of classes grows ever more slowly with T, so that T is approached from below.
+    # Newton's method. The mean number of classes grows ever more slowly with T, so T is approached from below.
     draws = torch.full_like(chances[..., 0], float(many))
     for _ in range(50):
-        now = found(draws)
+        now = included(draws)
         growth = (torch.log1p(-chances.clamp(max=1 - 1e-12)) * (now - 1)).sum(-1)
         step = (many - now.sum(-1)) / growth.clamp_min(1e-12)
         draws = draws + step.clamp(min=0)
         if bool((step < 1e-9 * draws).all()):
             break
-    return found(draws)
+    return included(draws)
 
 
 def _weighted_classes(site: Site) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Criteria that look at several samples at once: edit distances of sequences, and rankings within groups.
 
-All are one number for the whole minibatch. Groups are runs of samples with the same number; within a group samples are
-ranked by score, highest first, and of equal scores the one with the smaller gain first, as CNTK does.
+All are one number for the whole minibatch. Groups are runs of samples with the same number. Within a group samples are
+ranked by score, highest first. Of equal scores the one with the smaller gain is first, as in CNTK.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Labels = NDArray[np.int64]
 def edits(first: Labels, second: Labels, substitution: float, deletion: float, insertion: float) -> int:
     """Return the number of edits that lead from one sequence of labels to another at the lowest price.
 
-    Equal labels are matched for nothing. Of equal prices a substitution is preferred, and an insertion to a deletion.
+    Matches of equal labels are free. At equal prices a substitution is preferred, then an insertion to a deletion.
     Cells on one diagonal do not depend on each other: O(len(first) + len(second)) steps in NumPy.
     """
     n, m = len(first), len(second)
@@ -48,8 +48,8 @@ def _labels(rows: Any) -> Labels:
     """Return the index of the largest element of each row."""
     if isinstance(rows, SparseRows):
         if rows.one_hot:
-            found: Labels = rows.indices.cpu().numpy()
-            return found
+            classes: Labels = rows.indices.cpu().numpy()
+            return classes
         rows = torch.sparse_coo_tensor(
             torch.stack([rows.owner(), rows.indices]),
             torch.ones(len(rows.indices)) if rows.values is None else rows.values,
@@ -59,8 +59,8 @@ def _labels(rows: Any) -> Labels:
     return best
 
 
-def _kept(labels: Labels, squash: bool, ignored: tuple[int, ...]) -> Labels:
-    """Merge runs of one label, if wanted, then leave out those that are ignored."""
+def _filtered(labels: Labels, squash: bool, ignored: tuple[int, ...]) -> Labels:
+    """Merge runs of one label if ``squash`` is set, then omit ignored labels."""
     if squash:
         labels = labels[np.append(True, labels[1:] != labels[:-1])]
     return labels[~np.isin(labels, ignored)]
@@ -75,9 +75,9 @@ def _edit_distance(node: Node, batch: PackedBatch, a: Any, b: Any) -> torch.Tens
     for begin, end in itertools.pairwise(offsets):
         if begin == end:
             continue
-        one, other = (_kept(x[begin:end], get["squash"], get["ignored"]) for x in (first, second))
-        wrong += edits(one, other, get["substitution"], get["deletion"], get["insertion"])
-        counted += len(other)
+        source, target = (_filtered(x[begin:end], get["squash"], get["ignored"]) for x in (first, second))
+        wrong += edits(source, target, get["substitution"], get["deletion"], get["insertion"])
+        counted += len(target)
     dtype = next((x.dtype for x in (a, b) if isinstance(x, torch.Tensor)), torch.get_default_dtype())
     value = wrong * int(offsets[-1]) / counted if counted else float("nan") if not wrong else float("inf")
     device = next((x.device for x in (a, b) if isinstance(x, torch.Tensor)), None)
@@ -125,9 +125,9 @@ def _flat(node: Node, tensors: Any) -> list[torch.Tensor]:
 def _lambda_rank(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
     """Return the mean over groups of ``1 - NDCG``, times 100 and the number of samples.
 
-    NDCG is ``sum(gain / log(1 + rank))`` over its largest value, with natural logarithms; 0 if all gains are. Its
-    gradient is that of the sum over pairs with gains g > h of ``|change of NDCG| log(1 + exp(-(s - t)))``, of their
-    scores s and t: the change is that of exchanging the two at their present ranks.
+    NDCG is ``sum(gain / log(1 + rank))`` over its largest value, with natural logarithms, or 0 if all gains are 0. The
+    gradient is taken of the sum of ``|change of NDCG| log(1 + exp(-(s - t)))`` over pairs with gains g > h and scores s
+    and t. The change is the effect of exchanging the two at their present ranks.
     """
     scores, gains, group = _flat(node, tensors)
     missing, pairs, number = scores.new_zeros(()), scores.sum() * 0, 0
@@ -147,16 +147,16 @@ def _lambda_rank(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
 
 
 def _ndcg_at_1(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
-    """Mean over groups of the first sample's gain over the largest one, times 100 and the number of samples.
+    """Return the mean over groups of the first sample's gain over the largest, times 100 and the number of samples.
 
     A group without gains counts as 0.
     """
     scores, gains, group = (x.detach() for x in _flat(node, tensors))
-    found = []
+    ratios = []
     for part in _groups(group):
         first, largest = gains[part][_order(scores[part], gains[part])[0]], gains[part].max()
-        found.append(first / largest if largest else largest)
-    return torch.stack(found).mean() * 100 * len(scores) if found else scores.new_zeros(())
+        ratios.append(first / largest if largest else largest)
+    return torch.stack(ratios).mean() * 100 * len(scores) if ratios else scores.new_zeros(())
 
 
 def _declare(name: str, lower: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from feedline.networks.shapes import axes_of, from_end, reduced, scalar
 
 
 def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
-    for dim in sorted(dims):  # negative ones, first to last: each keeps the numbers of those after it if it stays
+    for dim in sorted(dims):  # negative, first to last: axes that stay do not renumber later ones
         x = x.prod(dim, keepdim=True)
     return x if keepdim else x.squeeze(dims)
 
@@ -40,7 +40,7 @@ def _over(function: Callable[..., Any]) -> Callable[[Node], Run]:
         keep = node.attributes.get("keepdims", axis is not None)
         dims = axes_of(axis, rank)
         if not dims:
-            # Nothing to reduce over: torch would interpret no axes as all of them.
+            # torch would reduce over all axes if there are none to reduce over.
             return lambda x: function(x[..., None], (-1,), False)
         return lambda x: function(x, dims, keep)
 
@@ -70,14 +70,14 @@ declare("argmin", reduced, _index(torch.argmin))
 
 def _rows(node: Node) -> Callable[..., Any]:
     how, rank = REDUCTIONS[f"reduce_{node.attributes['how']}"], len(node.inputs[0].shape)
-    others = axes_of(node.attributes.get("axis", ()), rank)
+    dims = axes_of(node.attributes.get("axis", ()), rank)
     # The batch is the axis before the static ones.
-    gone = (0, *others) if not node.attributes.get("keepdims", True) else (0,)
-    return lambda x: how(x, (-rank - 1, *others), True).squeeze(gone)
+    gone = (0, *dims) if not node.attributes.get("keepdims", True) else (0,)
+    return lambda x: how(x, (-rank - 1, *dims), True).squeeze(gone)
 
 
 def _reduced_rows(site: Site) -> Shape:
-    """Attributes ``axis``: static axes that are reduced, too; ``keepdims``: whether they stay, with length 1."""
+    """Attributes ``axis``, static axes that are reduced, too, and ``keepdims``, whether they stay, with length 1."""
     shape = site.shape(0)
     gone = axes_of(site.attributes.get("axis", ()), len(shape), site)
     if not site.attributes.get("keepdims", True):
@@ -130,8 +130,8 @@ def _top_k(node: Node) -> Any:
     k, axis = node.attributes["k"], from_end(node.attributes["axis"], len(node.shape))
 
     def top(x: Any) -> Any:
-        found = x.topk(k, axis)
-        return found.indices.to(x.dtype) if node.attributes["indices"] else found.values
+        largest = x.topk(k, axis)
+        return largest.indices.to(x.dtype) if node.attributes["indices"] else largest.values
 
     return top
 

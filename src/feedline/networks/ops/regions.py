@@ -20,9 +20,9 @@ def _pooled(site: Site) -> Shape:
 
 
 def _edges(begin: torch.Tensor, end: torch.Tensor, count: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first cell of each of ``count`` windows of a region, and the one after its last: (regions, count).
+    """Return the first cell of each of ``count`` windows of a region, and the cell after the last: (regions, count).
 
-    A window that begins before the first cell has none, as in CNTK.
+    A window that begins before the first cell has no cells, as in CNTK.
     """
     part = (end - begin + 1).clamp_min(1)[:, None] / count
     at = torch.arange(count, device=begin.device, dtype=begin.dtype)
@@ -33,7 +33,7 @@ def _edges(begin: torch.Tensor, end: torch.Tensor, count: int, size: int) -> tup
 
 
 def _roi_pooling(node: Node) -> Run:
-    """Maximum of each window of a region; 0 for windows without cells.
+    """Maximum of each window of a region, 0 for windows without cells.
 
     A region (x1, y1, x2, y2), both ends counted, is scaled, rounded and cut into windows that may share a cell.
     """
@@ -58,8 +58,8 @@ def _roi_pooling(node: Node) -> Run:
             inside = (down >= top[:, i, None]) & (down < bottom[:, i, None])
             for j in range(width):
                 cells = inside[:, :, None] & ((across >= left[:, j, None]) & (across < right[:, j, None]))[:, None]
-                found = x[owner].masked_fill(~cells[:, None], -torch.inf).flatten(2).max(-1).values
-                y.append(torch.where(cells.flatten(1).any(1)[:, None], found, 0.0))
+                maximum = x[owner].masked_fill(~cells[:, None], -torch.inf).flatten(2).max(-1).values
+                y.append(torch.where(cells.flatten(1).any(1)[:, None], maximum, 0.0))
         pooled = torch.stack(y, -1).reshape(len(x), *node.shape)
         return pooled if node.axes else pooled[0]
 

@@ -24,7 +24,7 @@ def with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
 
 
 def to_batch(site: Site) -> tuple[str, ...]:
-    """One result for each sequence."""
+    """Return the batch axis: one result for each sequence."""
     with_sequences(site)
     return (BATCH,)
 
@@ -54,7 +54,7 @@ def _is_last(node: Node, batch: PackedBatch, x: Any) -> Any:
 
 
 def _marked(x: Any, ends: torch.Tensor) -> torch.Tensor:
-    """Return 1 for these rows, 0 for the others, in the type of ``x``, dense or sparse."""
+    """Return 1 for these rows, 0 for all other rows, in the type of ``x``, dense or sparse."""
     return torch.zeros(len(x), dtype=x.dtype, device=ends.device).index_fill(0, ends, 1)
 
 
@@ -101,29 +101,29 @@ def _delayed(site: Site) -> Shape:
 
 
 def _delay_axes(site: Site) -> tuple[str, ...] | None:
-    # While guessing, a state's axes are unknown: they will be those of the recurrence.
+    # While guessing, a state's axes are unknown: they become the axes of the recurrence.
     return None if site.guessing and site.types[0].axes is None else with_sequences(site)
 
 
 def _delay(node: Node) -> Run:
-    """Delay outside recurrences; inside one it reads an earlier step's result, see `feedline.networks.loop`."""
+    """Delay outside recurrences. Inside one it reads an earlier step's result, see `feedline.networks.loop`."""
     steps, rank = node.attributes["steps"], len(node.shape)
     to_rows = adapter(node.inputs[1], node.axes, rank)
 
-    def gone_on(batch: PackedBatch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def continued(batch: PackedBatch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Delay truncated sequences, which continue from the lanes' last steps."""
         if steps < 0:
             raise ValueError(f"{node.label}: expected whole sequences for a future value, got truncated ones")
         sequences = _of(batch, node)
         before = batch.cut.before(node.uid, steps, node.shape, x)
-        past, there = before
+        past, exists = before
         place = np.arange(steps)
         piece, place = (a.ravel() for a in np.meshgrid(np.arange(sequences.count), place, indexing="ij"))
         inside = place < sequences.lengths[piece]
         rows = torch.from_numpy((sequences.offsets[piece] + place)[inside]).to(x.device)
         taken = torch.from_numpy(inside).to(x.device)
-        told = there.reshape(-1)[taken]
-        y = y.index_copy(0, rows[told], past.reshape(-1, *node.shape)[taken][told].to(y.dtype))
+        present = exists.reshape(-1)[taken]
+        y = y.index_copy(0, rows[present], past.reshape(-1, *node.shape)[taken][present].to(y.dtype))
         batch.cut.after(node.uid, x, sequences, before)
         return y
 
@@ -144,7 +144,7 @@ def _delay(node: Node) -> Run:
             y = torch.where(outside.reshape(-1, *(1,) * rank), initial.to(x.dtype), x.index_select(0, rows))
         else:
             y = x
-        return y if batch.cut is None else gone_on(batch, x, y)
+        return y if batch.cut is None else continued(batch, x, y)
 
     return run
 
@@ -159,14 +159,14 @@ class _SegmentMax(torch.autograd.Function):
     def forward(context: Any, x: torch.Tensor, owner: torch.Tensor, count: int) -> torch.Tensor:
         start = x.new_full((count, *x.shape[1:]), -torch.inf)
         index = owner.reshape(-1, *(1,) * (x.ndim - 1)).expand_as(x)
-        found = start.scatter_reduce(0, index, x, "amax", include_self=False)
-        context.save_for_backward(x, found, owner)
-        return found
+        maxima = start.scatter_reduce(0, index, x, "amax", include_self=False)
+        context.save_for_backward(x, maxima, owner)
+        return maxima
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        x, found, owner = context.saved_tensors
-        return torch.where(x == found.index_select(0, owner), gradient.index_select(0, owner), 0.0), None, None
+        x, maxima, owner = context.saved_tensors
+        return torch.where(x == maxima.index_select(0, owner), gradient.index_select(0, owner), 0.0), None, None
 
 
 def segment_max(x: torch.Tensor, sequences: Sequences) -> torch.Tensor:
@@ -200,7 +200,7 @@ declare("sequence_reduce_max", same, _reduce(segment_max), axes=to_batch, stepwi
 declare("sequence_softmax", same, _reduce(_softmax), axes=with_sequences, stepwise=False, whole=True)
 
 
-def _chosen_axes(site: Site) -> tuple[str, ...]:
+def _selected_axes(site: Site) -> tuple[str, ...]:
     with_sequences(site)
     if site.shape(len(site.inputs) - 1) not in ((), (1,)):
         site.refuse("one number a sample as the condition")
@@ -208,49 +208,49 @@ def _chosen_axes(site: Site) -> tuple[str, ...]:
     return (BATCH, f"where {site.inputs[-1].uid}")
 
 
-def chosen(condition: torch.Tensor, sequences: Sequences) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
+def selected(condition: torch.Tensor, sequences: Sequences) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
     """Return the rows that a condition selects, int64, and the offsets of the new sequences.
 
-    The condition says how often each step comes: 1 or 0, another number of times, or a fraction, which is rounded up;
-    what that is too much is taken from the next steps. Within rounding of the element type, up to a step n come
-    ``ceil(sum of the condition up to n)`` steps, and never fewer than up to an earlier one.
+    The condition is the number of times that each step is repeated: 1 or 0, any other number, or a fraction. A fraction
+    is rounded up, and the next steps are repeated less to make up for it. Within rounding of the element type, the
+    result up to a step n has ``ceil(sum of the condition up to n)`` steps, and never fewer than up to an earlier step.
     """
-    given = condition.detach().reshape(-1).double().cpu().numpy()
-    total = np.cumsum(given)
+    repetitions = condition.detach().reshape(-1).double().cpu().numpy()
+    total = np.cumsum(repetitions)
     before = np.concatenate([[0.0], total])[sequences.offsets[:-1]]
     total -= np.repeat(before, sequences.lengths)
-    wanted = np.ceil(total * (1 - torch.finfo(condition.dtype).eps))
-    wanted = np.maximum(wanted, total > 0).astype(np.int64)
-    repeats = np.zeros_like(wanted)
+    targets = np.ceil(total * (1 - torch.finfo(condition.dtype).eps))
+    targets = np.maximum(targets, total > 0).astype(np.int64)
+    repeats = np.zeros_like(targets)
     for begin, end in zip(sequences.offsets[:-1].tolist(), sequences.offsets[1:].tolist(), strict=True):
-        reached = np.maximum.accumulate(np.maximum(wanted[begin:end], 0))
+        reached = np.maximum.accumulate(np.maximum(targets[begin:end], 0))
         repeats[begin:end] = np.diff(reached, prepend=0)
     rows = np.repeat(np.arange(len(repeats)), repeats)
     offsets = np.concatenate([[0], np.cumsum(repeats)])[sequences.offsets]
     return torch.from_numpy(rows).to(condition.device), offsets.astype(np.int64)
 
 
-def _choice(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
+def _select(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
     """Select rows where the condition holds, and register their sequences."""
-    rows, offsets = chosen(condition, batch.sequences[node.inputs[-1].axes[1]])
+    rows, offsets = selected(condition, batch.sequences[node.inputs[-1].axes[1]])
     batch.sequences[node.axes[1]] = Sequences(offsets, rows.device)
     return rows
 
 
 def _gather(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
-    return x.index_select(0, _choice(batch, node, dense(condition, node)))
+    return x.index_select(0, _select(batch, node, dense(condition, node)))
 
 
 def _where(node: Node, batch: PackedBatch, condition: Any) -> Any:
     condition = dense(condition, node)
-    rows = _choice(batch, node, condition)
+    rows = _select(batch, node, condition)
     old, new = _of(batch, node), batch.sequences[node.axes[1]]
     begins = torch.from_numpy(np.repeat(old.offsets[:-1], new.lengths)).to(rows.device)
     return (rows - begins).to(condition.dtype)
 
 
-declare("sequence_gather", same, unprepared(_gather), axes=_chosen_axes, stepwise=False)
-declare("sequence_where", scalar, unprepared(_where), axes=_chosen_axes, stepwise=False, whole=True)
+declare("sequence_gather", same, unprepared(_gather), axes=_selected_axes, stepwise=False)
+declare("sequence_where", scalar, unprepared(_where), axes=_selected_axes, stepwise=False, whole=True)
 
 
 def _scattered(site: Site) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def _scattered(site: Site) -> tuple[str, ...]:
 
 def _scatter(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
     x = dense(x, node)
-    rows, _ = chosen(dense(condition, node), batch.sequences[node.axes[1]])
+    rows, _ = selected(dense(condition, node), batch.sequences[node.axes[1]])
     if len(node.inputs[0].axes) == 1:
         owner = batch.sequences[node.axes[1]].owner.index_select(0, rows)
         if not torch.equal(owner, torch.arange(batch.count, device=owner.device)):

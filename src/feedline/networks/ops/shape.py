@@ -43,13 +43,13 @@ def _splice(node: Node) -> Run:
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
         rows = [batch.rows(node.axes)] if node.axes else []
-        whole = []
+        parts = []
         for x in aligned(adapt, node, batch, tensors):
             part = x[(None,) * (rank - x.ndim)] if x.ndim < rank else x
             shape = list(around)
             shape.insert(rank + axis, part.shape[axis])
-            whole.append(part.expand(*rows, *shape))
-        return torch.cat(whole, axis)
+            parts.append(part.expand(*rows, *shape))
+        return torch.cat(parts, axis)
 
     return run
 
@@ -133,7 +133,7 @@ def _padded(site: Site) -> Shape:
 
 
 def _mirrored(x: torch.Tensor, pattern: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Pad by mirror images, in which the cells at the border come twice."""
+    """Pad by mirror images, which repeat the cells at the border."""
     for axis, (before, after) in enumerate(pattern, -len(pattern)):
         size = x.shape[axis]
         place = torch.arange(-before, size + after, device=x.device) % (2 * size)
@@ -181,7 +181,7 @@ def _pad(node: Node) -> Any:
 
 
 def _eye_rows(node: Node, batch: PackedBatch, x: Any) -> Any:
-    """Row i of the identity for sample i; zeros for more samples than it has rows."""
+    """Return row i of the identity for sample i, and zeros for samples beyond its rows."""
     device = x.offsets.device if isinstance(x, SparseRows) else x.device
     size = node.shape[0]
     if not node.attributes.get("sparse", False):
@@ -204,7 +204,7 @@ def _cropped(site: Site) -> Shape:
 
 
 def _crop(node: Node) -> Run:
-    """Crop the last two axes of the first operand; only the shape of the second matters."""
+    """Crop the last two axes of the first operand. Only the shape of the second matters."""
     (height, width), get = node.shape[-2:], node.attributes
     rows, columns = (slice(begin, begin + n) for begin, n in ((get["offset_y"], height), (get["offset_x"], width)))
     return lambda batch, x, like: dense(x, node)[..., rows, columns]

@@ -1,4 +1,4 @@
-"""Sequences from an axis of samples, and every so many steps of sequences."""
+"""Sequences from an axis of samples, and every n-th step of sequences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _new_axes(site: Site) -> tuple[str, ...]:
     _samples_with_steps(site)
     if len(site.inputs) > 1 and site.types[1].axes != (BATCH,):
         site.refuse("a length for each sample")
-    # Whatever takes the same steps of the same operand is along the same sequences.
+    # Operations that take the same steps of the same operand are along the same sequences.
     return (BATCH, f"steps of {' by '.join(str(n.uid) for n in site.inputs)}")
 
 
@@ -42,16 +42,16 @@ def _axes_like(site: Site) -> tuple[str, ...]:
 
 
 def _rows(x: torch.Tensor, lengths: NDArray[np.int64]) -> torch.Tensor:
-    """Return the first steps of each sample, as many as its length says, back to back."""
+    """Return the first ``lengths`` steps of each sample, back to back."""
     rows = np.arange(lengths.sum()) + np.repeat(np.arange(len(x)) * x.shape[1] - np.cumsum(lengths) + lengths, lengths)
     return x.flatten(0, 1).index_select(0, torch.from_numpy(rows).to(x.device))
 
 
-def _to_sequence(node: Node, batch: PackedBatch, x: Any, given: Any = None) -> torch.Tensor:
+def _to_sequence(node: Node, batch: PackedBatch, x: Any, sizes: Any = None) -> torch.Tensor:
     x = dense(x, node)
     lengths = np.full(len(x), x.shape[1], np.int64)
-    if given is not None:
-        lengths = dense(given, node).detach().reshape(-1).cpu().numpy().astype(np.int64)
+    if sizes is not None:
+        lengths = dense(sizes, node).detach().reshape(-1).cpu().numpy().astype(np.int64)
         if ((lengths < 1) | (lengths > x.shape[1])).any():
             raise ValueError(f"{node.label}: expected lengths from 1 to {x.shape[1]}, got {lengths.tolist()}")
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -73,7 +73,7 @@ def _every_axes(site: Site) -> tuple[str, ...]:
 
 
 def _every(node: Node, batch: PackedBatch, x: Any) -> Any:
-    """Take the first step of each sequence, and every so many after it."""
+    """Take the first step of each sequence, and every ``stride``-th step after it."""
     stride, old = node.attributes["stride"], batch.sequences[node.inputs[0].axes[1]]
     lengths = -(-old.lengths // stride)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

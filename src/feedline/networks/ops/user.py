@@ -14,7 +14,7 @@ from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import dense, one_of_several
 from feedline.networks.packed import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
-from feedline.networks.shapes import broadcast_shapes, scalar, told
+from feedline.networks.shapes import broadcast_shapes, declared, scalar
 
 
 class _UserFunction(torch.autograd.Function):
@@ -28,8 +28,8 @@ class _UserFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        wanted = context.needs_input_grad[2:]
-        return None, None, *context.user.backward_rows(context.state, gradients, wanted, context.sequences)
+        needed = context.needs_input_grad[2:]
+        return None, None, *context.user.backward_rows(context.state, gradients, needed, context.sequences)
 
 
 def _user(node: Node) -> Run:
@@ -49,7 +49,7 @@ def _output_axes(site: Site) -> tuple[str, ...]:
 
 
 declare("user", scalar, _user, axes=no_axes, stepwise=False)
-declare("user_output", told, one_of_several, axes=_output_axes, stepwise=False)
+declare("user_output", declared, one_of_several, axes=_output_axes, stepwise=False)
 
 
 def _assigned(site: Site) -> Shape:
@@ -66,7 +66,7 @@ def _assign(node: Node) -> Run:
     number = int(node.uid.removeprefix("n"))
 
     def run(batch: PackedBatch, target: Any, value: Any) -> Any:
-        # A copy, as it may be another target's value.
+        # A copy, as the value may be a target of another assignment.
         new = dense(value, node).detach().expand_as(target).clone()
         batch.assignments.append((number, target, new))
         return new
