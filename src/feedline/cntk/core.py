@@ -474,5 +474,5 @@ def asarray(value: Any, dtype: Any = None) -> NDArray[Any]:
 
 
 def asvalue(variable: Any, data_array: Any) -> Value:
-    """Convert data for ``variable``; see `Value.create`."""
+    """Convert data for ``variable``. See `Value.create`."""
     return Value.create(variable, data_array)

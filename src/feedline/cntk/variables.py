@@ -220,7 +220,7 @@ class _Weighted(Variable):
         return self.value
 
     def set_value(self, value: Any) -> None:
-        """Set the tensor to a number, an array or an `NDArrayView`; see `value`."""
+        """Set the tensor to a number, an array or an `NDArrayView`. See `value`."""
         self.value = value
 
 

@@ -13,7 +13,7 @@ __all__ = NAMES["cntk.eval"].exported
 
 
 class _Callable(ModuleType):
-    """The module's class: calling the module runs a function; see `feedline.cntk.ops.eval`."""
+    """The module's class: calling the module runs a function. See `feedline.cntk.ops.eval`."""
 
     def __call__(self, op: Any, arguments: Any = None) -> Any:
         return op.eval(arguments)

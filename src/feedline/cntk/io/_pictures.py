@@ -117,7 +117,7 @@ class Pictures(Transform):
         return self._begun(before, values, keys, lambda work: work).result()
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
-        """Begin `run_all` in other threads; see `Transform.start`."""
+        """Begin `run_all` in other threads. See `Transform.start`."""
         return self._begun(before, values, keys, Ahead)
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
@@ -192,7 +192,7 @@ def _stream_work(
 
 
 class _Minibatch:
-    """The pictures of a minibatch on their way; see `Begun`."""
+    """The pictures of a minibatch on their way. See `Begun`."""
 
     def __init__(self, names: list[str], values: dict[str, Value], keys: DrawKeys, works: list[_StreamWork]) -> None:
         self._names, self._values, self._keys, self._works = names, values, keys, works

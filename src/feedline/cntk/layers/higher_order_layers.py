@@ -46,7 +46,7 @@ def Sequential(layers: Any, name: str = "") -> Any:
 
 
 def then(item: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Apply a layer, or parallel layers, to the results of those before; see `Sequential`."""
+    """Apply a layer, or parallel layers, to the results of those before. See `Sequential`."""
     if isinstance(item, tuple):
         return tuple(_applied(side, mine) for side, mine in zip(item, _one_each(item, given), strict=True))
     result = _applied(item, given)

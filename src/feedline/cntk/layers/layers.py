@@ -11,7 +11,7 @@ from feedline.cntk._nodes import dims
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
-from feedline.cntk.ops._making import made
+from feedline.cntk.ops._making import build
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
@@ -462,12 +462,12 @@ def _pooling(kind: int, filter_shape: Any, strides: Any, pad: Any, op_name: str,
 
 def GlobalMaxPooling(name: str = "") -> Function:
     """Return a layer that takes the maximum of each channel; the other axes are kept, of length 1."""
-    return layer(lambda x: made("global_max_pooling", [x], None, ""), "GlobalMaxPooling", name)
+    return layer(lambda x: build("global_max_pooling", [x], None, ""), "GlobalMaxPooling", name)
 
 
 def GlobalAveragePooling(name: str = "") -> Function:
     """Return a layer that averages each channel; the other axes are kept, of length 1."""
-    return layer(lambda x: made("global_average_pooling", [x], None, ""), "GlobalAveragePooling", name)
+    return layer(lambda x: build("global_average_pooling", [x], None, ""), "GlobalAveragePooling", name)
 
 
 def Dropout(

@@ -73,14 +73,14 @@ def learning_parameter_schedule(
 
 
 def learning_parameter_schedule_per_sample(schedule: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Return a schedule of numbers per sample; see `learning_parameter_schedule`."""
+    """Return a schedule of numbers per sample. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(schedule, 1, epoch_size)
 
 
 def training_parameter_schedule(
     schedule: Any, unit: UnitType = UnitType.minibatch, epoch_size: int | None = None
 ) -> TrainingParameterSchedule:
-    """Return a schedule of numbers per sample or per minibatch; see `learning_parameter_schedule`."""
+    """Return a schedule of numbers per sample or per minibatch. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(schedule, 1 if UnitType(unit) is UnitType.sample else IGNORE, epoch_size)
 
 
@@ -92,12 +92,12 @@ def learning_rate_schedule(lr: Any, unit: UnitType, epoch_size: int | None = Non
 def momentum_schedule(
     momentum: Any, epoch_size: int | None = None, minibatch_size: int | None = None
 ) -> TrainingParameterSchedule:
-    """Return a schedule of momentum for minibatches of a size; see `learning_parameter_schedule`."""
+    """Return a schedule of momentum for minibatches of a size. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(momentum, minibatch_size, epoch_size)
 
 
 def momentum_schedule_per_sample(momentum: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Return a schedule of momentum per sample; see `learning_parameter_schedule`."""
+    """Return a schedule of momentum per sample. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(momentum, 1, epoch_size)
 
 
@@ -114,7 +114,7 @@ def minibatch_size_schedule(schedule: Any, epoch_size: int = 1) -> TrainingParam
     """Return a schedule of minibatch sizes in samples, over samples.
 
     Args:
-        schedule: int; or list of ints and of ``(count, int)`` pairs, see `learning_parameter_schedule`.
+        schedule: int; or list of ints and of ``(count, int)`` pairs. See `learning_parameter_schedule`.
         epoch_size: number of samples in an epoch.
 
     Raises:

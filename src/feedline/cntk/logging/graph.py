@@ -68,7 +68,7 @@ def get_node_outputs(node: Any, depth: int = 0) -> list[Any]:
 
 
 def plot(root: Any, filename: str | None = None) -> str:
-    """Return a network as text, and write a picture if a file is named; see `feedline.plot_network`.
+    """Return a network as text, and write a picture if a file is named. See `feedline.plot_network`.
 
     Args:
         root: function or variable.

@@ -55,7 +55,7 @@ def nce_loss(
     With scores s of classes, probabilities q of the noise and n = ``num_samples`` it is
     ``logaddexp(s, log(n q)) - s`` of the label, plus n times the sum of ``q / f * logaddexp(s, log(n q))`` of the
     classes that `random_sample` draws for the minibatch, minus the sum of ``n q log(n q)`` of all: f is the number of
-    times that a class is drawn in the mean, see `random_sample_inclusion_frequency`.
+    times that a class is drawn in the mean. See `random_sample_inclusion_frequency`.
 
     Args:
         weights: (classes, size); an unknown size is that of ``inputs``.

@@ -19,7 +19,7 @@ def input_variable(
     dynamic_axes: Any = None,
     name: str = "",
 ) -> Variable:
-    """Return an input: one sample per sequence, unless ``dynamic_axes`` says otherwise; see `Variable`."""
+    """Return an input, with one sample per sequence unless ``dynamic_axes`` has a sequence axis. See `Variable`."""
     axes = Axis.default_batch_axis() if dynamic_axes is None else dynamic_axes
     return Variable(dims(shape, free=True), dtype, needs_gradient, is_sparse, axes, name)
 

@@ -40,7 +40,7 @@ class Evaluator:
     def test_minibatch(
         self, arguments: Any, device: DeviceDescriptor | None = None, distributed: bool = False
     ) -> float:
-        """Return the average over a minibatch; see `Trainer.test_minibatch`. The model is not moved to ``device``.
+        """Return the average over a minibatch. See `Trainer.test_minibatch`. The model is not moved to ``device``.
 
         Raises:
             CompatError: ``distributed`` with several workers.

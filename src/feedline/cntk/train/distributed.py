@@ -36,7 +36,7 @@ class WorkerDescriptor(NamedTuple):
 
 @absent_members("cntk.train.distributed")
 class Communicator:
-    """Connection of the workers; see `mpi_communicator`."""
+    """Connection of the workers. See `mpi_communicator`."""
 
     _ranks: Connections | None = None
 

@@ -20,7 +20,7 @@ from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
-from feedline.cntk.ops._evaluation import handed
+from feedline.cntk.ops._evaluation import values_of
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.collective.ranks import rank
@@ -194,7 +194,7 @@ class Trainer:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
             if self._last.samples and not isinstance(self.modern.strategy, Alone):
                 writer.update_distributed_sync(self._last.samples, self._trained.metric_sum)
-        return self._last.updated if watched is None else (self._last.updated, handed(watched, watched.more))
+        return self._last.updated if watched is None else (self._last.updated, values_of(watched, watched.more))
 
     def _watch(self, outputs: Any) -> CriterionNetwork | None:
         """Return the criterion's network with further outputs."""
