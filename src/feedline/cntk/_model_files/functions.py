@@ -79,18 +79,18 @@ class FileModel:
         functions = (_function(about) for about in entry(dictionary, "primitive_functions", list))
         self.functions = {function.uid: function for function in functions}
         self.root: str = entry(dictionary, "root", str)
-        self._stands_for = {key: value for f in self.functions.values() for key, value in f.arguments}
+        self._placeholders = {key: value for f in self.functions.values() for key, value in f.arguments}
         if self.root not in self.functions:
             raise LayoutError(f"the function {self.root}, which is its root, got {len(self.functions)} others")
 
     def source(self, uid: str) -> str:
         """Return the identifier of a leaf or output, resolving placeholders of blocks."""
         visited = set()
-        while uid in self._stands_for:
+        while uid in self._placeholders:
             if uid in visited:
                 raise LayoutError(f"operands of blocks, got a block whose operand {uid} is its own placeholder")
             visited.add(uid)
-            uid = self._stands_for[uid]
+            uid = self._placeholders[uid]
         return uid
 
     def owner(self, uid: str) -> tuple[FileFunction, int] | None:

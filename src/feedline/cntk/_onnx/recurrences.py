@@ -36,7 +36,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
     steps = [n for n in outside if axis in n.axes]
     body = Writer(w.operators, w, axis)
     for state, end in zip(states, outputs[len(outputs) - len(states) :], strict=True):
-        body.stand_for(state, behind(end))  # for readers without a delay
+        body.alias(state, behind(end))  # for readers without a delay
 
     entering: list[str] = []
     chains: list[list[str]] = []

@@ -54,7 +54,7 @@ class Writer:
         self._names: dict[str, int] = {} if outer is None else outer._names  # with the last suffix of each
         self._dtypes: dict[str, str] = {} if outer is None else outer._dtypes
         self._values: dict[Node, str] = {}
-        self._stands_for: dict[Node, Node] = {}
+        self._aliases: dict[Node, Node] = {}
 
     # ---- names and values -------------------------------------------------------------------------
 
@@ -80,9 +80,9 @@ class Writer:
         self._values[node] = name
         self._dtypes.setdefault(name, element_type(node))
 
-    def stand_for(self, node: Node, target: Node) -> None:
+    def alias(self, node: Node, target: Node) -> None:
         """Give a node the value of another node."""
-        self._stands_for[node] = target
+        self._aliases[node] = target
 
     def typed(self, name: str, dtype: str) -> str:
         """Return a name whose value has this element type."""
@@ -112,20 +112,20 @@ class Writer:
         if node.op == "pick":
             return operands(node.inputs[0])
         if node.op == "alias":
-            self.stand_for(node, node.inputs[0])
-        elif node not in self._stands_for and not node.is_leaf and node.op not in self.operators:
+            self.alias(node, node.inputs[0])
+        elif node not in self._aliases and not node.is_leaf and node.op not in self.operators:
             recipe = composition(node)
             if recipe is None:
                 raise _refused(node)
             built = recipe.build(*node.inputs)
             if built.op in (GATHER_PACKED, SCATTER_PACKED):  # how many steps remain is known at run time only
                 raise _refused(node)
-            self.stand_for(node, built)
-        return [self._stands_for[node]] if node in self._stands_for else node.inputs
+            self.alias(node, built)
+        return [self._aliases[node]] if node in self._aliases else node.inputs
 
     def _add(self, node: Node) -> None:
-        if node in self._stands_for:
-            self._values[node] = self.value(self._stands_for[node])
+        if node in self._aliases:
+            self._values[node] = self.value(self._aliases[node])
         elif node.is_leaf:
             self._add_leaf(node)
         else:

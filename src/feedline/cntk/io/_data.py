@@ -119,7 +119,7 @@ class MinibatchSourceFromData(UserMinibatchSource):
 def _data(name: str, item: Any) -> Any:
     data = item[0] if isinstance(item, tuple) else item
     if isinstance(data, Value):
-        data = data._held() if data.packed is None else data.packed
+        data = data._rectangular() if data.packed is None else data.packed
     first = data[0] if isinstance(data, list) and data else data
     if not isinstance(first, (np.ndarray, list)) and not hasattr(first, "tocsr") and not hasattr(first, "offsets"):
         raise TypeError(

@@ -191,7 +191,7 @@ def sequences_of(value: Value, info: StreamInformation) -> Packed:
         if info.is_sparse and not packed.is_sparse:
             return Packed.from_scipy(packed.to_scipy(), packed.offsets)
         return packed if packed.is_sparse == info.is_sparse else packed.dense()
-    array, shape = value._held(), info.sample_shape
+    array, shape = value._rectangular(), info.sample_shape
     if hasattr(array, "tocsr"):
         sparse = Packed.from_scipy(array)
         return sparse if info.is_sparse else sparse.dense()

@@ -19,20 +19,20 @@ _GATES = {"lstm": 4, "rnnReLU": 1, "rnnTanh": 1}
 
 
 def convert_optimized_rnnstack(cudnn_model: Any) -> Function:
-    """Return a copy of a model whose `optimized_rnnstack` are `layers.Recurrence`, with parameters of their own.
+    """Return a copy of a model whose `optimized_rnnstack` are `layers.Recurrence`, with new parameters.
 
-    Stacks that share a parameter share those of the layers.
+    Stacks that share a parameter share the parameters of the layers.
 
     Raises:
-        ValueError: a stack of GRUs, which are not those of `layers.GRU`.
+        ValueError: a stack of GRUs, which differ from `layers.GRU`.
     """
-    made: dict[Any, list[list[Any]]] = {}
+    converted: dict[Any, list[list[Any]]] = {}
 
     def converter(stack: Any) -> Any:
         x, weights = stack.inputs
-        if weights.node not in made:
-            made[weights.node] = _layers(stack, np.asarray(weights.value).reshape(-1))
-        for ways in made[weights.node]:
+        if weights.node not in converted:
+            converted[weights.node] = _layers(stack, np.asarray(weights.value).reshape(-1))
+        for ways in converted[weights.node]:
             both = [layer(x) for layer in ways]
             x = both[0] if len(both) == 1 else splice(*both)
         return x

@@ -9,7 +9,7 @@ from feedline.cntk._op_names import op_name
 from feedline.cntk._operand import Operand, registered
 from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._replacing import count as replacements
-from feedline.cntk._replacing import present, stands_for
+from feedline.cntk._replacing import current, replacement_of
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.traverse import renamed
@@ -29,7 +29,7 @@ class Outputs(Operand):
     def _roots(self) -> list[Node]:
         """Current nodes of the outputs."""
         if self._replacements != replacements():
-            self._roots = present(self._root_nodes)
+            self._roots = current(self._root_nodes)
         return self._root_nodes
 
     @_roots.setter
@@ -61,7 +61,7 @@ class Outputs(Operand):
     def arguments(self) -> tuple[Variable, ...]:
         """Inputs and placeholders, which a call binds."""
         arguments = leaves(outside(self._roots), "input", "placeholder")
-        order = [node if node in arguments else stands_for(node) for node in self._order]
+        order = [node if node in arguments else replacement_of(node) for node in self._order]
         first = [node for node in dict.fromkeys(order) if node in arguments]
         return tuple(variable_of(node) for node in [*first, *(n for n in arguments if n not in first)])
 
