@@ -76,8 +76,8 @@ def arguments_of(arguments: Any, criterion: Any, is_sweep_end: bool | None = Non
     arguments, flags = begun(arguments)
     if not isinstance(arguments, Mapping):
         arguments = dict(zip(keys_of(criterion, 1, "pass a dictionary of data by key"), [arguments], strict=True))
-    says = [data.end_of_sweep for data in arguments.values() if isinstance(data, MinibatchData)]
-    if says and is_sweep_end is not None:
+    sweep_ends = [data.end_of_sweep for data in arguments.values() if isinstance(data, MinibatchData)]
+    if sweep_ends and is_sweep_end is not None:
         raise ValueError(f"expected no is_sweep_end with MinibatchData, which already has it, got {is_sweep_end}")
     values = {key: _value(data) for key, data in arguments.items()}
     packed = {
@@ -91,10 +91,10 @@ def arguments_of(arguments: Any, criterion: Any, is_sweep_end: bool | None = Non
             f"expected one number of sequences for all arguments, got {dict(zip(packed, counts, strict=True))}"
         )
     if flags is not None and (not counts or counts[0] != len(flags)):
-        got = dict(zip(packed, counts, strict=True))
-        raise ValueError(f"expected a bool for each sequence, got {len(flags)} for {got}")
+        by_key = dict(zip(packed, counts, strict=True))
+        raise ValueError(f"expected a bool for each sequence, got {len(flags)} for {by_key}")
     lanes, begins = pieces_of(values.values(), flags)
-    return Arguments(packed, any(says) or bool(is_sweep_end), lanes, begins)
+    return Arguments(packed, any(sweep_ends) or bool(is_sweep_end), lanes, begins)
 
 
 def _node(key: Hashable, criterion: Any) -> Node | None:

@@ -122,17 +122,17 @@ def _load(path: str | Path) -> tuple[list[Node], list[Node]]:
         )
     nodes: list[Node] = []
     try:
-        for i, about in enumerate(state["nodes"]):
-            nodes.append(_node(about, nodes, tensors.get(str(i))))
+        for i, entry in enumerate(state["nodes"]):
+            nodes.append(_node(entry, nodes, tensors.get(str(i))))
         if not state["roots"]:
             raise ValueError("no root")
         return _selected(nodes, state["roots"]), _selected(nodes, state["arguments"])
     except StateError:
         raise
     except Exception as error:  # creating a node validates much, and raises errors of many types
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise StateError(
-            f"expected a function in {path}, got one whose node {len(nodes)} cannot be created: {what}",
+            f"expected a function in {path}, got one whose node {len(nodes)} cannot be created: {reason}",
             hint="the file is damaged; save the function again",
         ) from error
 
@@ -210,35 +210,35 @@ def _copy_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
 def _described(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
     if node.op == "user":
         raise ValueError(f"expected operations to save, got the user function {node.label}, which is Python code")
-    about: dict[str, Any] = {"op": node.op, "name": node.name}
+    entry: dict[str, Any] = {"op": node.op, "name": node.name}
     if node.is_leaf:
-        about |= {
+        entry |= {
             "dtype": node.dtype,
             "sparse": node.sparse,
             "shape": _list(node.type.shape),
             "axes": _list(node.type.axes),
         }
         if node.weights is not None:
-            about |= {"trains": node.weights.trains, "keeps": node.weights.keeps}
+            entry |= {"trains": node.weights.trains, "keeps": node.weights.keeps}
     else:
-        about |= {"inputs": [number[child] for child in node.inputs], "attributes": dict(node.attributes)}
-    return about
+        entry |= {"inputs": [number[child] for child in node.inputs], "attributes": dict(node.attributes)}
+    return entry
 
 
-def _node(about: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
-    if "inputs" in about:
-        attributes = {key: _tuple(value) for key, value in about["attributes"].items()}
-        return apply(about["op"], _selected(nodes, about["inputs"]), attributes, about["name"])
+def _node(entry: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
+    if "inputs" in entry:
+        attributes = {key: _tuple(value) for key, value in entry["attributes"].items()}
+        return apply(entry["op"], _selected(nodes, entry["inputs"]), attributes, entry["name"])
     if tensor is not None:
-        dtype = _dtype(about["dtype"])
-        if type(about["trains"]) is not bool:
-            raise ValueError(f"expected true or false for trains, got {str(about['trains'])[:80]!r}")
-        weights = Weights(tuple(tensor.shape), lambda shape: tensor, dtype, about["trains"], about["keeps"])
-        return parameter_node(weights, about["name"])
-    kind = Type(_tuple(about["shape"]), _tuple(about["axes"]))
-    if about["op"] not in ("input", "placeholder"):
-        raise ValueError(f"expected a tensor for the leaf {str(about['name'])[:80]!r}, got none")
-    return Node(about["op"], given=kind, name=about["name"], sparse=about["sparse"], dtype=_dtype(about["dtype"]))
+        dtype = _dtype(entry["dtype"])
+        if type(entry["trains"]) is not bool:
+            raise ValueError(f"expected true or false for trains, got {str(entry['trains'])[:80]!r}")
+        weights = Weights(tuple(tensor.shape), lambda shape: tensor, dtype, entry["trains"], entry["keeps"])
+        return parameter_node(weights, entry["name"])
+    kind = Type(_tuple(entry["shape"]), _tuple(entry["axes"]))
+    if entry["op"] not in ("input", "placeholder"):
+        raise ValueError(f"expected a tensor for the leaf {str(entry['name'])[:80]!r}, got none")
+    return Node(entry["op"], given=kind, name=entry["name"], sparse=entry["sparse"], dtype=_dtype(entry["dtype"]))
 
 
 def _list(items: Any) -> Any:

@@ -131,8 +131,8 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
 def nodes_of(*operands: Any) -> list[Node]:
     """Return nodes as `node_of`. Constants get the type of the first operand with a node, or single precision."""
     nodes = (o if isinstance(o, Node) else getattr(o, "node", None) for o in operands)
-    alone = "float32" if len(operands) == 1 else None
-    dtype = next((element_type(node) for node in nodes if node is not None), alone)
+    default = "float32" if len(operands) == 1 else None
+    dtype = next((element_type(node) for node in nodes if node is not None), default)
     return [node_of(operand, dtype) for operand in operands]
 
 

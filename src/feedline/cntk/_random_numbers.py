@@ -57,20 +57,20 @@ class _Normal:
     def numbers(self, count: int) -> NDArray[np.float64]:
         """Return numbers of standard deviation 1, (count,)."""
         parts: list[NDArray[np.float64]] = []
-        have = 0
-        while have < count:
+        filled = 0
+        while filled < count:
             if self._at == len(self._raw):
-                self._take(max(_LEAST, (count - have) * 33 // 32))
+                self._take(max(_LEAST, (count - filled) * 33 // 32))
             at = self._at
             doubtful = self._doubtful[np.searchsorted(self._doubtful, at) :]
-            end = min(int(doubtful[0]) if len(doubtful) else len(self._raw), at + count - have)
+            end = min(int(doubtful[0]) if len(doubtful) else len(self._raw), at + count - filled)
             parts.append(self._x[at:end] * self._sign[at:end])
-            self._at, have = end, have + end - at
-            if have < count and end < len(self._raw):
+            self._at, filled = end, filled + end - at
+            if filled < count and end < len(self._raw):
                 again = self._second(float(self._x[end]), int(self._layer[end]), int(self._sign[end]))
                 if again is not None:
                     parts.append(np.array([again]))
-                    have += 1
+                    filled += 1
         return np.concatenate(parts) if parts else np.empty(0)
 
     def _second(self, x: float, layer: int, sign: int) -> float | None:
@@ -103,9 +103,9 @@ def normal(seed: int, count: int) -> NDArray[np.float64]:
 
 def truncated_normal(seed: int, count: int) -> NDArray[np.float64]:
     """Return numbers as `normal`, but only numbers within 2 of 0."""
-    generator, parts, have = _Normal(seed), list[NDArray[np.float64]](), 0
-    while have < count:
-        numbers = generator.numbers(count - have)
+    generator, parts, filled = _Normal(seed), list[NDArray[np.float64]](), 0
+    while filled < count:
+        numbers = generator.numbers(count - filled)
         parts.append(numbers[np.abs(numbers) <= 2])
-        have += len(parts[-1])
+        filled += len(parts[-1])
     return np.concatenate(parts) if parts else np.empty(0)

@@ -59,11 +59,11 @@ class ThreadTrial:
         finally:
             if count != self.several:
                 self._use(self.several)  # a test may follow
-        took = self._now() - begin
+        seconds = self._now() - begin
         self._steps += 1
         if self._steps <= WARM:
             return
-        self._took[count].append(took)
+        self._took[count].append(seconds)
         pairs = len(self._took[self.several])
         # The faster of two steps, or the median of five.
         if pairs == EACH or (pairs == FEW and min(self._took[1]) > LONGEST):

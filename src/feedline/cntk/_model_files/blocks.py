@@ -148,11 +148,11 @@ def _sequence_slice(model: FileModel, block: FileFunction, root: FileFunction) -
     if where is None:
         return None
     flags = where.inputs[0]
-    both = model.computed_by(flags, "ElementTimes")
+    product = model.computed_by(flags, "ElementTimes")
     begin: int | None
     end: int | None
-    if both is not None:
-        begin, end = _begin(model, both.inputs[0]), _end(model, both.inputs[1])
+    if product is not None:
+        begin, end = _begin(model, product.inputs[0]), _end(model, product.inputs[1])
     else:
         begin, end = _begin(model, flags), _end(model, flags)
         begin, end = (0, end) if begin is None else (begin, 0)

@@ -154,8 +154,8 @@ def read_dictionary(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             head = file.read(8)
-            apart = head[:4] == _MAGIC
-            if apart:
+            separate = head[:4] == _MAGIC
+            if separate:
                 (size,) = struct.unpack("<I", head[4:]) if len(head) == 8 else (0,)
                 content = file.read(size)
                 if len(content) != size:
@@ -165,8 +165,8 @@ def read_dictionary(path: Path) -> dict[str, Any]:
             message = _CLASS["Dictionary"]()
             message.ParseFromString(content)
             del content
-            dictionary = _Reader(file if apart else None).dictionary(message)
-            trailing = len(file.read(1)) if apart else 0
+            dictionary = _Reader(file if separate else None).dictionary(message)
+            trailing = len(file.read(1)) if separate else 0
             if trailing:
                 raise _Damaged("no more bytes after the last array, got some: the file is of another version")
             return dictionary
@@ -282,10 +282,10 @@ def write_dictionary(path: Path, values: Mapping[str, Any], largest_bytes: int =
     arrays = list(_arrays(values))
     total = sum(array.nbytes for array in arrays)
     # The rest of a message is small against this limit, except for very large graphs. The next check finds those.
-    apart = total >= largest_bytes
-    content = b"" if apart else _dictionary(values, True).SerializeToString()
-    apart = apart or len(content) >= largest_bytes
-    if apart:
+    separate = total >= largest_bytes
+    content = b"" if separate else _dictionary(values, True).SerializeToString()
+    separate = separate or len(content) >= largest_bytes
+    if separate:
         unsupported = {array.dtype.name for array in arrays} - {"float32", "float64"}
         if unsupported:
             raise StateError(f"expected float32 and float64 in a file of more than 2 GiB, got {', '.join(unsupported)}")
@@ -296,9 +296,9 @@ def write_dictionary(path: Path, values: Mapping[str, Any], largest_bytes: int =
     writing = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with open(writing, "xb") as file:
-            file.write(_MAGIC + struct.pack("<I", len(content)) if apart else b"")
+            file.write(_MAGIC + struct.pack("<I", len(content)) if separate else b"")
             file.write(content)
-            for array in arrays if apart else ():
+            for array in arrays if separate else ():
                 file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
             file.flush()
             os.fsync(file.fileno())

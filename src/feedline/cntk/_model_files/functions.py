@@ -129,17 +129,17 @@ class FileModel:
         return owner[0] if owner is not None and owner[0].kind in kinds else None
 
 
-def entry(about: Mapping[str, Any], key: str, kind: type) -> Any:
+def entry(item: Mapping[str, Any], key: str, kind: type) -> Any:
     """Return the value of a dictionary's key.
 
     Raises:
         LayoutError: the key is missing, or its value is of another type.
     """
-    value = about.get(key)
+    value = item.get(key)
     if not isinstance(value, kind):
         raise LayoutError(
-            f"{kind.__name__} under {key!r} of {about.get('uid', 'the model')}, got {shown(value, 80)} among "
-            f"{', '.join(map(str, about))}"
+            f"{kind.__name__} under {key!r} of {item.get('uid', 'the model')}, got {shown(value, 80)} among "
+            f"{', '.join(map(str, item))}"
         )
     return value
 
@@ -150,27 +150,27 @@ def _described(dictionary: Mapping[str, Any]) -> str:
     return f"a dictionary of {shown(dictionary.get('type', sorted(dictionary)), 120)}"
 
 
-def _function(about: Any) -> FileFunction:
-    if not isinstance(about, Mapping):
-        raise LayoutError(f"dictionaries of functions, got {shown(about, 80)}")
-    uid, name = entry(about, "uid", str), about.get("name", "")
-    inputs: Sequence[str] = entry(about, "inputs", list)
-    if about.get("type") == "UserDefinedFunction":
+def _function(item: Any) -> FileFunction:
+    if not isinstance(item, Mapping):
+        raise LayoutError(f"dictionaries of functions, got {shown(item, 80)}")
+    uid, name = entry(item, "uid", str), item.get("name", "")
+    inputs: Sequence[str] = entry(item, "inputs", list)
+    if item.get("type") == "UserDefinedFunction":
         raise CompatError(
-            f"UserFunction `{name or uid}`: expected operations, got Python or C++ code, {_code(about)}; build the "
+            f"UserFunction `{name or uid}`: expected operations, got Python or C++ code, {_code(item)}; build the "
             "network with a UserFunction, and take the parameters from the file by restore"
         )
-    code = entry(about, "op", int)
+    code = entry(item, "op", int)
     if code not in NAMES:
         raise CompatError(
             f"operation {code} `{name or uid}`: expected one of CNTK 2.7, got a number that it does not have; build "
             "this part in Python, and take the parameters from the file by restore"
         )
-    kind, attributes = NAMES[code], entry(about, "attributes", dict)
+    kind, attributes = NAMES[code], entry(item, "attributes", dict)
     if kind != "Block":
         return FileFunction(kind, uid, name, tuple(inputs), attributes)
-    inside = entry(about, "block_function_composite", dict)
-    keys, values = (entry(about, f"block_function_composite_arguments_map_{key}", list) for key in ("keys", "values"))
+    inside = entry(item, "block_function_composite", dict)
+    keys, values = (entry(item, f"block_function_composite_arguments_map_{key}", list) for key in ("keys", "values"))
     if len(keys) != len(values):
         raise LayoutError(f"as many operands as placeholders of the block {uid}, got {len(values)} for {len(keys)}")
     return FileFunction(
@@ -179,14 +179,14 @@ def _function(about: Any) -> FileFunction:
         name,
         tuple(inputs),
         attributes,
-        entry(about, "block_function_op_name", str),
+        entry(item, "block_function_op_name", str),
         entry(inside, "root", str),
         tuple(zip(keys, values, strict=True)),
     )
 
 
-def _code(about: Mapping[str, Any]) -> str:
-    state = about.get("user_defined_state")
+def _code(item: Mapping[str, Any]) -> str:
+    state = item.get("user_defined_state")
     state = state if isinstance(state, Mapping) else {}
     parts = [str(state[key]) for key in ("module", "class", "op", "op_name", "deserialize_method") if key in state]
     return ".".join(parts) or "which the file does not name"

@@ -71,9 +71,9 @@ class Primitive:
             return self.attributes[key]
         return self.attributes.get(key, default)
 
-    def refuse(self, what: str, instead: str) -> CompatError:
+    def refuse(self, problem: str, remedy: str) -> CompatError:
         """Return an error that names the operation."""
-        return CompatError(f"{self.label}: {what}; {instead}")
+        return CompatError(f"{self.label}: {problem}; {remedy}")
 
 
 Result = Node | PackedIndex
@@ -88,8 +88,8 @@ def make(call: Primitive) -> list[Result]:
         ValueError: shapes or axes that do not fit.
     """
     if call.kind not in _TABLE:
-        instead = ABSENT.get(call.kind, "build this part in Python, and take the parameters from the file by restore")
-        raise call.refuse("expected an operation that feedline has, got another one", instead)
+        remedy = ABSENT.get(call.kind, "build this part in Python, and take the parameters from the file by restore")
+        raise call.refuse("expected an operation that feedline has, got another one", remedy)
     result = _TABLE[call.kind](call)
     return result if isinstance(result, list) else [result]
 
@@ -219,10 +219,10 @@ def _reshape(call: Primitive) -> Result:
 def _squeeze(call: Primitive) -> Result:
     shape = call.inputs[0].shape
     if "axisVec" in call.attributes:
-        gone = {python_axis(axis) % len(shape) for axis in call.attributes["axisVec"]}
+        removed = {python_axis(axis) % len(shape) for axis in call.attributes["axisVec"]}
     else:
-        gone = {i for i, n in enumerate(shape) if n == 1}
-    remaining = tuple(n for i, n in enumerate(shape) if i not in gone)
+        removed = {i for i, n in enumerate(shape) if n == 1}
+    remaining = tuple(n for i, n in enumerate(shape) if i not in removed)
     return call.node("reshape", shape=remaining, begin=None, end=None)
 
 
@@ -372,8 +372,8 @@ def _alignments(call: Primitive) -> Result:
 def _trimmed(settings: dict[str, Any], rank: int) -> dict[str, Any]:
     """Leave out leading axes, such as channels, along which a window is a single cell."""
     window, strides = settings["window"], settings["strides"]
-    many = next((i for i, both in enumerate(zip(window, strides, strict=True)) if both != (1, 1)), len(window) - 1)
-    begin = max(many, len(window) - rank)
+    leading = next((i for i, pair in enumerate(zip(window, strides, strict=True)) if pair != (1, 1)), len(window) - 1)
+    begin = max(leading, len(window) - rank)
     return {key: value[begin:] for key, value in settings.items()}
 
 
@@ -435,8 +435,8 @@ def _squeezed(call: Primitive, node: Node, axes: list[int], keep: bool) -> Node:
     if keep:
         return node
     shape = node.shape
-    gone = {axis % len(shape) for axis in axes}
-    remaining = tuple(n for i, n in enumerate(shape) if i not in gone)
+    removed = {axis % len(shape) for axis in axes}
+    remaining = tuple(n for i, n in enumerate(shape) if i not in removed)
     return apply("reshape", [node], {"shape": remaining, "begin": None, "end": None}, call.name)
 
 
@@ -451,8 +451,8 @@ def _over_everything(op: str, **attributes: Any) -> Callable[[Primitive], Result
     """Return the maker of a criterion that CNTK's first versions summed over the minibatch."""
 
     def maker(call: Primitive) -> Result:
-        each = apply(op, call.inputs[:2], attributes)
-        return call.node("reduce_everything", [each], how="sum")
+        losses = apply(op, call.inputs[:2], attributes)
+        return call.node("reduce_everything", [losses], how="sum")
 
     return maker
 

@@ -246,34 +246,34 @@ def _components(starts: Iterable[str], below: Any) -> Iterator[list[str]]:
                 path.append((child, iter(below(child))))
 
 
-def _leaf(about: Mapping[str, Any], statistic: bool) -> Node:
+def _leaf(leaf: Mapping[str, Any], statistic: bool) -> Node:
     """Return the node of an input, placeholder, parameter or constant."""
-    kind, name, shape = entry(about, "kind", int), about.get("name", ""), tuple(entry(about, "shape", tuple))
-    number = about.get("data_type", 1)
+    kind, name, shape = entry(leaf, "kind", int), leaf.get("name", ""), tuple(entry(leaf, "shape", tuple))
+    number = leaf.get("data_type", 1)
     dtype = DATA_TYPES.get(number, "float32")
     if kind in (PARAMETER, CONSTANT):
-        value = _value(about)
+        value = _value(leaf)
         trains = kind == PARAMETER
         weights = Weights(
             value.shape, lambda wanted_shape: value, dtype, trains, keeps=not trains and (statistic or bool(name))
         )
         return parameter_node(weights, name)
-    axes = [_axis(axis) for axis in entry(about, "dynamic_axis", list)]
+    axes = [_axis(axis) for axis in entry(leaf, "dynamic_axis", list)]
     known_axes = None if any(axis in Axis.unknown_dynamic_axes() for axis in axes) else axis_names(axes)
     if kind == PLACEHOLDER or known_axes is None:
         return placeholder_node(None if -2 in shape else shape, known_axes, name)
-    return input_node(shape, known_axes, name, bool(about.get("is_sparse", False)), dtype)
+    return input_node(shape, known_axes, name, bool(leaf.get("is_sparse", False)), dtype)
 
 
 def _axis(axis: FileAxis) -> Axis:
     return Axis(axis.name, axis.ordered) if axis.index == DYNAMIC else Axis.unknown_dynamic_axes()[0]
 
 
-def _value(about: Mapping[str, Any]) -> Any:
+def _value(leaf: Mapping[str, Any]) -> Any:
     """Return the value of a parameter or constant, in the shape of the variable."""
-    value, shape = entry(about, "value", np.ndarray), tuple(entry(about, "shape", tuple))
+    value, shape = entry(leaf, "value", np.ndarray), tuple(entry(leaf, "shape", tuple))
     if value.shape != shape:
         if value.size != int(np.prod(shape)):
-            raise LayoutError(f"a value of shape {shape} of {about.get('uid')}, got {value.shape}")
+            raise LayoutError(f"a value of shape {shape} of {leaf.get('uid')}, got {value.shape}")
         value = value.reshape(shape)
     return value

@@ -201,10 +201,10 @@ class _Writer:
 
     def _write_whole(self, roots: Sequence[Node]) -> None:
         """Write some nodes, and the states below them that only the next step reads."""
-        begun = set(self._early)
+        earlier = set(self._early)
         self._blocks.update(whole_blocks(roots))
         self._write(roots)
-        while states := [n for uid, n in self._early.items() if uid not in self._listed and uid not in begun]:
+        while states := [n for uid, n in self._early.items() if uid not in self._listed and uid not in earlier]:
             self._write(states)
 
     def _write(self, roots: Sequence[Node]) -> None:
@@ -236,7 +236,7 @@ class _Writer:
         uid = self._uid(node)
         if uid not in self._listed and uid not in self._early:
             self._early[uid] = self._behind(node)
-            self._leaves.append(_leaf(placeholder_node(*_known_type(self._early[uid])), uid))
+            self._leaves.append(_leaf(placeholder_node(*_type_parts(self._early[uid])), uid))
         return uid
 
     def _number(self, value: float) -> str:
@@ -251,10 +251,10 @@ class _Writer:
         if node in self._blocks:
             self._add_layer(self._blocks[node], uid)
         elif recipe is not None:
-            stand_ins = [placeholder_node(*_known_type(child)) for child in node.inputs]
-            about = self._block(uid, recipe.block, [recipe.build(*stand_ins)], (stand_ins, node.inputs), node.name)
-            about["attributes"] = dict(recipe.attributes)
-            self._functions.append(about)
+            stand_ins = [placeholder_node(*_type_parts(child)) for child in node.inputs]
+            block = self._block(uid, recipe.block, [recipe.build(*stand_ins)], (stand_ins, node.inputs), node.name)
+            block["attributes"] = dict(recipe.attributes)
+            self._functions.append(block)
         elif node.op in (GATHER_PACKED, SCATTER_PACKED):
             self._add_packed(node, uid)
         elif node.op in ("top_k", "sequence_unpacked", "sequence_mask"):
@@ -275,8 +275,8 @@ class _Writer:
             settings, kind = {"axis": FileAxis(0), "numItems": int(node.attributes["k"])}, "TopK"
         else:
             key = next(key for key, function_uid in self._pairs.items() if function_uid == uid)
-            alone = not any(self._behind(data) is key[1] for data in self._masked)
-            settings = {"sequenceUnpackPaddingValue": float(key[2]), "sequenceUnpackSuppressMaskOutput": alone}
+            maskless = not any(self._behind(data) is key[1] for data in self._masked)
+            settings = {"sequenceUnpackPaddingValue": float(key[2]), "sequenceUnpackSuppressMaskOutput": maskless}
             kind = "UnpackSequence"
         self._functions.append(_function(uid, kind, [self._read(node.inputs[0])], settings, node.name))
 
@@ -299,7 +299,7 @@ class _Writer:
         self._functions.append(_function(uid, "GatherPacked" if gathers else "ScatterPacked", operands, {}, node.name))
 
     def _add_layer(self, block: Block, uid: str) -> None:
-        stand_ins = [placeholder_node(*_known_type(operand)) for operand in block.operands]
+        stand_ins = [placeholder_node(*_type_parts(operand)) for operand in block.operands]
         bodies = replace(block.inside, dict(zip(block.operands, stand_ins, strict=True)))
         self._listed.update(self._uid(output) for output in block.outputs)
         self._functions.append(self._block(uid, block.kind, bodies, (stand_ins, block.operands), block.name))
@@ -321,26 +321,26 @@ class _Writer:
         self._write_whole(bodies)
         weights = [leaf["uid"] for leaf in self._leaves[leaves:] if leaf["kind"] in (PARAMETER, CONSTANT)]
         used = [(self._uids[s], value) for s, value in zip(operands[0], operand_uids, strict=True) if s in self._uids]
-        about = _function(uid, "Block", [*weights, *(value for _, value in used)], {}, name)
-        about["version"] = _BLOCK
-        about["block_function_op_name"] = kind
-        about["block_function_composite"] = {
+        block = _function(uid, "Block", [*weights, *(value for _, value in used)], {}, name)
+        block["version"] = _BLOCK
+        block["block_function_op_name"] = kind
+        block["block_function_composite"] = {
             "version": _COMPOSITE,
             "type": "CompositeFunction",
             "root": self._root([self._uid(body) for body in bodies]),
             "uid": self._new("CompositeFunction"),
         }
-        about["block_function_composite_arguments_map_keys"] = [key for key, _ in used]
-        about["block_function_composite_arguments_map_values"] = [value for _, value in used]
-        return about
+        block["block_function_composite_arguments_map_keys"] = [key for key, _ in used]
+        block["block_function_composite_arguments_map_values"] = [value for _, value in used]
+        return block
 
 
-def _known_type(node: Node) -> tuple[Any, Any]:
+def _type_parts(node: Node) -> tuple[Any, Any]:
     return node.type.shape, node.type.axes
 
 
 def _function(uid: str, kind: str, inputs: Sequence[str], settings: dict[str, Any], name: str = "") -> dict[str, Any]:
-    about: dict[str, Any] = {
+    function: dict[str, Any] = {
         "version": _PRIMITIVE,
         "type": "PrimitiveFunction",
         "uid": uid,
@@ -349,15 +349,15 @@ def _function(uid: str, kind: str, inputs: Sequence[str], settings: dict[str, An
         "attributes": dict(settings),
     }
     if name:
-        about["name"] = name
-    return about
+        function["name"] = name
+    return function
 
 
 def _leaf(node: Node, uid: str) -> dict[str, Any]:
     from feedline.networks.compile import tensor_of
 
     shape, axes = node.type.shape, node.type.axes
-    about: dict[str, Any] = {
+    leaf: dict[str, Any] = {
         "version": _VARIABLE,
         "type": "Variable",
         "uid": uid,
@@ -369,12 +369,12 @@ def _leaf(node: Node, uid: str) -> dict[str, Any]:
         "shape": Shape((-2,) if shape is None else shape),
     }
     if node.name:
-        about["name"] = node.name
+        leaf["name"] = node.name
     if node.weights is not None:
         if not node.weights.settled:
             raise ValueError(f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first")
-        about["value"] = tensor_of(node.weights).detach().cpu().numpy()
-    return about
+        leaf["value"] = tensor_of(node.weights).detach().cpu().numpy()
+    return leaf
 
 
 def _axis(name: str) -> FileAxis:

@@ -86,8 +86,8 @@ def _results(call: Call, directions: list[list[Node]], backwards: list[bool]) ->
     if single:
         steps = Value(directions[0][0], (STEPS, SINGLE, BATCHES))
     else:
-        both = [reshaped(states[0], (1, *states[0].shape)) for states in directions]
-        steps = Value(apply("splice", both, {"axis": -2}), (STEPS, DIRECTIONS, BATCHES))
+        outputs = [reshaped(states[0], (1, *states[0].shape)) for states in directions]
+        steps = Value(apply("splice", outputs, {"axis": -2}), (STEPS, DIRECTIONS, BATCHES))
     results: list[Any] = [steps]
     for i in range(len(directions[0])):
         if len(call.outputs) > i + 1 and call.outputs[i + 1]:
@@ -103,7 +103,7 @@ def _results(call: Call, directions: list[list[Node]], backwards: list[bool]) ->
 def _lstm(call: Call) -> list[Any]:
     backwards, cells = _checked(call, ["Sigmoid", "Tanh", "Tanh"])
     directions = []
-    for i, turned in enumerate(backwards):
+    for i, reverse in enumerate(backwards):
         w, r = (_ordered(_weights(call, k, i, 0), [0, 3, 2, 1]).T for k in (1, 2))
         b = _weights(call, 3, i, 8 * cells)
         bias = _ordered(b[: 4 * cells] + b[4 * cells :], [0, 3, 2, 1])
@@ -111,9 +111,9 @@ def _lstm(call: Call) -> list[Any]:
         states = [_initial(call, k, i) for k in (5, 6)]
         x = call.value().node
         if len(call.outputs) > 2 and call.outputs[2]:
-            directions.append(_lstm_states(x, nodes, states, turned))
+            directions.append(_lstm_states(x, nodes, states, reverse))
         else:
-            directions.append([apply("lstm", [x, *nodes, *states], {"backwards": turned})])
+            directions.append([apply("lstm", [x, *nodes, *states], {"backwards": reverse})])
     return _results(call, directions, backwards)
 
 
@@ -129,13 +129,13 @@ def _rnn(call: Call) -> list[Any]:
     backwards, cells = _checked(call, ["Tanh"])
     activations = [a.lower() for a in call.attributes.get("activations", ["Tanh"] * len(backwards))]
     directions = []
-    for i, turned in enumerate(backwards):
+    for i, reverse in enumerate(backwards):
         if activations[i] not in ("tanh", "relu"):
             raise call.refuse(f"expected the activation Tanh or Relu, got {activations[i]}")
         w, r = (_weights(call, k, i, 0).T for k in (1, 2))
         b = _weights(call, 3, i, 2 * cells)
         nodes = [_parameter(a, n) for a, n in ((w, "W"), (r, "H"), ((b[:cells] + b[cells:]).astype(w.dtype), "b"))]
-        settings = {"activation": activations[i], "backwards": turned}
+        settings = {"activation": activations[i], "backwards": reverse}
         directions.append([apply("rnn", [call.value().node, *nodes, _initial(call, 5, i)], settings)])
     return _results(call, directions, backwards)
 
@@ -144,14 +144,14 @@ def _gru(call: Call) -> list[Any]:
     backwards, cells = _checked(call, ["Sigmoid", "Tanh"])
     after = bool(call.attributes.get("linear_before_reset", 0))
     directions = []
-    for i, turned in enumerate(backwards):
+    for i, reverse in enumerate(backwards):
         w, r = (np.split(_weights(call, k, i, 0), 3) for k in (1, 2))
         b = np.split(_weights(call, 3, i, 6 * cells).astype(w[0].dtype), 6)
         kernels = [_parameter(a.T, f"W{n}") for a, n in zip(w, "zrh", strict=True)]
         recurrent = [_parameter(a.T, f"H{n}") for a, n in zip(r, "zrh", strict=True)]
         biases = [_parameter(a, f"b{n}") for a, n in zip(b, ("z", "r", "h", "z2", "r2", "h2"), strict=True)]
         state = placeholder_node(name="h")
-        past = apply("delay", [state, _initial(call, 5, i)], {"steps": -1 if turned else 1})
+        past = apply("delay", [state, _initial(call, 5, i)], {"steps": -1 if reverse else 1})
         x = call.value().node
         z, reset = (
             apply("sigmoid", [_sum(_times(x, kernels[k]), _times(past, recurrent[k]), biases[k], biases[k + 3])])
@@ -181,14 +181,14 @@ def _sum(*nodes: Node) -> Node:
 
 def _scan(call: Call) -> list[Any]:
     get = call.attributes
-    body, many = get["body"], int(get["num_scan_inputs"])
-    count = len(call.inputs) - many
+    body, scanned = get["body"], int(get["num_scan_inputs"])
+    count = len(call.inputs) - scanned
     outputs = len(body.output) - count
-    turned = {*get.get("scan_input_directions", [0] * many), *get.get("scan_output_directions", [0] * outputs)}
+    directions = {*get.get("scan_input_directions", [0] * scanned), *get.get("scan_output_directions", [0] * outputs)}
     axes = {*get.get("scan_input_axes", [0]), *get.get("scan_output_axes", [0])}
-    if len(turned) != 1 or axes != {0}:
+    if len(directions) != 1 or axes != {0}:
         raise call.refuse("expected steps along the first axes, all in one direction")
-    backwards = bool(turned.pop())
+    backwards = bool(directions.pop())
     steps = [call.value(i) for i in range(count, len(call.inputs))]
     if any(value.layout[:1] != (STEPS,) for value in steps):
         raise call.refuse("expected sequences as inputs")

@@ -79,25 +79,25 @@ def _input(declared: Any) -> Value:
     dims: list[int | str] = [
         d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param for d in kind.shape.dim
     ]
-    moving = next((i for i, n in enumerate(dims) if isinstance(n, int)), len(dims))
-    if moving > 2:
+    leading = next((i for i, n in enumerate(dims) if isinstance(n, int)), len(dims))
+    if leading > 2:
         if str(dims[0]).startswith(_STEPS_OF):
-            moving = 2
+            leading = 2
         elif dims[0] == BATCH:
-            moving = 1
+            leading = 1
         else:
             raise CompatError(
                 f"input `{declared.name}`: expected steps and the batch, or the batch, as axes of any length, got "
                 f"{dims}: fix the others' lengths in the file"
             )
-    if moving == 2 and dims[0] == BATCH:
-        moving = 1
-    layout = (STEPS, BATCHES)[2 - moving :]
-    axes: tuple[str, ...] = (BATCH,)[: moving and 1]
-    if moving == 2:
+    if leading == 2 and dims[0] == BATCH:
+        leading = 1
+    layout = (STEPS, BATCHES)[2 - leading :]
+    axes: tuple[str, ...] = (BATCH,)[: leading and 1]
+    if leading == 2:
         first = str(dims[0])
         axes = (BATCH, first.removeprefix(_STEPS_OF) or "defaultDynamicAxis")
-    shape = tuple(n if isinstance(n, int) else FREE for n in dims[moving:])
+    shape = tuple(n if isinstance(n, int) else FREE for n in dims[leading:])
     fed = dtype if dtype in _SUPPORTED else "float32"
     return Value(input_node(shape, axes, declared.name, False, fed), layout)
 

@@ -69,17 +69,17 @@ def _not(w: Writer, node: Node) -> str:
 
 def _inverse(w: Writer, x: str) -> str:
     zero, one = w.number(0, x), w.number(1, x)
-    nothing = w("Equal", x, zero, dtype="bool")
-    safe = w("Where", nothing, one, x, dtype=w.dtype_of(x))
-    return w("Where", nothing, zero, w("Reciprocal", safe), dtype=w.dtype_of(x))
+    is_zero = w("Equal", x, zero, dtype="bool")
+    safe = w("Where", is_zero, one, x, dtype=w.dtype_of(x))
+    return w("Where", is_zero, zero, w("Reciprocal", safe), dtype=w.dtype_of(x))
 
 
 def _quotient(w: Writer, node: Node) -> str:
     a, b = _pair(w, node)
     zero, one, dtype = w.number(0, b), w.number(1, b), w.dtype_of(b)
-    nothing = w("Equal", b, zero, dtype="bool")
-    quotient = w("Div", a, w("Where", nothing, one, b, dtype=dtype))
-    return w("Where", nothing, zero, quotient, dtype=dtype)
+    is_zero = w("Equal", b, zero, dtype="bool")
+    quotient = w("Div", a, w("Where", is_zero, one, b, dtype=dtype))
+    return w("Where", is_zero, zero, quotient, dtype=dtype)
 
 
 def _power(w: Writer, node: Node) -> str:
@@ -98,8 +98,8 @@ def _logarithm(w: Writer, node: Node) -> str:
 
 def _log_add_exp(w: Writer, node: Node) -> str:
     a, b = _pair(w, node)
-    apart = w("Neg", w("Abs", w("Sub", a, b)))
-    return w("Add", w("Max", a, b), w("Log", w("Add", w("Exp", apart), w.number(1, a))))
+    distance = w("Neg", w("Abs", w("Sub", a, b)))
+    return w("Add", w("Max", a, b), w("Log", w("Add", w("Exp", distance), w.number(1, a))))
 
 
 def _select(w: Writer, node: Node) -> str:
@@ -170,9 +170,9 @@ def _reshape(w: Writer, node: Node) -> str:
 
 
 def _transpose(w: Writer, node: Node) -> str:
-    moving = w.moving(node)
+    leading = w.leading(node)
     return w(
-        "Transpose", w.value(node.inputs[0]), perm=[*range(moving), *(moving + i for i in node.attributes["perm"])]
+        "Transpose", w.value(node.inputs[0]), perm=[*range(leading), *(leading + i for i in node.attributes["perm"])]
     )
 
 
@@ -180,18 +180,18 @@ def _splice(w: Writer, node: Node) -> str:
     rank = len(node.shape)
     axis = from_end(node.attributes["axis"], rank)
     parts = []
-    widest = max(node.inputs, key=lambda child: w.moving(child))
+    widest = max(node.inputs, key=lambda child: w.leading(child))
     for child in node.inputs:
         shape = list(node.shape)
         widened = (1,) * (rank - len(child.shape)) + child.shape
         shape[axis] = widened[axis]
         part = w.aligned(child, rank)
-        if w.moving(child) == 0 and len(child.shape) < rank:
+        if w.leading(child) == 0 and len(child.shape) < rank:
             part = w("Reshape", part, w.constant(list(widened)))
-        if w.moving(child) < w.moving(node):
+        if w.leading(child) < w.leading(node):
             part = w("Expand", part, w("Concat", w.lengths(widest), w.constant(shape), axis=0))
         elif tuple(shape) != widened:
-            part = w("Expand", part, w.constant([1] * w.moving(node) + shape))
+            part = w("Expand", part, w.constant([1] * w.leading(node) + shape))
         parts.append(part)
     return w("Concat", *w.promoted(*parts), axis=axis)
 
@@ -228,7 +228,7 @@ def _crop(w: Writer, node: Node) -> str:
 
 def _pad(w: Writer, node: Node) -> str:
     x, pattern, mode = w.value(node.inputs[0]), node.attributes["pattern"], node.attributes["mode"]
-    moving = w.moving(node)
+    leading = w.leading(node)
     if mode == "symmetric":
         # Mirror images that repeat the cells at the border, which ONNX does not have.
         for axis, (before, after) in enumerate(pattern, -len(pattern)):
@@ -236,7 +236,7 @@ def _pad(w: Writer, node: Node) -> str:
             place = np.arange(-before, size + after) % (2 * size)
             x = w("Gather", x, w.constant(np.where(place < size, place, 2 * size - 1 - place).tolist()), axis=axis)
         return x
-    amounts = [*[0] * moving, *(a for a, _ in pattern), *[0] * moving, *(b for _, b in pattern)]
+    amounts = [*[0] * leading, *(a for a, _ in pattern), *[0] * leading, *(b for _, b in pattern)]
     value = [w.number(float(node.attributes.get("value", 0.0)), x)] if mode == "constant" else []
     return w("Pad", x, w.constant(amounts), *value, mode=mode)
 
@@ -254,18 +254,18 @@ def _gather(w: Writer, node: Node) -> str:
     axis = node.attributes.get("axis")
     at = 0 if axis is None else axis % len(reference.shape)
     places = w.cast(w.value(index), "int64")
-    x, moving = w.value(reference), w.moving(index)
-    if w.moving(reference):
-        if moving:
+    x, leading = w.value(reference), w.leading(index)
+    if w.leading(reference):
+        if leading:
             raise CompatError(
                 f"{node.label}: expected an index or a reference that is the same for all samples, got two"
             )
-        return w("Gather", x, places, axis=w.moving(reference) + at)
+        return w("Gather", x, places, axis=w.leading(reference) + at)
     gathered = w("Gather", x, places, axis=at)
-    if not moving or not at:
+    if not leading or not at:
         return gathered
-    rank = moving + len(node.shape)
-    order = [*range(at, at + moving), *range(at), *range(at + moving, rank)]
+    rank = leading + len(node.shape)
+    order = [*range(at, at + leading), *range(at), *range(at + leading, rank)]
     return w("Transpose", gathered, perm=order)
 
 
@@ -283,24 +283,24 @@ def _identity(w: Writer, node: Node) -> str:
 # ---- products -----------------------------------------------------------------------------------------
 
 
-def _matrices(w: Writer, node: Node, inner: int, turned: bool) -> str:
+def _matrices(w: Writer, node: Node, inner: int, transposed: bool) -> str:
     """Multiply along the left operand's last axes and the right operand's first, or its last one if ``turned``."""
     left, right = node.inputs
     outer = left.shape[: len(left.shape) - inner]
     width = math.prod(left.shape[len(left.shape) - inner :])
-    columns = math.prod(right.shape[:-1]) if turned else math.prod(right.shape[inner:])
+    columns = math.prod(right.shape[:-1]) if transposed else math.prod(right.shape[inner:])
     x, y = w.value(left), w.value(right)
     rows = -1 if FREE in outer else math.prod(outer)
-    plain = inner == 1 and len(right.shape) == 2 and not w.moving(right) and w.moving(left) + len(left.shape) > 1
+    plain = inner == 1 and len(right.shape) == 2 and not w.leading(right) and w.leading(left) + len(left.shape) > 1
     if not plain:
         x = w.shaped(x, left, [rows, width])
-        y = w.shaped(y, right, [columns, width] if turned else [width, columns])
-    if turned:
-        moving = w.moving(right)
-        y = w("Transpose", y, perm=[*range(moving), moving + 1, moving])
-    if w.moving(left) and w.moving(left) < w.moving(node):
+        y = w.shaped(y, right, [columns, width] if transposed else [width, columns])
+    if transposed:
+        leading = w.leading(right)
+        y = w("Transpose", y, perm=[*range(leading), leading + 1, leading])
+    if w.leading(left) and w.leading(left) < w.leading(node):
         x = w("Unsqueeze", x, w.constant([0]))
-    if w.moving(right) and w.moving(right) < w.moving(node):
+    if w.leading(right) and w.leading(right) < w.leading(node):
         y = w("Unsqueeze", y, w.constant([0]))
     product = w("MatMul", *w.promoted(x, y))
     return product if plain else w.shaped(product, node, _lengths(node.shape))
@@ -330,8 +330,8 @@ def _weighted_binary(w: Writer, node: Node) -> str:
     one = w.number(1, output)
     hit = w("Mul", target, output)
     miss = w("Mul", w("Sub", one, target), w("Sub", one, output))
-    each = w("Neg", w("Log", w("Add", hit, miss)))
-    total = w("ReduceSum", w("Mul", weight, each), w.constant([0]), keepdims=0)
+    losses = w("Neg", w("Log", w("Add", hit, miss)))
+    total = w("ReduceSum", w("Mul", weight, losses), w.constant([0]), keepdims=0)
     return w("Div", total, w("ReduceMean", weight, w.constant([0]), keepdims=0))
 
 
@@ -443,7 +443,7 @@ def _is_image(node: Node, data: Node) -> bool:
 
 
 def _unmerged(w: Writer, result: str, node: Node, data: Node) -> str:
-    if w.moving(node) == 1 and len(node.shape) == len(data.shape) and _is_image(node, data):
+    if w.leading(node) == 1 and len(node.shape) == len(data.shape) and _is_image(node, data):
         return result
     return w.shaped(result, node, node.shape, data)
 
@@ -454,8 +454,8 @@ def _convolution_transpose(w: Writer, node: Node) -> str:
     x, y = w.promoted(w.merged(w.value(data), data, data.shape), w.value(kernel))
     result = w("ConvTranspose", x, y, kernel_shape=list(kernel.shape[2:]), strides=strides)
     _, pads = window(node.shape[1:], kernel.shape[2:], strides, node.attributes["pad"])
-    have = [(n - 1) * s + k for n, s, k in zip(data.shape[1:], strides, kernel.shape[2:], strict=True)]
-    cut = [(-a, n + a - h) for (a, _), n, h in zip(pads, node.shape[1:], have, strict=True)]
+    produced = [(n - 1) * s + k for n, s, k in zip(data.shape[1:], strides, kernel.shape[2:], strict=True)]
+    cut = [(-a, n + a - h) for (a, _), n, h in zip(pads, node.shape[1:], produced, strict=True)]
     return _unmerged(w, _padded(w, result, cut, 0.0), node, data)
 
 
@@ -496,7 +496,7 @@ def _unpooling(w: Writer, node: Node) -> str:
     wide = _padded(w, _cells(w, data, rank), pads, -math.inf)
     settings: dict[str, Any] = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
     _, places = w.several("MaxPool", [wide], ["", "int64"], **settings)
-    if w.moving(values) != w.moving(data) or values.shape[:-rank] != data.shape[:-rank]:
+    if w.leading(values) != w.leading(data) or values.shape[:-rank] != data.shape[:-rank]:
         raise CompatError(
             f"{node.label}: expected both operands along the same axes, got {values.label} and {data.label}"
         )
@@ -509,12 +509,12 @@ def _batch_normalization(w: Writer, node: Node) -> str:
     get, rank = node.attributes, len(node.shape)
     data = w.value(x)
     scale, bias, mean, variance = (w.cast(w.value(child), w.dtype_of(data)) for child in parameters[:4])
-    if get["spatial"] and w.moving(x) == 1 and rank:
+    if get["spatial"] and w.leading(x) == 1 and rank:
         return w("BatchNormalization", data, scale, bias, mean, variance, epsilon=float(get["epsilon"]))
     deviation = w("Sqrt", w("Add", variance, w.number(get["epsilon"], variance)))
     factor = w("Div", scale, deviation)
     fit = w.constant([-1, *[1] * (rank - 1)] if get["spatial"] and rank else list(node.shape))
-    mean, factor, bias = (w("Reshape", each, fit) for each in (mean, factor, bias))
+    mean, factor, bias = (w("Reshape", value, fit) for value in (mean, factor, bias))
     return w("Add", w("Mul", w("Sub", data, mean), factor), bias)
 
 
@@ -530,7 +530,7 @@ def _delay(w: Writer, node: Node) -> str:
     steps, x = node.attributes["steps"], w.value(data)
     count = abs(steps)
     state = w.cast(w.aligned(initial, len(node.shape)), w.dtype_of(x))
-    if w.moving(initial) == 2:
+    if w.leading(initial) == 2:
         # An initial state for each step: the steps before the first one read it at their own places.
         state = w("Slice", state, *(w.constant([n]) for n in ((0, count, 0) if steps > 0 else (-count, _END, 0))))
         return _shifted(w, x, state, steps)
@@ -553,7 +553,7 @@ def _over_steps(op: str) -> Operator:
 
 def _broadcast_as(w: Writer, node: Node) -> str:
     operand, like = node.inputs
-    if w.moving(operand) == w.moving(node):
+    if w.leading(operand) == w.leading(node):
         return w.value(operand)
     return w.expanded(operand, node, like)
 

@@ -81,9 +81,9 @@ class Call:
             raise self.refuse(f"expected lengths that the file has as input {i}, got some that data decides")
         return [int(n) for n in array.reshape(-1)]
 
-    def refuse(self, what: str) -> CompatError:
+    def refuse(self, problem: str) -> CompatError:
         """Return an error that names the node."""
-        return CompatError(f"{self.label}: {what}; build this part in Python")
+        return CompatError(f"{self.label}: {problem}; build this part in Python")
 
 
 class Reader:

@@ -371,8 +371,8 @@ def _split(call: Call) -> Any:
     size, parts = value.node.shape[number], call.numbers(1, "split")
     if parts is None:
         count = len(call.outputs)
-        each = -(-size // count)
-        parts = [each] * (count - 1) + [size - each * (count - 1)]
+        length = -(-size // count)
+        parts = [length] * (count - 1) + [size - length * (count - 1)]
     ends = np.cumsum(parts).tolist()
     return [
         Value(_sliced(value.node, number, end - part, end, 1), value.layout)
@@ -606,8 +606,8 @@ def _reduce(how: str) -> Translation:
 
 
 def _without(node: Node, axes: Sequence[int]) -> Node:
-    gone = {a % len(node.shape) for a in axes}
-    return reshaped(node, [n for i, n in enumerate(node.shape) if i not in gone])
+    removed = {a % len(node.shape) for a in axes}
+    return reshaped(node, [n for i, n in enumerate(node.shape) if i not in removed])
 
 
 def _index(op: str) -> Translation:

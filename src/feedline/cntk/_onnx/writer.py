@@ -23,8 +23,8 @@ from feedline.networks.traverse import topological
 
 def dimensions(node: Node) -> list[int | str]:
     """Return the lengths of a tensor's axes. An axis of any length has a name instead."""
-    moving: list[int | str] = [name if name == BATCH else f"steps of {name}" for name in reversed(node.axes)]
-    return [*moving, *(f"{node.name or node.uid} axis {i}" if n == FREE else n for i, n in enumerate(node.shape))]
+    leading: list[int | str] = [name if name == BATCH else f"steps of {name}" for name in reversed(node.axes)]
+    return [*leading, *(f"{node.name or node.uid} axis {i}" if n == FREE else n for i, n in enumerate(node.shape))]
 
 
 class Writer:
@@ -71,7 +71,7 @@ class Writer:
         """Return the element type of a value."""
         return self._dtypes[name]
 
-    def moving(self, node: Node) -> int:
+    def leading(self, node: Node) -> int:
         """Return the number of dynamic axes that a node's tensor has in this graph."""
         return len(node.axes) - (self._stepping in node.axes)
 
@@ -197,15 +197,15 @@ class Writer:
 
         The batch precedes these axes, and steps precede the batch, so a value without steps repeats along them.
         """
-        value, moving = self.value(node), self.moving(node)
+        value, leading = self.value(node), self.leading(node)
         missing = rank - len(node.shape)
-        if moving and missing > 0:
-            value = self("Unsqueeze", value, self.constant(list(range(moving, moving + missing))))
+        if leading and missing > 0:
+            value = self("Unsqueeze", value, self.constant(list(range(leading, leading + missing))))
         return value
 
     def lengths(self, node: Node) -> str:
         """Return the lengths of a node's dynamic axes, int64 (axes,), from its value."""
-        return self("Shape", self.value(node), dtype="int64", start=0, end=self.moving(node))
+        return self("Shape", self.value(node), dtype="int64", start=0, end=self.leading(node))
 
     def shaped(self, name: str, node: Node, shape: Sequence[int], like: Node | None = None) -> str:
         """Reshape to the dynamic axes of a node, and another shape of samples.
@@ -217,16 +217,16 @@ class Writer:
             like: node with a value from which to read the lengths, if the value's axes have been merged. None: the
                 value has them.
         """
-        moving = self.moving(node)
-        if like is None or moving == 0:
-            return self("Reshape", name, self.constant([0] * moving + list(shape)))
-        if moving == 1:
+        leading = self.leading(node)
+        if like is None or leading == 0:
+            return self("Reshape", name, self.constant([0] * leading + list(shape)))
+        if leading == 1:
             return self("Reshape", name, self.constant([-1, *shape]))
         return self("Reshape", name, self("Concat", self.lengths(like), self.constant(list(shape)), axis=0))
 
     def merged(self, name: str, node: Node, shape: Sequence[int]) -> str:
         """Reshape to one axis for all dynamic axes, of length 1 without any, and a shape of samples."""
-        if self.moving(node) == 1 and tuple(shape) == node.shape:
+        if self.leading(node) == 1 and tuple(shape) == node.shape:
             return name
         return self("Reshape", name, self.constant([-1, *shape]))
 
@@ -239,7 +239,7 @@ class Writer:
             like: node with a value that has all dynamic axes.
         """
         value = self.aligned(node, len(to.shape))
-        if self.moving(to) == 0:
+        if self.leading(to) == 0:
             return self("Expand", value, self.constant(list(to.shape))) if node.shape != to.shape else value
         lengths = self("Concat", self.lengths(like), self.constant(list(to.shape)), axis=0)
         return self("Expand", value, lengths)

@@ -26,12 +26,12 @@ _log = logging.getLogger("feedline")
 DEBUG_USAGE = """\
     Commands:
         n            go on to the next node
-        n NUMBER     go on by so many nodes
+        n NUMBER     go on by this number of nodes
         u f, u b     go on to the forward pass, or to the backward pass
         u NAME       go on to a node of this name
         u LAMBDA     go on until it is true: lambda arg, node: len(node.shape) == 3
         c            go on to the end
-        p            print what the node gave, or backwards its gradients
+        p            print the node's result, or backwards its gradients
         d            start Python's debugger
         q            quit"""
 
@@ -47,24 +47,24 @@ class _Stepper:
         self._until: _Until | None = None
         self._last = ""
 
-    def stop_at(self, way: str, data: Any, node: Any) -> None:
+    def stop_at(self, direction: str, data: Any, node: Any) -> None:
         """Print the position of the run, and execute commands until one goes on."""
-        if way != self._last:
-            self._print(f"{'=' * 35} {way:<8} {'=' * 35}\n")
-        self._last = way
+        if direction != self._last:
+            self._print(f"{'=' * 35} {direction:<8} {'=' * 35}\n")
+        self._last = direction
         self._print(f"\n{node!r} with uid '{node.uid}'\n")
-        if self._until is not None and not self._until(way, data, node):
+        if self._until is not None and not self._until(direction, data, node):
             return
         self._until = None
-        while not self._execute(self._command(way), way, data):
+        while not self._execute(self._command(direction), direction, data):
             pass
 
-    def _command(self, way: str) -> str:
-        self._print(f"[CNTK {way}] >>> ")
+    def _command(self, direction: str) -> str:
+        self._print(f"[CNTK {direction}] >>> ")
         line = self._in.readline()
         return line.strip() if line else "q"  # the end of the input
 
-    def _execute(self, command: str, way: str, data: Any) -> bool:
+    def _execute(self, command: str, direction: str, data: Any) -> bool:
         """Execute a command, and return whether it goes on."""
         letter, argument = command[:1], command[1:].strip()
         if letter == "n" and (not argument or argument.isdigit()):
@@ -75,7 +75,7 @@ class _Stepper:
             self._until = self._condition(argument)
             return self._until is not None
         elif command == "p":
-            self._print(f"{'Input' if way == 'forward' else 'Root gradients'}: \n{data}\n")
+            self._print(f"{'Input' if direction == 'forward' else 'Root gradients'}: \n{data}\n")
             return False
         elif command == "d":
             pdb.set_trace()

@@ -152,9 +152,9 @@ def _text(config: Mapping[str, Any], max_errors: int) -> TextCorpus:
         }
         file = config["file"]
     except (KeyError, AttributeError, TypeError, OverflowError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        flaw = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
-            f"expected a file, and inputs with dim, format, alias and definesMBSize, got a configuration with {what}; "
+            f"expected a file, and inputs with dim, format, alias and definesMBSize, got a configuration with {flaw}; "
             "create it with cntk.io.CTFDeserializer"
         ) from error
     return TextCorpus(

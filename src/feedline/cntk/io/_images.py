@@ -184,14 +184,14 @@ class ImageCorpus(Forwarding, Keyed):
         Raises:
             DataError: a label is no class.
         """
-        which, copies = np.divmod(np.asarray(ordinals, np.int64), self._copies)
-        distinct, places = np.unique(which, return_inverse=True)
+        pictures, copies = np.divmod(np.asarray(ordinals, np.int64), self._copies)
+        distinct, places = np.unique(pictures, return_inverse=True)
         chunk = self._corpus.select(distinct)
         for error in chunk.errors.values():
             if error.stream is not None:  # of a label: CNTK drops text that is no picture, but refuses wrong labels
                 raise _without_hint(error)
         chunk.errors = {i: _without_hint(error) for i, error in chunk.errors.items()}
-        if self._copies == 1 and np.array_equal(distinct, which):
+        if self._copies == 1 and np.array_equal(distinct, pictures):
             return chunk
         repeated = chunk.take(places)
         if self.pictures.views is None:

@@ -200,9 +200,9 @@ def _gate(gates: Any, number: int, cells: int) -> Any:
     return ops.slice(gates, -1, number * cells, (number + 1) * cells)
 
 
-def _vectors(what: str, shape: Any, cell_shape: Any) -> tuple[int, int]:
+def _vectors(step: str, shape: Any, cell_shape: Any) -> tuple[int, int]:
     outputs = dims(shape)
     cells = outputs if cell_shape is None else dims(cell_shape)
     if len(outputs) != 1 or len(cells) != 1:
-        raise ValueError(f"{what}: expected shape and cell_shape to be vectors, got {outputs} and {cells}")
+        raise ValueError(f"{step}: expected shape and cell_shape to be vectors, got {outputs} and {cells}")
     return outputs[0], cells[0]

@@ -48,7 +48,7 @@ def Sequential(layers: Any, name: str = "") -> Any:
 def then(item: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """Apply a layer, or parallel layers, to the results of the previous item. See `Sequential`."""
     if isinstance(item, tuple):
-        return tuple(_applied(side, mine) for side, mine in zip(item, _one_each(item, results), strict=True))
+        return tuple(_applied(side, arguments) for side, arguments in zip(item, _one_each(item, results), strict=True))
     result = _applied(item, results)
     return result.outputs if isinstance(result, Function) and len(result.outputs) > 1 else (result,)
 

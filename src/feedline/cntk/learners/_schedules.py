@@ -131,7 +131,7 @@ def minibatch_size_schedule(schedule: Any, epoch_size: int = 1) -> TrainingParam
     return TrainingParameterSchedule(_list(Schedule.sizes, schedule, epoch_size=epoch_size), False)
 
 
-def sizes_of(size: Any, what: str) -> TrainingParameterSchedule:
+def sizes_of(size: Any, label: str) -> TrainingParameterSchedule:
     """Return the schedule of a session's minibatch size: an int, or a `minibatch_size_schedule`.
 
     Raises:
@@ -141,7 +141,7 @@ def sizes_of(size: Any, what: str) -> TrainingParameterSchedule:
         return minibatch_size_schedule(size)
     if not isinstance(size, TrainingParameterSchedule):
         raise ValueError(
-            f"expected {what} to be an int or the output of minibatch_size_schedule(), got {type(size).__name__}"
+            f"expected {label} to be an int or the output of minibatch_size_schedule(), got {type(size).__name__}"
         )
     return size
 

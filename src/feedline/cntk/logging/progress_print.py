@@ -299,5 +299,5 @@ def _recent(total: Sums, samples: Counts) -> float:
     return _average(total[1] - total[0], samples[1] - samples[0])
 
 
-def _deprecated(what: str) -> None:
-    warnings.warn(f"{what} is deprecated: give the printer to the Trainer", DeprecationWarning, stacklevel=3)
+def _deprecated(method: str) -> None:
+    warnings.warn(f"{method} is deprecated: give the printer to the Trainer", DeprecationWarning, stacklevel=3)

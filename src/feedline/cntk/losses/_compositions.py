@@ -124,19 +124,19 @@ def hierarchical_softmax_layer(
     """
     (size,) = input_var.shape
     classes = label_classes or math.ceil(math.sqrt(label_dim))
-    each = math.ceil(label_dim / classes)
+    count = math.ceil(label_dim / classes)
     w1 = Parameter((size, classes), glorot_normal(), name="hsoftmax_w1")
     b1 = Parameter((classes,), glorot_normal(), name="hsoftmax_b1")
-    w2s = Parameter((classes, size, each), glorot_normal(), name="hsoftmax_w2s")
-    b2s = Parameter((classes, each), glorot_normal(), name="hsoftmax_b2s")
-    of_class = ops.floor((label_index + 0.5) / each)
-    within = ops.round(label_index - of_class * each)
+    w2s = Parameter((classes, size, count), glorot_normal(), name="hsoftmax_w2s")
+    b2s = Parameter((classes, count), glorot_normal(), name="hsoftmax_b2s")
+    of_class = ops.floor((label_index + 0.5) / count)
+    within = ops.round(label_index - of_class * count)
     class_probs = ops.softmax(b1 + ops.times(input_var, w1))
     one_hot = ops.one_hot(of_class, classes)
     w2 = ops.reshape(ops.times(one_hot, w2s, output_rank=2), (size, -1))
     b2 = ops.reshape(ops.times(one_hot, b2s), (-1,))
     in_class = ops.softmax(b2 + ops.times(input_var, w2))
-    output_prob = ops.times_transpose(ops.one_hot(within, each), in_class) * ops.times_transpose(one_hot, class_probs)
+    output_prob = ops.times_transpose(ops.one_hot(within, count), in_class) * ops.times_transpose(one_hot, class_probs)
     all_probs = []
     for i in range(classes):
         row = Constant(np.eye(classes, dtype=np.float32)[i])

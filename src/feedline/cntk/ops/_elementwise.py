@@ -12,35 +12,35 @@ from feedline.cntk.ops._making import build, kind, named, one_axis
 from feedline.networks import apply
 
 
-def _unary(op: str, what: str) -> Callable[..., Function]:
+def _unary(op: str, doc: str) -> Callable[..., Function]:
     def function(x: Any, name: str = "") -> Function:
         return build(op, [x], None, name)
 
-    return named(function, op, what)
+    return named(function, op, doc)
 
 
-def _rounding(op: str, what: str) -> Callable[..., Function]:
+def _rounding(op: str, doc: str) -> Callable[..., Function]:
     def function(arg: Any, name: str = "") -> Function:
         return build(op, [arg], None, name)
 
-    return named(function, op, what)
+    return named(function, op, doc)
 
 
-def _binary(op: str, what: str) -> Callable[..., Function]:
+def _binary(op: str, doc: str) -> Callable[..., Function]:
     def function(left: Any, right: Any, name: str = "") -> Function:
         return build(op, [left, right], None, name)
 
-    return named(function, op, what)
+    return named(function, op, doc)
 
 
-def _logical(op: str, what: str) -> Callable[..., Function]:
+def _logical(op: str, doc: str) -> Callable[..., Function]:
     def function(x: Any, y: Any, name: str = "") -> Function:
         return build(op, [x, y], None, name)
 
-    return named(function, op, what)
+    return named(function, op, doc)
 
 
-def _chain(op: str, what: str) -> Callable[..., Function]:
+def _chain(op: str, doc: str) -> Callable[..., Function]:
     def function(left: Any, right: Any, *more: Any, name: str = "") -> Function:
         if more and isinstance(more[-1], str):  # the name may come last, as in CNTK
             *more, name = more  # type: ignore[assignment]
@@ -50,7 +50,7 @@ def _chain(op: str, what: str) -> Callable[..., Function]:
             total = apply(op, [total, operand], None, name if i == len(nodes) else "")
         return Function.of([total])
 
-    return named(function, op, what)
+    return named(function, op, doc)
 
 
 plus = _chain("plus", "Return the sum of two or more operands, with broadcasting.")

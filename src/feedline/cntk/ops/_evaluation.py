@@ -230,13 +230,13 @@ def _differentiated(roots: Sequence[Any], tensors: Sequence[Any], weights: Any, 
     """Return a gradient for each tensor, None where no root depends on the tensor, or not differentiably."""
     import torch
 
-    moving = [i for i, root in enumerate(roots) if root.requires_grad]
-    if not moving or not any(tensor.requires_grad for tensor in tensors):
+    active = [i for i, root in enumerate(roots) if root.requires_grad]
+    if not active or not any(tensor.requires_grad for tensor in tensors):
         return [None] * len(tensors)
-    grad_outputs = None if weights is None else [weights[i] for i in moving]
+    grad_outputs = None if weights is None else [weights[i] for i in active]
     places = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
     gradients = torch.autograd.grad(
-        [roots[i] for i in moving], [tensors[i] for i in places], grad_outputs, retain_graph=keep, allow_unused=True
+        [roots[i] for i in active], [tensors[i] for i in places], grad_outputs, retain_graph=keep, allow_unused=True
     )
     by_place = dict(zip(places, gradients, strict=True))
     return [by_place.get(i) for i in range(len(tensors))]

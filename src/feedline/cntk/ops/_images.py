@@ -97,8 +97,8 @@ def _over_steps(convolution_map: Any, operand: Any, settings: tuple[Any, ...], n
     if moves[0] > 1:
         windows = apply("sequence_every", [windows], {"stride": moves[0]})
     attributes = {"strides": (1, *moves[1:]), "pad": (False, *pads[1:]), "dilation": (1, *gaps[1:]), "groups": groups}
-    each = apply("convolution", [kernel, windows], attributes)
-    return Function.of([apply("reshape", [each], {"shape": (), "begin": 1, "end": 2}, name)])
+    result = apply("convolution", [kernel, windows], attributes)
+    return Function.of([apply("reshape", [result], {"shape": (), "begin": 1, "end": 2}, name)])
 
 
 def convolution_transpose(

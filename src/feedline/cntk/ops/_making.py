@@ -22,9 +22,9 @@ def build(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None
     return Function.of([apply(op, nodes_of(*operands), attributes, name)])
 
 
-def named(function: Callable[..., Function], name: str, what: str) -> Callable[..., Function]:
+def named(function: Callable[..., Function], name: str, doc: str) -> Callable[..., Function]:
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = what
+    function.__doc__ = doc
     return function
 
 
@@ -87,7 +87,7 @@ def leading(axis: Any) -> bool:
     return isinstance(axis, Axis) and axis == Axis.new_leading_axis()
 
 
-def known_rank(operands: Sequence[Any]) -> tuple[int, ...]:
+def longest_shape(operands: Sequence[Any]) -> tuple[int, ...]:
     return max((n.shape for n in nodes_of(*operands)), key=len)
 
 

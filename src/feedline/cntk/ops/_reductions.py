@@ -12,13 +12,13 @@ from feedline.cntk.ops._making import axis_number, axis_numbers, build, named, o
 from feedline.errors import CompatError
 
 
-def _reduction(op: str, what: str) -> Callable[..., Function]:
+def _reduction(op: str, noun: str) -> Callable[..., Function]:
     def function(x: Any, axis: Any = None, keepdims: bool = True, name: str = "") -> Function:
         return _reduce(op, x, axis, keepdims, name)
 
     over = "over an axis or a list of axes, which remain with length 1, unless ``keepdims`` is False."
     return named(
-        function, op, f"Return the {what} {over}\n\n    None: over the whole sample, to a single number.\n    "
+        function, op, f"Return the {noun} {over}\n\n    None: over the whole sample, to a single number.\n    "
     )
 
 
@@ -65,8 +65,8 @@ def _along_sequences(how: str, x: Any, name: str) -> Function:
     if how in ("sum", "mean", "max"):
         return build(f"sequence_reduce_{how}", [x], None, name)
 
-    def over(what: str, operand: Any) -> Function:
-        return build(f"sequence_reduce_{what}", [operand], None, "")
+    def over(kind: str, operand: Any) -> Function:
+        return build(f"sequence_reduce_{kind}", [operand], None, "")
 
     if how == "min":
         return build("negate", [over("max", build("negate", [x], None, ""))], None, name)

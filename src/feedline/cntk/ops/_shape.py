@@ -10,7 +10,7 @@ from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, build, known_rank, late, leading
+from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
 from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1
@@ -30,8 +30,8 @@ def times(left: Any, right: Any, output_rank: int = 1, infer_input_rank_to_map: 
         name: name of the operation.
     """
     if infer_input_rank_to_map == TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK:
-        each = build("times", [left, right], {"output_rank": output_rank, "map_rank": None}, "")
-        return build("sequence_reduce_sum", [each], None, name)
+        products = build("times", [left, right], {"output_rank": output_rank, "map_rank": None}, "")
+        return build("sequence_reduce_sum", [products], None, name)
     map_rank = None if infer_input_rank_to_map == TIMES_NO_INFERRED_INPUT_RANK else infer_input_rank_to_map
     return build("times", [left, right], {"output_rank": output_rank, "map_rank": map_rank}, name)
 
@@ -63,10 +63,10 @@ def _ending(x: Any, shape: Any, name: str = "") -> Function:
 def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
     """Remove the given axes of length 1, by default all."""
     shape = node_of(x).shape
-    gone = {i for i, n in enumerate(shape) if n == 1} if axes is None else {a % len(shape) for a in axis_numbers(axes)}
-    if any(shape[i] != 1 for i in gone):
-        raise ValueError(f"expected axes of length 1, got {sorted(gone)} of the shape {shape}")
-    return reshape(x, [n for i, n in enumerate(shape) if i not in gone], name=name)
+    drop = {i for i, n in enumerate(shape) if n == 1} if axes is None else {a % len(shape) for a in axis_numbers(axes)}
+    if any(shape[i] != 1 for i in drop):
+        raise ValueError(f"expected axes of length 1, got {sorted(drop)} of the shape {shape}")
+    return reshape(x, [n for i, n in enumerate(shape) if i not in drop], name=name)
 
 
 @late(1)
@@ -135,7 +135,7 @@ def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
     if len(operands) == 1:
         return alias(operands[0], name)
     return build(
-        "splice", operands, {"axis": -len(known_rank(operands)) - 1 if leading(axis) else axis_number(axis)}, name
+        "splice", operands, {"axis": -len(longest_shape(operands)) - 1 if leading(axis) else axis_number(axis)}, name
     )
 
 

@@ -54,10 +54,10 @@ def optimized_rnnstack(
     numbers = _Numbers(apply("reshape", [flat], {"shape": (total,)}))
     matrices = [(numbers.matrix(rows, c.size), numbers.matrix(rows, hidden_size)) for c in cells]
     biases = [(numbers.vector(rows), numbers.vector(rows)) for _ in cells]
-    each = list(zip(cells, matrices, biases, strict=True))
+    runs = list(zip(cells, matrices, biases, strict=True))
     for layer in range(num_layers):
-        both = [c.run(x, m, b, way) for way, (c, m, b) in enumerate(each[layer * ways : (layer + 1) * ways])]
-        x = both[0] if len(both) == 1 else apply("splice", both, {"axis": -1})
+        outputs = [c.run(x, m, b, way) for way, (c, m, b) in enumerate(runs[layer * ways : (layer + 1) * ways])]
+        x = outputs[0] if len(outputs) == 1 else apply("splice", outputs, {"axis": -1})
     settings = {
         "hiddenSize": hidden_size,
         "numLayers": num_layers,
@@ -98,7 +98,7 @@ class _Numbers:
 
 
 class _Cell:
-    """One direction of one layer."""
+    """A direction of a layer."""
 
     def __init__(self, size: int, hidden: int, recurrent_op: str) -> None:
         self.size, self._hidden, self._op = size, hidden, recurrent_op

@@ -97,8 +97,8 @@ class UserFunction(Function):
         """Call `forward` with data in CNTK's form, and return (state, results)."""
         data = [self._to_user(x, s) for x, s in zip(tensors, sequences, strict=True)]
         argument = data[0] if len(data) == 1 else data
-        many = len(self._roots) > 1
-        if many:
+        several = len(self._roots) > 1
+        if several:
             slots: Any = dict.fromkeys(self._user_outputs)
             state = self.forward(argument, slots)
             results = [slots[v] for v in self._user_outputs]

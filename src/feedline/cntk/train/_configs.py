@@ -88,10 +88,10 @@ class CrossValidationConfig:
     ) -> None:
         self.source, self.size = _tested(minibatch_source, minibatch_size, source, mb_size)
         self.criterion = criterion
-        nothing = self.source is None and callback is None
-        if nothing and frequency not in (None, 0):
+        unused = self.source is None and callback is None
+        if unused and frequency not in (None, 0):
             raise ValueError(f"expected a source or a callback for cross validation every {frequency}, got neither")
-        self.frequency = every(0 if nothing else frequency)
+        self.frequency = every(0 if unused else frequency)
         self.callback, self.max_samples, self.streams = callback, max_samples, model_inputs_to_streams
 
 

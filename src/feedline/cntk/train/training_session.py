@@ -122,17 +122,17 @@ class TrainingSession:
         self._check_ends()
         self._device = device
         self._restore()
-        began = self.trainer.total_number_of_samples_seen
-        going_on, stopped = True, False
-        while going_on:
+        start = self.trainer.total_number_of_samples_seen
+        running, stopped = True, False
+        while running:
             minibatch = read(self.source, 0 if stopped else self._next_size(), self.streams, device, self._partition())
             self.on_minibatch_start()
-            going_on = self.trainer.train_minibatch(minibatch, device=device)
+            running = self.trainer.train_minibatch(minibatch, device=device)
             stopped |= self.on_minibatch_end() is False
             for action in self._actions:
                 stopped |= action.after(self._counts()) is False
         self.trainer.modern.strategy.settle()
-        if self.trainer.total_number_of_samples_seen != began:
+        if self.trainer.total_number_of_samples_seen != start:
             for action in self._actions:
                 action.at_end(self._counts())
             if self.checkpoint.preserve_all:
@@ -321,8 +321,8 @@ def _newest(names: Sequence[str], name: str) -> str | None:
         except RuntimeError as error:
             errors.append(error)
             continue
-        for passed in errors:
-            _log.warning("skipping a checkpoint: %s", passed)
+        for failure in errors:
+            _log.warning("skipping a checkpoint: %s", failure)
         return path
     if errors:
         raise errors[0]

@@ -35,11 +35,11 @@ def input_variable(
 input = input_variable
 
 
-def _each(op: str, what: str) -> Callable[..., Function]:
+def _each(op: str, doc: str) -> Callable[..., Function]:
     def function(seq: Any, name: str = "") -> Function:
         return _build(f"sequence_{op}", [seq], name)
 
-    return named(function, op, what)
+    return named(function, op, doc)
 
 
 first = _each("first", "Return the first sample of each sequence.")
