@@ -117,7 +117,7 @@ INTERNAL = {
     "cntk.layers.higher_order_layers": {"as_function", "then"},
     "cntk.train.trainer": {"check_whole", "saved_samples", "saved_state"},
     "cntk.train.training_session": {"from_arrays"},
-    "cntk.variables": {"own_dtype", "placeholder", "variable_of"},
+    "cntk.variables": {"array_dtype", "placeholder", "variable_of"},
     "mxnet.base": {"MXNetStateError", "MXNetStoreError", "as_mxnet"},
     "mxnet.ndarray.sparse": {"from_dense"},
     "mxnet.optimizer": {"ScriptOptimizer", "ScriptCcSGD", *(f"Script{name}" for name in RULES)},

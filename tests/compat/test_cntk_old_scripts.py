@@ -364,7 +364,7 @@ def test_examples_split_their_own_criterion():
 
 
 def test_settings_of_debugging_are_taken(caplog, capsys):
-    C.debugging.debug._told_of_timing.cache_clear()
+    C.debugging.debug._warn_of_timing.cache_clear()
     with caplog.at_level("WARNING", "feedline"):
         C.debugging.set_node_timing(True)
         C.debugging.set_node_timing(True)

@@ -125,7 +125,7 @@ def test_a_script_trains_with_the_number(given, tmp_path, monkeypatch):
 
 
 def test_nothing_is_tried_unless_wanted(monkeypatch):
-    monkeypatch.setattr(_threads._Process, "wanted", False)
+    monkeypatch.setattr(_threads._Process, "enabled", False)
     monkeypatch.setattr(_threads._Process, "trial", None)
     with _threads.trained():
         pass

@@ -1,8 +1,9 @@
-"""CNTK 2.7's names, implemented on top of feedline: one file per CNTK module, without features of its own.
+"""CNTK 2.7's names, implemented on top of feedline: one file per CNTK module, without additional features.
 
 ``feedline.cntk.install()``, or ``feedline run --as cntk SCRIPT``, makes ``import cntk`` mean this package, in that
-process only. docs/compat/cntk.md, generated from `_names`, lists what is supported, approximated and absent. Importing
-the package requires only NumPy; torch is imported when a device, or a name that involves training, is first used.
+process only. docs/compat/cntk.md, generated from `_names`, lists the supported, approximated and absent names.
+Importing the package requires only NumPy. torch is imported when a device, or a name that involves training, is first
+used.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from feedline.cntk.variables import Constant, Parameter, Variable
 
 __version__ = "2.7"
 
-# Functions that variables and functions call, although they are built on them.
+# Functions that variables and functions call, although their modules import variables and functions.
 register("feedline.cntk.ops._function", "operand_of")
 register(
     "feedline.cntk.ops",
@@ -56,7 +57,7 @@ register(
 register("feedline.cntk.layers.higher_order_layers", "Sequential", "then")
 register("feedline.cntk.train._quick", "test", "train")
 
-# Modules that import torch; the package re-exports their names, and imports each module when one is first used.
+# Modules that import torch. The package re-exports their names, and imports each module at the first use of a name.
 _WITH_TORCH = {
     "train._evaluator": ["Evaluator"],
     "learners": NAMES["cntk.learners"].importable,
@@ -79,6 +80,6 @@ def install() -> None:
 def __getattr__(name: str) -> Any:
     for module, names in _WITH_TORCH.items():
         if name == module or name in names:
-            found = importlib.import_module(f"{__name__}.{module}")
-            return found if name == module else getattr(found, name)
+            loaded = importlib.import_module(f"{__name__}.{module}")
+            return loaded if name == module else getattr(loaded, name)
     return look_up("cntk", name)

@@ -1,9 +1,9 @@
 """Criteria of CNTK functions for feedline's trainer: one module that computes loss and metric.
 
-One network, which contains the model, computes loss and metric together, once per minibatch. The rules are CNTK's:
-several numbers per sample are summed; label samples are the samples of the loss; if the loss is one number for the
-whole minibatch, they are those of the first variable below it that has a batch axis. A metric is averaged over the
-samples of the loss in training, and over its own samples in testing.
+One network, which contains the model, computes loss and metric together, once per minibatch. The rules are CNTK's.
+Several numbers per sample are summed. Label samples are the samples of the loss, or, if the loss is a single number for
+the minibatch, of the first variable below it that has a batch axis. A metric is averaged over the samples of the loss
+in training, and over its own samples in testing.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ class CriterionNetwork(Network):
 
     Args:
         outputs: nodes of the loss, and of the metric if there is one.
-        more: further nodes to compute.
+        extra: further nodes to compute.
 
     Raises:
         ValueError: several numbers for a whole minibatch, or no variable with a batch axis below an output.
 
     Attributes:
-        more: values of the further nodes for the last minibatch.
+        extra: values of the further nodes for the last minibatch.
     """
 
-    def __init__(self, outputs: Sequence[Node], more: Sequence[Node] = ()) -> None:
-        super().__init__([*outputs, *more])
+    def __init__(self, outputs: Sequence[Node], extra: Sequence[Node] = ()) -> None:
+        super().__init__([*outputs, *extra])
         self._count = len(outputs)
         self._counted = [_counted_by(node) for node in outputs]
         self._by_sample = [bool(node.axes) for node in outputs]
-        self.more: tuple[Any, ...] = ()
+        self.extra: tuple[Any, ...] = ()
         self._states = {node.uid: f"{node.op}{i}" for i, node in enumerate(topological(self.roots))}
         self._by_name = {node.name: node for node in self.inputs if node.name}
 
     def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        """Compute one number per label sample for each output; in testing the samples are those of the last output.
+        """Compute one number per label sample for each output. In testing, the last output determines the samples.
 
         Args:
-            minibatch: data by variable, or by a variable's name; unused data is ignored.
+            minibatch: data by variable, or by a variable's name. Unused data is ignored.
 
         Raises:
-            ValueError: an input without data, or truncated sequences where whole ones are needed.
+            ValueError: an input without data, or truncated sequences where whole sequences are needed.
             StateError: sequences that do not continue from the last minibatch.
         """
         feeds: dict[Node, Any] = {}
@@ -65,15 +65,15 @@ class CriterionNetwork(Network):
             if node is not None:
                 feeds[node] = packed_of(value, node)
         results = super().forward(feeds, getattr(minibatch, "lanes", None), getattr(minibatch, "begins", None))
-        self.__dict__["more"] = results[self._count :]  # see Network.forward
+        self.__dict__["extra"] = results[self._count :]  # see Network.forward
         assert self.batch is not None
         samples = self.batch.rows(self._counted[0 if self.training else -1])
         pairs = zip(results[: self._count], self._by_sample, strict=True)
         return tuple([_numbers(packed.data, by_sample, samples) for packed, by_sample in pairs])
 
-    def with_outputs(self, more: Sequence[Node]) -> CriterionNetwork:
+    def with_outputs(self, extra: Sequence[Node]) -> CriterionNetwork:
         """Return a network with the same parameters and states, and further outputs."""
-        network = CriterionNetwork(self.roots[: self._count], more)
+        network = CriterionNetwork(self.roots[: self._count], extra)
         network.to(self.device)
         network.memories = self.memories
         return network
@@ -88,7 +88,7 @@ class CriterionNetwork(Network):
 
 
 def _numbers(data: torch.Tensor, by_sample: bool, samples: int) -> torch.Tensor:
-    """Return one number per sample, without changing their sum: each sample's sum, or the whole sum in the first."""
+    """Return one number per sample with the same total: each sample's sum, or the total in the first number."""
     if data.numel() == samples and (by_sample or data.ndim):
         return data
     numbers = data.reshape(len(data), -1).sum(1) if by_sample else data.reshape(1)
@@ -104,12 +104,12 @@ def _counted_by(root: Node) -> tuple[str, ...]:
             f"expected a loss or metric with a batch axis, or of one number, got {root.label} of shape {root.shape} "
             "without a batch axis"
         )
-    found = next((node.axes for node in in_order([root]) if node.type.axes), None)
-    if found is None:
+    axes = next((node.axes for node in in_order([root]) if node.type.axes), None)
+    if axes is None:
         raise ValueError(
             f"expected a variable with a batch axis in {root.label}, to count label samples, got only parameters"
         )
-    return found
+    return axes
 
 
 def module_of(loss: Any, metric: Any) -> tuple[CriterionNetwork, Any, Any]:
@@ -129,7 +129,7 @@ def _metric(results: tuple[torch.Tensor, ...], minibatch: Any) -> torch.Tensor:
 
 
 def functions_of(criterion: Any) -> tuple[Any, Any] | None:
-    """Return loss, and metric or None, of a criterion of functions; None for any other criterion.
+    """Return loss, and metric or None, of a criterion of functions, or None for any other criterion.
 
     Raises:
         ValueError: a function with more than two outputs.
@@ -142,20 +142,19 @@ def functions_of(criterion: Any) -> tuple[Any, Any] | None:
         raise ValueError(f"expected a loss, or a loss and a metric, as criterion, got {len(nodes)} outputs")
     if len(parts) == len(nodes):
         return parts[0], parts[1] if len(parts) == 2 else None
-    found = [Function.of([node]) for node in nodes]
-    return found[0], found[1] if len(found) == 2 else None
+    functions = [Function.of([node]) for node in nodes]
+    return functions[0], functions[1] if len(functions) == 2 else None
 
 
 def tensors_of(parameters: Iterable[Any]) -> list[Any]:
-    """Return pairs of name and tensor for parameters of functions; leave tensors and pairs as they are."""
-    given = list(parameters)
+    """Return pairs of name and tensor for parameters of functions, and other items unchanged."""
     counts: dict[str, int] = {}
-    found: list[Any] = []
-    for item in given:
+    named: list[Any] = []
+    for item in parameters:
         if not isinstance(item, Parameter):
-            found.append(item)
+            named.append(item)
             continue
         name = item.name or "parameter"
         n = counts[name] = counts.get(name, -1) + 1
-        found.append((f"{name}_{n}" if n else name, item.tensor))
-    return found
+        named.append((f"{name}_{n}" if n else name, item.tensor))
+    return named

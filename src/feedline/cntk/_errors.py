@@ -43,7 +43,7 @@ _KINDS: tuple[type[FeedlineError], ...] = (CntkDataError, CntkSchemaError, CntkS
 
 @contextmanager
 def as_cntk() -> Iterator[None]:
-    """Convert errors of the block to CNTK's types; the cause is the original's cause, or the original."""
+    """Convert errors of the block to CNTK's types. The cause is the original's cause, or the original."""
     try:
         yield
     except FeedlineError as error:

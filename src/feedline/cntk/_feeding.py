@@ -1,4 +1,4 @@
-"""Conversion of a script's data for a network, and of a network's rows for a script."""
+"""Convert a script's data for a network, and a network's rows for a script."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from feedline.networks.node import fits
 
 
 def packed_of(data: Any, node: Node) -> Any:
-    """Convert data for one input to a `feedline.Value`, or to rows without a batch if it has no dynamic axes.
+    """Convert data for an input to a `feedline.Value`, or to rows without a batch if it has no dynamic axes.
 
     Args:
         data: `MinibatchData`, a `Value` of either kind, an array ``(N, *shape)`` or ``(N, length, *shape)``, a CSR
             matrix ``(N, size)``, or a list with one array ``(length, *shape)`` or CSR matrix per sequence. For an input
-            with a sequence axis ``(N, *shape)`` and ``(N, size)`` are one sequence, as in CNTK.
+            with a sequence axis ``(N, *shape)`` and ``(N, size)`` are a single sequence, as in CNTK.
         node: input node.
 
     Raises:
@@ -30,7 +30,7 @@ def packed_of(data: Any, node: Node) -> Any:
         return data
     data = getattr(data, "data", data) if hasattr(data, "num_sequences") and not isinstance(data, PackedRows) else data
     if isinstance(data, Value):
-        data = data.packed if data.packed is not None else data._held()
+        data = data.packed if data.packed is not None else data._rectangular()
     if isinstance(data, PackedRows):
         if not data.is_sparse and data.shape != node.shape and math.prod(data.shape) == math.prod(node.shape):
             # Readers deliver flat samples.
@@ -38,7 +38,7 @@ def packed_of(data: Any, node: Node) -> Any:
                 data.rows.reshape(-1, *node.shape), None if data.one_sample_each else data.offsets
             )
         rows = None if data.is_sparse or fits(data.shape, node.shape) or not data.one_sample_each else data.rows
-        # Rectangular data whose second axis is that of sequences.
+        # Rectangular data whose second axis is the sequence axis.
         return data if rows is None else _array(rows, node)
     if not node.axes:
         return _fixed(data, node)
@@ -102,13 +102,13 @@ def feeds_of(arguments: Any, inputs: Sequence[Node], order: Sequence[Node]) -> d
     """Return data for each input.
 
     Args:
-        arguments: mapping by variable, name or stream; list or tuple of data in the order of the arguments; or the data
+        arguments: mapping by variable, name or stream, list or tuple of data in the order of the arguments, or the data
             of the only argument.
         inputs: inputs of the network.
         order: arguments of the function, in order.
 
     Raises:
-        ValueError: an input without data, or data for something other than an argument.
+        ValueError: an input without data, or data for a key that is not an argument.
     """
     arguments, _ = begun(arguments)
     if not isinstance(arguments, Mapping):
@@ -122,17 +122,17 @@ def feeds_of(arguments: Any, inputs: Sequence[Node], order: Sequence[Node]) -> d
             )
         return {node: packed_of(data, node) for node, data in zip(order, arguments, strict=True) if node in inputs}
     names = {node.name: node for node in reversed(order) if node.name}
-    found: dict[Node, Any] = {}
+    feeds: dict[Node, Any] = {}
     for key, data in arguments.items():
         node = names.get(key) if isinstance(key, str) else getattr(key, "node", None)
         if node is None or node not in order:
             raise ValueError(f"expected data for {', '.join(n.label for n in order) or 'nothing'}, got it for {key!r}")
-        found[node] = packed_of(data, node)
-    return found
+        feeds[node] = packed_of(data, node)
+    return feeds
 
 
 def begun(arguments: Any) -> tuple[Any, Any]:
-    """Split a pair of data and flags, bool (num_sequences,), whether each sequence begins here; else flags are None."""
+    """Split a pair of data and flags, bool (num_sequences,): whether each sequence begins. Flags may be None."""
     if isinstance(arguments, tuple) and len(arguments) == 2 and isinstance(arguments[1], (list, tuple)):
         data, flags = arguments
         if flags and all(isinstance(flag, (bool, np.bool_)) for flag in flags):
@@ -141,11 +141,11 @@ def begun(arguments: Any) -> tuple[Any, Any]:
 
 
 def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
-    """Return (lanes, begins) of truncated sequences, see `feedline.Minibatch`; (None, None) for whole ones.
+    """Return (lanes, begins) of truncated sequences, see `feedline.Minibatch`, or (None, None) for whole sequences.
 
     Args:
         data: data of each input.
-        begins: flags from `begun`, with one lane per sequence; None: take both from the data.
+        begins: flags from `begun`, with one lane per sequence. None: take both from the data.
     """
     if begins is not None:
         return np.arange(len(begins)), begins
@@ -184,11 +184,11 @@ def value_of(array: Any) -> Value:
 
 
 def rows_of(array: Any, like: Any, shape: tuple[int, ...]) -> Any:
-    """Convert a result of `arrays_of`, or one number for all, to a tensor of rows like ``like``."""
+    """Convert a result of `arrays_of`, or a number for all rows, to a tensor of rows like ``like``."""
     import torch
 
     if isinstance(array, Value):
-        array = array.as_sequences() if array.packed is not None else array._held()
+        array = array.as_sequences() if array.packed is not None else array._rectangular()
     if isinstance(array, (list, tuple)):
         array = np.concatenate([np.asarray(a).reshape(-1, *shape) for a in array])
     tensor = torch.from_numpy(np.array(array)).to(like.device, like.dtype)

@@ -13,7 +13,7 @@ NAMES = _facades.read_names(Path(__file__).with_name("names.toml"))
 explain = partial(_facades.explain, NAMES)
 #: ``__all__`` and ``__getattr__`` of a module.
 names_of = partial(_facades.names_of, NAMES)
-#: A decorator of classes, whose absent members then say what to use instead.
+#: A decorator of classes, whose absent members then raise errors that name a replacement.
 absent_members = partial(_facades.absent_members, NAMES)
-#: What a module hands on under a name; raises the error for a missing one.
+#: The object that a module re-exports under a name. Raises the error for a missing name.
 look_up = partial(_facades.look_up, NAMES)

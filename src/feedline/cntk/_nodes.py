@@ -29,7 +29,7 @@ _TYPES: dict[Any, str] = {
     5: "int8",
     6: "int16",
 }
-_KNOWN = ("float16", "float32", "float64", "int8", "int16")
+_SUPPORTED = ("float16", "float32", "float64", "int8", "int16")
 
 
 def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
@@ -46,19 +46,19 @@ def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
     if isinstance(shape, numbers.Integral):
         shape = (shape,)
     try:
-        found = tuple(int(n) for n in shape)
+        sizes = tuple(int(n) for n in shape)
     except TypeError:
         raise TypeError(f"expected a shape as a number or a tuple of numbers, got {shape!r}") from None
-    if FreeDimension in found and not free:
+    if FreeDimension in sizes and not free:
         raise CompatError(
-            f"expected a shape whose dimensions are known, got {found} with a FreeDimension: only inputs and "
+            f"expected a shape whose dimensions are known, got {sizes} with a FreeDimension: only inputs and "
             "placeholders may have some"
         )
-    return found
+    return sizes
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return NumPy's name of a script's element type: ``'float'`` is single precision, and ``float`` double.
+    """Return NumPy's name of a script's element type: ``'float'`` is single precision, ``float`` double.
 
     Raises:
         ValueError: CNTK has no such type.
@@ -67,13 +67,13 @@ def dtype_name(dtype: Any) -> str:
         name = _TYPES.get(dtype) or np.dtype(dtype).name
     except TypeError:
         name = str(dtype)
-    if isinstance(dtype, bool) or name not in _KNOWN:
-        raise ValueError(f"expected a data type of {', '.join(_KNOWN)}, got {dtype!r}")
+    if isinstance(dtype, bool) or name not in _SUPPORTED:
+        raise ValueError(f"expected a data type of {', '.join(_SUPPORTED)}, got {dtype!r}")
     return name
 
 
 def default_dtype_name(dtype: Any) -> str:
-    """Return NumPy's name of an element type; None: that of `default_options`, or single precision."""
+    """Return NumPy's name of an element type, by default `default_options`' type, or single precision."""
     if dtype is None:
         dtype = get_default_override(None, dtype=default_override_or(np.float32))
     return dtype_name(dtype)
@@ -109,7 +109,7 @@ def constant_node(value: Any, dtype: Any = None) -> Node:
 
 
 def node_of(operand: Any, dtype: Any = None) -> Node:
-    """Return the node of a variable, or of a function with one output; or a constant of a number or array.
+    """Return the node of a variable, or of a function with one output, or a constant node for a number or array.
 
     Raises:
         ValueError: a function with several outputs.
@@ -117,9 +117,9 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
     """
     if isinstance(operand, Node):
         return operand
-    found = getattr(operand, "node", None)
-    if isinstance(found, Node):
-        return found
+    node = getattr(operand, "node", None)
+    if isinstance(node, Node):
+        return node
     try:
         return constant_node(operand, dtype)
     except (TypeError, ValueError):
@@ -129,15 +129,15 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
 
 
 def nodes_of(*operands: Any) -> list[Node]:
-    """Return nodes as `node_of`; constants get the type of the first other operand, or single precision."""
-    own = (o if isinstance(o, Node) else getattr(o, "node", None) for o in operands)
-    alone = "float32" if len(operands) == 1 else None
-    dtype = next((element_type(node) for node in own if node is not None), alone)
+    """Return nodes as `node_of`. Constants get the type of the first operand with a node, or single precision."""
+    nodes = (o if isinstance(o, Node) else getattr(o, "node", None) for o in operands)
+    default = "float32" if len(operands) == 1 else None
+    dtype = next((element_type(node) for node in nodes if node is not None), default)
     return [node_of(operand, dtype) for operand in operands]
 
 
 def element_type(node: Node) -> str:
-    """Return the element type of a node: that of the first leaf below it, or to which it was cast."""
+    """Return the element type of a node: the type of the first leaf below it, or the type to which it was cast."""
     while node.inputs:
         if node.op == "cast":
             return str(node.attributes["dtype"])

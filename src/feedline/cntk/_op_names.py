@@ -1,10 +1,10 @@
-"""CNTK's names of operations, as `Function.op_name` gives them."""
+"""CNTK's names of operations, for `Function.op_name`."""
 
 from __future__ import annotations
 
 from feedline.networks import Node
 
-# Where a name is not that of the operation with the words joined: ``element_times`` is ``ElementTimes``.
+# Names that differ from the operation's words joined, as in ``element_times``, ``ElementTimes``.
 _NAMES = {
     "relu": "ReLU",
     "elu": "ELU",

@@ -1,8 +1,8 @@
-"""`Operand`, the base class of variables and functions, and late binding of what is built on them.
+"""`Operand`, the base class of variables and functions, and late binding of functions that import them.
 
-Operations, layers and trainers import variables and functions, which import none of them; yet ``x + y`` is an
-operation, ``f >> g`` a layer, and ``f.train(...)`` a training session. `feedline.cntk` registers such functions here by
-name. A function's module is imported when the function is first called, since the module of trainers imports torch.
+Operations, layers and trainers import variables and functions, which import none of them. Yet ``x + y`` is an
+operation, ``f >> g`` a layer, and ``f.train(...)`` a training session. `feedline.cntk` registers such functions in this
+module by name. A function's module is imported at the first call, since the module of trainers imports torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _range(part: slice) -> tuple[int, int, int]:
-    """Return begin, end (0: the end) and stride as CNTK has them: with a negative stride still from low to high."""
+    """Return begin, end (0: the end) and stride as in CNTK, where begin is below end even for a negative stride."""
     step = part.step or 1
     if step > 0:
         return part.start or 0, part.stop or 0, step
@@ -52,14 +52,14 @@ def _range(part: slice) -> tuple[int, int, int]:
 
 
 class Operand:
-    """Arithmetic, comparison and slicing, for variables and functions alike."""
+    """Arithmetic, comparison and slicing of variables and functions."""
 
     @property
     def node(self) -> Node:
         """Node in the graph."""
         raise NotImplementedError
 
-    # Makes NumPy arrays on the left defer to the operators here.
+    # Makes NumPy arrays on the left defer to these operators.
     __array_ufunc__ = None
 
     __add__, __radd__ = _binary("plus"), _reflected("plus")
@@ -73,7 +73,7 @@ class Operand:
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a part of a sample: per axis an index (which keeps the axis), a list of them, or a slice."""
+        """Return a part of a sample: per axis an index (which keeps the axis), a list of indices, or a slice."""
         keys = key if isinstance(key, tuple) else (key,)
         # After an ellipsis, axes are counted from the last, as their number may be unknown.
         at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
@@ -90,11 +90,11 @@ class Operand:
                     parts.append((axis, *_range(part)))
             else:
                 raise TypeError(f"expected numbers, lists of them and slices, got {part!r}")
-        found = registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
+        result = registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
         for axis, indices in picked:
-            rows = [registered("slice")(found, axis, int(i), 0 if i == -1 else int(i) + 1) for i in indices]
-            found = registered("splice")(*rows, axis=axis)
-        return found
+            rows = [registered("slice")(result, axis, int(i), 0 if i == -1 else int(i) + 1) for i in indices]
+            result = registered("splice")(*rows, axis=axis)
+        return result
 
     # With only __getitem__, iteration would never end.
     __iter__ = None

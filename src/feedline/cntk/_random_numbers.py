@@ -1,8 +1,8 @@
 """CNTK's random numbers for initial values of parameters: determined by a seed, the same on every machine.
 
-The generator is mt19937_64; uniform numbers are its integers divided by 2^64, normal ones come from Marsaglia and
+The generator is mt19937_64. Uniform numbers are its integers divided by 2^64. Normal numbers come from Marsaglia and
 Tsang's ziggurat of 128 layers. Arrays are computed at once, in double precision: about 10 ns per uniform number, 100 ns
-per normal one.
+per normal number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 
-_LEAST = 312  # smallest number of integers drawn at once
+_LEAST = 312  # smallest number of integers to draw at once
 
 
 def uniform(seed: int, first: int, count: int) -> NDArray[np.float64]:
@@ -23,7 +23,7 @@ def uniform(seed: int, first: int, count: int) -> NDArray[np.float64]:
 
 
 def _ziggurat() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ends of 128 layers of equal area under the normal density, and its values there; the base first."""
+    """Return the ends of 128 layers of equal area under the normal density, and its values there, base first."""
     start, area = 3.442619855899, 9.91256303526217e-3
     x = [area / _density(start), start]
     for _ in range(126):
@@ -39,7 +39,7 @@ _X, _Y = _ziggurat()
 
 
 class _Normal:
-    """Normal numbers, generated in blocks, except for the one in 80 whose first draw is rejected."""
+    """Normal numbers, generated in blocks, except for about 1 in 80 whose first draw is rejected."""
 
     def __init__(self, seed: int) -> None:
         self._seed, self._taken = seed & (2**64 - 1), 0
@@ -56,25 +56,25 @@ class _Normal:
 
     def numbers(self, count: int) -> NDArray[np.float64]:
         """Return numbers of standard deviation 1, (count,)."""
-        found: list[NDArray[np.float64]] = []
-        have = 0
-        while have < count:
+        parts: list[NDArray[np.float64]] = []
+        filled = 0
+        while filled < count:
             if self._at == len(self._raw):
-                self._take(max(_LEAST, (count - have) * 33 // 32))
+                self._take(max(_LEAST, (count - filled) * 33 // 32))
             at = self._at
-            rest = self._doubtful[np.searchsorted(self._doubtful, at) :]
-            end = min(int(rest[0]) if len(rest) else len(self._raw), at + count - have)
-            found.append(self._x[at:end] * self._sign[at:end])
-            self._at, have = end, have + end - at
-            if have < count and end < len(self._raw):
+            doubtful = self._doubtful[np.searchsorted(self._doubtful, at) :]
+            end = min(int(doubtful[0]) if len(doubtful) else len(self._raw), at + count - filled)
+            parts.append(self._x[at:end] * self._sign[at:end])
+            self._at, filled = end, filled + end - at
+            if filled < count and end < len(self._raw):
                 again = self._second(float(self._x[end]), int(self._layer[end]), int(self._sign[end]))
                 if again is not None:
-                    found.append(np.array([again]))
-                    have += 1
-        return np.concatenate(found) if found else np.empty(0)
+                    parts.append(np.array([again]))
+                    filled += 1
+        return np.concatenate(parts) if parts else np.empty(0)
 
     def _second(self, x: float, layer: int, sign: int) -> float | None:
-        """Return a number whose first draw was outside the layer's rectangle; None: draw again."""
+        """Return a number whose first draw was outside the layer's rectangle, or None to draw again."""
         self._at += 1
         if layer == 0:
             return self._tail() * sign
@@ -102,10 +102,10 @@ def normal(seed: int, count: int) -> NDArray[np.float64]:
 
 
 def truncated_normal(seed: int, count: int) -> NDArray[np.float64]:
-    """Return numbers as `normal`, without those farther than 2 from 0."""
-    generator, found, have = _Normal(seed), list[NDArray[np.float64]](), 0
-    while have < count:
-        numbers = generator.numbers(count - have)
-        found.append(numbers[np.abs(numbers) <= 2])
-        have += len(found[-1])
-    return np.concatenate(found) if found else np.empty(0)
+    """Return numbers as `normal`, but only numbers within 2 of 0."""
+    generator, parts, filled = _Normal(seed), list[NDArray[np.float64]](), 0
+    while filled < count:
+        numbers = generator.numbers(count - filled)
+        parts.append(numbers[np.abs(numbers) <= 2])
+        filled += len(parts[-1])
+    return np.concatenate(parts) if parts else np.empty(0)

@@ -1,9 +1,9 @@
 """In-place replacement of placeholders over immutable nodes.
 
-In CNTK, replacing placeholders changes a function's graph, and all functions that share the changed nodes see it. Here
-nodes are immutable; each node that would have changed gets a substitute with the same `uid`. Functions and variables
-call `present` for their current nodes. This costs a traversal of their graphs after each replacement, and nothing
-before the first.
+In CNTK, replacing placeholders changes a function's graph, and all functions that share the changed nodes see it.
+feedline's nodes are immutable. Each node that would have changed gets a substitute with the same `uid`. Functions and
+variables call `current` for their current nodes. This costs a traversal of their graphs after each replacement, and
+nothing before the first.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from feedline.networks import Node
 from feedline.networks.traverse import close, remade, topological
 
 
-class _Became:
+class _Substitution:
     """Substitutes of the nodes of one replacement, created on demand."""
 
-    def __init__(self, known: Mapping[Node, Node]) -> None:
-        # Weak, as callers hold the old node; otherwise changed graphs would never be freed.
-        self._new: WeakKeyDictionary[Node, Node] = WeakKeyDictionary(known)
+    def __init__(self, substitutes: Mapping[Node, Node]) -> None:
+        # Weak, as callers have the old node. Otherwise changed graphs would never be freed.
+        self._new: WeakKeyDictionary[Node, Node] = WeakKeyDictionary(substitutes)
 
     def of(self, node: Node) -> Node:
-        """Return the substitute of a node, or the node if it does not depend on a replaced one."""
+        """Return the substitute of a node, or the node if it does not depend on a replaced node."""
         for below in topological([node], lambda n: () if n in self._new else n.inputs):
             if below not in self._new:
                 inputs = tuple(self._new[child] for child in below.inputs)
@@ -32,24 +32,24 @@ class _Became:
         return self._new[node]
 
 
-_became: WeakKeyDictionary[Node, _Became] = WeakKeyDictionary()
+_substitutions: WeakKeyDictionary[Node, _Substitution] = WeakKeyDictionary()
 _leaves: WeakKeyDictionary[Node, Node] = WeakKeyDictionary()
 _replacements = 0
 
 
 def count() -> int:
-    """Return the number of replacements so far; results of `present` are valid until it changes."""
+    """Return the number of replacements so far. Results of `current` are valid until it changes."""
     return _replacements
 
 
-def present(roots: Sequence[Node]) -> list[Node]:
+def current(roots: Sequence[Node]) -> list[Node]:
     """Return the current substitutes of nodes."""
-    if not _became:
+    if not _substitutions:
         return list(roots)
     new: dict[Node, Node] = {}
-    for node in topological(roots, lambda n: () if n in _became else n.inputs):
-        if node in _became:
-            new[node] = present([_became[node].of(node)])[0]
+    for node in topological(roots, lambda n: () if n in _substitutions else n.inputs):
+        if node in _substitutions:
+            new[node] = current([_substitutions[node].of(node)])[0]
             continue
         inputs = tuple(new[child] for child in node.inputs)
         if _same(inputs, node.inputs):
@@ -57,11 +57,11 @@ def present(roots: Sequence[Node]) -> list[Node]:
         else:
             new[node] = _named(remade(node, inputs), node)
             # All functions that share the node get the same substitute.
-            _became[node] = _Became({node: new[node]})
+            _substitutions[node] = _Substitution({node: new[node]})
     return [new[root] for root in roots]
 
 
-def stands_for(leaf: Node) -> Node:
+def replacement_of(leaf: Node) -> Node:
     """Return the last replacement of a placeholder, or itself."""
     while leaf in _leaves:
         leaf = _leaves[leaf]
@@ -74,43 +74,43 @@ def replace_in_place(roots: Sequence[Node], changes: Mapping[Node, Node]) -> Non
     A placeholder that is replaced by a node that depends on it closes a recurrence.
 
     Raises:
-        ValueError: shapes or axes that do not fit, or a recurrence that cannot be closed; nothing has changed.
+        ValueError: shapes or axes that do not fit, or a recurrence that cannot be closed. Nothing has changed then.
     """
     global _replacements
     loops = {p: end for p, end in changes.items() if p in topological([end])}
     plain = {p: end for p, end in changes.items() if p not in loops}
-    known = dict(plain)
+    swaps = dict(plain)
     if loops:
-        # The recurrence gets new nodes, since the substitutes of the old ones lie outside it.
+        # The recurrence gets new nodes, since the substitutes of its old nodes are outside it.
         states = {p: Node("placeholder", given=p.given, name=p.name) for p in loops}
-        inside = _Became({**plain, **states})
+        inside = _Substitution({**plain, **states})
         bodies, ends = [inside.of(root) for root in roots], [inside.of(end) for end in loops.values()]
         closed = close(bodies, dict(zip(states.values(), ends, strict=True)))
         tied = dict(zip([*roots, *loops.values()], closed, strict=True))
-        known |= {old: _named(new, old) for old, new in tied.items() if not old.is_leaf}
-        known |= {p: known.get(end, new) for (p, end), new in zip(loops.items(), closed[len(roots) :], strict=True)}
-    became = _Became(known)
+        swaps |= {old: _named(new, old) for old, new in tied.items() if not old.is_leaf}
+        swaps |= {p: swaps.get(end, new) for (p, end), new in zip(loops.items(), closed[len(roots) :], strict=True)}
+    substitution = _Substitution(swaps)
     for root in roots:
-        became.of(root)
+        substitution.of(root)
     for node in _dependent([*roots, *loops.values()], changes):
-        _became[node] = became
+        _substitutions[node] = substitution
     _leaves.update(plain)
     _replacements += 1
 
 
 def _dependent(roots: Iterable[Node], placeholders: Iterable[Node]) -> list[Node]:
-    """Return the nodes at or below roots that depend on placeholders, without these."""
+    """Return the nodes at or below roots that depend on placeholders, without the placeholders."""
     reached = set(placeholders)
-    found = []
+    dependent = []
     for node in topological(roots):
         if not node.is_leaf and any(child in reached for child in node.inputs):
             reached.add(node)
-            found.append(node)
-    return found
+            dependent.append(node)
+    return dependent
 
 
-def _same(some: Sequence[Node], others: Sequence[Node]) -> bool:
-    return all(a is b for a, b in zip(some, others, strict=True))
+def _same(first: Sequence[Node], second: Sequence[Node]) -> bool:
+    return all(a is b for a, b in zip(first, second, strict=True))
 
 
 def _named(new: Node, old: Node) -> Node:

@@ -1,8 +1,8 @@
 """Seeds of initial values, assigned as in CNTK.
 
 Every parameter with random initial values gets a seed when it is created, not when it is first used. Unless a script
-fixes the seed, these are 0, 1, 2, … within a process, so that runs of a script are reproducible. With
-`set_fixed_random_seed` all parameters get that seed, so that those with the same shape and initializer get the same
+fixes the seed, seeds are 0, 1, 2, … within a process, so that runs of a script are reproducible. With
+`set_fixed_random_seed` all parameters get that seed, so parameters with the same shape and initializer get the same
 values, within a network and across networks.
 """
 
@@ -28,9 +28,9 @@ class _Seeds:
         """Return the next seed without advancing."""
         if self.fixed is not None:
             return self.fixed
-        found = next(self._numbers)
-        self._numbers = itertools.count(found)
-        return found
+        seed = next(self._numbers)
+        self._numbers = itertools.count(seed)
+        return seed
 
     def reset(self, value: int) -> None:
         """Unfix the seed, and continue counting from this one."""
@@ -41,6 +41,6 @@ seeds = _Seeds()
 
 
 def pass_over(seed: int | None) -> None:
-    """Skip the seed of something that does not draw CNTK's numbers, so that later parameters get CNTK's seeds."""
+    """Skip a seed that CNTK would have used for its generators, so that later parameters get CNTK's seeds."""
     if seed in (None, SentinelValueForAutoSelectRandomSeed):
         seeds.next()

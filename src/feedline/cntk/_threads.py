@@ -1,11 +1,11 @@
-"""Choice of the number of torch's threads for a script's training, by the time of its first steps.
+"""Choose the number of torch's threads for a script's training by the time of its first steps.
 
 Threads that wait for tiny operations wait busily: with two threads a small network may need four times the CPU time of
-one, and more time by the clock. So the steps of the first trainer are run in turn with all threads and with one, and
-the run goes on with the faster number. Steps that take more than `LONGEST` seconds with one thread are tried `FEW`
-times. A long step with all threads decides nothing alone: where others use the processors, threads wait for one that
-does not run, and a step of 3 ms may take 100. Steps on a GPU are not tried. How many threads compute a sum may change
-its last bits.
+a single thread, and more wall time. So the first trainer runs its steps in turn with all threads and with one, and
+continues with the faster number. Steps that take more than `LONGEST` seconds with one thread are tried `FEW` times. A
+single long step with all threads proves nothing: where other processes use the processors, threads wait for a thread
+that does not run, and a step of 3 ms may take 100. Steps on a GPU are not tried. The number of threads that compute a
+sum may change its last bits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import contextmanager
 
 WARM = 2  # steps before the trial, in which torch allocates and plans
 EACH = 5  # steps with either number
-LONGEST = 0.02  # seconds; longer steps vary less, and are worth fewer trials
+LONGEST = 0.02  # seconds: longer steps vary less, and are worth fewer trials
 FEW = 2  # steps with either number, if they are longer
-WORTH = 1.25  # several threads are chosen if one takes more than this times their time
+WORTH = 1.25  # several threads are chosen if a single thread takes more than this times their time
 
 
 class ThreadTrial:
@@ -29,7 +29,7 @@ class ThreadTrial:
     Args:
         several: number of threads that torch has.
         use: function that sets the number of threads.
-        say: function that tells the choice, a line.
+        report: function that is called with a line about the choice.
         now: clock, in seconds.
     """
 
@@ -37,17 +37,17 @@ class ThreadTrial:
         self,
         several: int,
         use: Callable[[int], None],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.several, self._use, self._say, self._now = several, use, say, now
+        self.several, self._use, self._report, self._now = several, use, report, now
         self._steps = 0
         self._took: dict[int, list[float]] = {1: [], several: []}
         self.chosen: int | None = several if several == 1 else None
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Run a step; once a number is chosen, nothing else is done."""
+        """Run a step, and time it until a number is chosen."""
         if self.chosen is not None:
             yield
             return
@@ -58,19 +58,19 @@ class ThreadTrial:
             yield
         finally:
             if count != self.several:
-                self._use(self.several)  # what follows may be a test
-        took = self._now() - begin
+                self._use(self.several)  # a test may follow
+        seconds = self._now() - begin
         self._steps += 1
         if self._steps <= WARM:
             return
-        self._took[count].append(took)
+        self._took[count].append(seconds)
         pairs = len(self._took[self.several])
-        # The faster of two, the median of five.
+        # The faster of two steps, or the median of five.
         if pairs == EACH or (pairs == FEW and min(self._took[1]) > LONGEST):
-            one, all_of_them = (statistics.median_low(self._took[n]) for n in (1, self.several))
-            self._choose(1 if one <= WORTH * all_of_them else self.several)
-            self._say(
-                f"feedline: steps take {_ms(one)} ms with one thread and {_ms(all_of_them)} ms with "
+            single, several = (statistics.median_low(self._took[n]) for n in (1, self.several))
+            self._choose(1 if single <= WORTH * several else self.several)
+            self._report(
+                f"feedline: steps take {_ms(single)} ms with one thread and {_ms(several)} ms with "
                 f"{self.several}: going on with {self.chosen} (--threads N sets another number)"
             )
 
@@ -85,21 +85,21 @@ def _ms(seconds: float) -> str:
 
 
 class _Process:
-    """Whether this process tries, and its trial."""
+    """Whether this process tries numbers of threads, and its trial."""
 
-    wanted = False
+    enabled = False
     trial: ThreadTrial | None = None
 
 
 def want() -> None:
-    """Make the first trainer of this process choose; said on standard error."""
-    _Process.wanted = True
+    """Make the first trainer of this process choose a number, and report it on standard error."""
+    _Process.enabled = True
 
 
 @contextmanager
 def trained() -> Iterator[None]:
     """Run a step of training, as part of the trial if there is one."""
-    if not _Process.wanted:
+    if not _Process.enabled:
         yield
         return
     import torch
@@ -111,4 +111,4 @@ def trained() -> Iterator[None]:
     with _Process.trial.step():
         yield
     if _Process.trial.chosen is not None or torch.cuda.is_initialized():
-        _Process.wanted = False
+        _Process.enabled = False

@@ -1,4 +1,4 @@
-"""Tracing of Python functions to graphs, and blocks, which are named parts of graphs."""
+"""Trace Python functions to graphs, and create blocks, which are named parts of graphs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def parameters_of(f: Callable[..., Any]) -> list[str]:
 
 
 def types_of(f: Callable[..., Any]) -> list[Any]:
-    """Return the type of each parameter in annotations; None unless it is one of `cntk.layers.typing`."""
-    said = getattr(f, "__annotations__", {})
-    return [said[name] if isinstance(said.get(name), Mapping) else None for name in parameters_of(f)]
+    """Return the type of each parameter in annotations, or None if it is not one of `cntk.layers.typing`."""
+    annotations = getattr(f, "__annotations__", {})
+    return [annotations[name] if isinstance(annotations.get(name), Mapping) else None for name in parameters_of(f)]
 
 
 def typed(kind: Any, name: str) -> Variable:
@@ -44,7 +44,7 @@ def typed(kind: Any, name: str) -> Variable:
 def traced(
     f: Callable[..., Any], types: Sequence[Any], block: bool, op_name: str, name: str
 ) -> tuple[list[Node], list[Node]]:
-    """Call ``f`` with placeholders; returns the nodes of its result, and of the placeholders."""
+    """Call ``f`` with placeholders, and return the nodes of its result, and of the placeholders."""
     names = parameters_of(f)
     arguments = [typed(kind, label) for kind, label in zip(types, names, strict=True)]
     result = f(*arguments)
@@ -62,7 +62,7 @@ def roots_of(operand: Any) -> list[Node]:
 
 
 def called(node: Node, name: str) -> bool:
-    """Return whether a node has a name; an unnamed block's output has that of the node inside."""
+    """Return whether a node has a name. An unnamed block's output has the name of the node inside."""
     return node.name == name and node.attributes.get("instance", name) == name
 
 

@@ -1,7 +1,7 @@
 """`cntk.axis`: axes of variables.
 
-Static axes are numbers, as in CNTK's Python API: 0 is a sample's first axis, negative ones count from the last. Dynamic
-axes are names: the batch axis, and one or more sequence axes.
+Static axes are numbers, as in CNTK's Python API: 0 is a sample's first axis, and negative numbers count from the last.
+Dynamic axes are names: the batch axis, and one or more sequence axes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Axis:
     """An axis of a variable.
 
     Args:
-        axis: number of a static axis, or name of a dynamic one; axes of the same name are equal.
+        axis: number of a static axis, or name of a dynamic axis. Axes of the same name are equal.
         is_ordered: whether steps along a dynamic axis are ordered.
     """
 
@@ -36,7 +36,7 @@ class Axis:
             raise TypeError(f"expected a number or a name of an axis, got {axis!r}")
         self._label, self._is_ordered = axis, is_ordered
 
-    is_ordered = property(attrgetter("_is_ordered"), doc="Whether steps along it are ordered; not for the batch.")
+    is_ordered = property(attrgetter("_is_ordered"), doc="Whether steps along it are ordered, False for the batch.")
 
     @property
     def is_static_axis(self) -> bool:
@@ -58,16 +58,16 @@ class Axis:
         return not self.is_static_axis
 
     def as_string(self) -> str:
-        """Return the text that `repr` gives."""
+        """Return the same text as `repr`."""
         return repr(self)
 
     @property
     def name(self) -> str:
-        """Name of the axis; ``staticAxisIdx=n`` for a static one."""
+        """Name of the axis, ``staticAxisIdx=n`` for a static axis."""
         return f"staticAxisIdx={self._label}" if isinstance(self._label, int) else self._label
 
     def static_axis_index(self, checked: bool = True) -> int:
-        """Return the number of a static axis; without ``checked``, the largest 32-bit int for any other.
+        """Return the number of a static axis, or without ``checked`` the largest 32-bit int for any other axis.
 
         Raises:
             ValueError: not a static axis, and ``checked``.
@@ -90,12 +90,12 @@ class Axis:
 
     @staticmethod
     def all_static_axes() -> Axis:
-        """Return the axis that stands for all axes of the sample's shape."""
+        """Return the axis that represents all axes of the sample's shape."""
         return Axis(_ALL_STATIC)
 
     @staticmethod
     def all_axes() -> Axis:
-        """Return the axis that stands for all static and dynamic axes."""
+        """Return the axis that represents all static and dynamic axes."""
         return Axis(_ALL)
 
     @staticmethod
@@ -105,7 +105,7 @@ class Axis:
 
     @staticmethod
     def unknown_dynamic_axes() -> tuple[Axis]:
-        """Return the axis that stands for dynamic axes to be inferred."""
+        """Return the axis that represents dynamic axes to be inferred."""
         return (Axis(_UNKNOWN),)
 
     @staticmethod
@@ -115,7 +115,7 @@ class Axis:
 
     @staticmethod
     def new_leading_axis() -> Axis:
-        """Return the axis that stands for a new static axis before all others."""
+        """Return the axis that represents a new static axis before all other axes."""
         return Axis(_LEADING)
 
     @staticmethod

@@ -30,7 +30,7 @@ _log = logging.getLogger("feedline")
 
 
 class DictionaryValue:
-    """A value of a `Dictionary`, boxed; dictionaries unbox it."""
+    """A boxed value of a `Dictionary`, which unboxes it."""
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
@@ -91,20 +91,20 @@ class _Flag:
 
 
 class MinibatchSourceConfig:
-    """All settings of a minibatch source; `to_dictionary` checks them.
+    """All settings of a minibatch source. `to_dictionary` checks them.
 
     Args:
         deserializers: configurations of deserializers.
-        randomize: whether to shuffle; if not, both windows are 0.
+        randomize: whether to shuffle. If not, both windows are 0.
 
     Attributes:
         max_samples, max_sweeps: limits of the source.
-        randomization_window_in_chunks, randomization_window_in_samples: size of the window; at most one is set.
+        randomization_window_in_chunks, randomization_window_in_samples: size of the window. At most one is set.
         randomization_seed: seed of the first sweep.
         trace_level: level, 0 to 2.
         is_frame_mode_enabled: whether sequences have one sample.
-        truncation_length: samples per piece for truncated backpropagation; 0: no truncation.
-        is_multithreaded: flag with ``set(bool)``; unset: depends on the deserializers.
+        truncation_length: samples per piece for truncated backpropagation. 0: no truncation.
+        is_multithreaded: flag with ``set(bool)``. If unset, it depends on the deserializers.
     """
 
     def __init__(self, deserializers: Iterable[Any], randomize: bool = True) -> None:
@@ -148,7 +148,7 @@ class MinibatchSourceConfig:
 
 
 def to_dictionary(config: MinibatchSourceConfig) -> Dictionary:
-    """Return the settings for CNTK's reader; raises the errors of `MinibatchSourceConfig.check`."""
+    """Return the settings for CNTK's reader, or raise the errors of `MinibatchSourceConfig.check`."""
     config.check()
     truncated, in_samples = config.truncation_length > 0, config.randomization_window_in_samples > 0
     window = config.randomization_window_in_samples if in_samples else config.randomization_window_in_chunks
@@ -176,7 +176,7 @@ def set_fixed_random_seed(value: int) -> None:
 
 
 def reset_random_seed(value: int = 0) -> None:
-    """Unfix the seed; parameters are initialized from this one, the next one, and so on."""
+    """Unfix the seed. Parameters are initialized from this seed, the next seed, and so on."""
     seeds.reset(int(value))
 
 
@@ -191,7 +191,7 @@ def get_random_seed() -> int:
 
 
 def set_computation_network_trace_level(level: int) -> None:
-    """Do nothing: networks have no trace of single nodes. A level above 0 is answered by a log line."""
+    """Do nothing, as networks have no trace of single nodes. A level above 0 is logged."""
     if level > 0:
         _log.warning("trace level %s has no effect: use torch.autograd.set_detect_anomaly or torch.profiler", level)
 

@@ -1,8 +1,8 @@
 """`cntk.core`: values, the data of one variable for one minibatch, over `feedline.Value`.
 
-A `Value` is either packed (rows and offsets, as feedline delivers them) or rectangular (an array or CSR matrix made by
-a script, whose axes are unknown until it is passed for a variable). Padding, masks and dense copies are made on demand.
-Data stays in host memory; ``device`` records where it will be used.
+A `Value` is either packed (rows and offsets, as feedline delivers them) or rectangular (a script's array or CSR matrix,
+whose axes are unknown until it is passed for a variable). Padding, masks and dense copies are computed on demand. Data
+stays in host memory. ``device`` records where it will be used.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from feedline.errors import CompatError, shown
 
 __all__, __getattr__ = names_of(__name__)
 
-_START, _VALID = 2, 1  # of a mask; 0 is padding
+_START, _VALID = 2, 1  # numbers of a mask, in which padding is 0
 _TYPES = tuple(np.dtype(t) for t in ("float32", "float64", "float16", "int8", "int16"))
 
 
 @absent_members("cntk.core")
 class NDArrayView:
-    """An array or a CSR matrix with its device; created by `from_dense`, `from_csr` and `from_data`.
+    """An array or a CSR matrix with its device, created by `from_dense`, `from_csr` and `from_data`.
 
     Args:
         shape: shape of a new array of zeros.
-        data_type: its element type.
+        data_type: element type of the array.
         device: device on which it will be used.
     """
 
@@ -71,7 +71,7 @@ class NDArrayView:
             device: device on which it will be used.
             read_only: whether the view is read-only.
             borrow: whether to share the matrix.
-            shape: shape of the data, which is that of the matrix.
+            shape: shape of the data, equal to the shape of the matrix.
 
         Raises:
             TypeError: not a CSR matrix.
@@ -87,7 +87,7 @@ class NDArrayView:
     def from_data(
         data: Any, device: DeviceDescriptor | None = None, read_only: bool = False, borrow: bool = False
     ) -> NDArrayView:
-        """Create a view of an array, a number or a CSR matrix; a view is returned unchanged.
+        """Create a view of an array, a number or a CSR matrix. A view is returned unchanged.
 
         Raises:
             TypeError: another type.
@@ -99,7 +99,7 @@ class NDArrayView:
         return NDArrayView.from_dense(np.asarray(data) if np.isscalar(data) else data, device, read_only, borrow)
 
     def as_string(self) -> str:
-        """Return the text that `repr` gives."""
+        """Return the same text as `repr`."""
         return repr(self)
 
     def to_ndarray(self) -> Any:
@@ -108,7 +108,7 @@ class NDArrayView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """Shape of the array or matrix."""
         return tuple(self._data.shape)
 
     dtype = property(attrgetter("_data.dtype"), doc="Element type.")
@@ -127,7 +127,7 @@ class NDArrayView:
 
         Args:
             start_offset: first index along each axis.
-            extent: lengths along the last axes; the axes before them are dropped.
+            extent: lengths along the last axes. The axes before them are dropped.
             read_only: whether the result is read-only.
         """
         lead = len(start_offset) - len(extent)
@@ -180,20 +180,20 @@ class Value:
     Arrays are copied in and out, as in CNTK, so that a script's changes to its arrays do not affect a value.
 
     Args:
-        batch: an array ``(N, ...)`` or SciPy CSR matrix ``(N, size)``; a list with one array ``(length, *shape)`` or
-            CSR matrix ``(length, size)`` per sequence; nested lists of numbers; an `NDArrayView`; a `feedline.Value`.
-            The latter two are not copied.
-        seq_starts: whether each sequence begins here, rather than continuing from the last minibatch; None: all begin.
+        batch: an array ``(N, ...)`` or SciPy CSR matrix ``(N, size)``, a list with one array ``(length, *shape)`` or
+            CSR matrix ``(length, size)`` per sequence, nested lists of numbers, an `NDArrayView`, or a
+            `feedline.Value`. The latter two are not copied.
+        seq_starts: whether each sequence begins here, rather than continuing from the last minibatch. None: all begin.
         device: device on which it will be used.
 
     Raises:
-        ValueError: no batch, sequences with different sample shapes, or a number of ``seq_starts`` unlike that of
+        ValueError: no batch, sequences with different sample shapes, or different numbers of ``seq_starts`` and
             sequences.
         TypeError: an element type that CNTK does not have.
 
     Attributes:
-        packed: rows and offsets; None for a rectangular value.
-        lanes: int64 (num_sequences,) under truncation, see `feedline.Minibatch`; else None.
+        packed: rows and offsets, or None for a rectangular value.
+        lanes: int64 (num_sequences,) under truncation, see `feedline.Minibatch`, else None.
     """
 
     ONE_HOT_SKIP = 0xFFFFFFFF
@@ -203,7 +203,7 @@ class Value:
     ) -> None:
         if batch is None:
             raise ValueError("expected a batch, got none")
-        self._take(*_understood(batch), batch, seq_starts, device)
+        self._take(*_converted(batch), batch, seq_starts, device)
 
     @classmethod
     def over(
@@ -211,7 +211,7 @@ class Value:
     ) -> Value:
         """Create a value without copies, which is valid until ``batch`` is written to."""
         value = cls.__new__(cls)
-        value._take(*_understood(batch, borrow=True), batch, seq_starts, device)
+        value._take(*_converted(batch, borrow=True), batch, seq_starts, device)
         return value
 
     def _take(self, packed: Packed | None, array: Any, batch: Any, seq_starts: Any, device: Any) -> None:
@@ -231,7 +231,7 @@ class Value:
         begins: NDArray[np.bool_] | None = None,
         lanes: NDArray[np.int64] | None = None,
     ) -> Value:
-        """Create a value over rows and offsets as a feed delivers them; nothing is checked or copied."""
+        """Create a value over rows and offsets from a feed, without checks or copies."""
         value = cls.__new__(cls)
         value.packed, value._array, value._device = packed, None, device
         value._starts, value.lanes, value._read_only = begins, lanes, False
@@ -257,7 +257,7 @@ class Value:
             value = Value.over(data.astype(dtype), seq_starts, device)
         else:
             sequences = [x.astype(dtype) if hasattr(x, "tocsr") else np.asarray(x, dtype) for x in data]
-            # A sample alone is a sequence of one.
+            # A single sample is a sequence of length 1.
             sequences = [x[None] if x.shape == shape else x for x in sequences]
             for i, sequence in enumerate(sequences):
                 if sequence.shape[1:] != shape:
@@ -271,7 +271,7 @@ class Value:
         """Create sequences of one-hot samples.
 
         Args:
-            batch: list with one list of class numbers per sequence; ``Value.ONE_HOT_SKIP`` makes a sample of zeros.
+            batch: list with one list of class numbers per sequence. ``Value.ONE_HOT_SKIP`` means a sample of zeros.
             num_classes: number of classes.
             dtype: float32 (None) or float64.
             device: device on which it will be used.
@@ -301,10 +301,10 @@ class Value:
             if len(row) and row.dtype.kind not in "iu":
                 raise ValueError(f"expected ints as class numbers, got {row.dtype.name}")
         flat = np.concatenate(rows).astype(np.int64)
-        kept = flat != Value.ONE_HOT_SKIP
-        indptr = np.concatenate([[0], np.cumsum(kept)])
+        present = flat != Value.ONE_HOT_SKIP
+        indptr = np.concatenate([[0], np.cumsum(present)])
         offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
-        classes = flat[kept]
+        classes = flat[present]
         return Value.of(
             Packed.from_csr(indptr, classes, np.ones(len(classes), kind), int(num_classes), offsets), device
         )
@@ -315,18 +315,18 @@ class Value:
     def shape(self) -> tuple[int, ...]:
         """Shape: (sequences, samples of the longest, *sample) of packed data, or the shape of the array."""
         if self.packed is None:
-            return tuple(self._held().shape)
+            return tuple(self._rectangular().shape)
         return (self.packed.num_sequences, _longest(self.packed), *self.packed.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type."""
-        return np.dtype(self._held().dtype) if self.packed is None else self.packed.dtype
+        return np.dtype(self._rectangular().dtype) if self.packed is None else self.packed.dtype
 
     @property
     def is_sparse(self) -> bool:
         """Whether data is stored as indices and values."""
-        return hasattr(self._held(), "tocsr") if self.packed is None else self.packed.is_sparse
+        return hasattr(self._rectangular(), "tocsr") if self.packed is None else self.packed.is_sparse
 
     is_read_only = property(attrgetter("_read_only"), doc="Whether it was created read-only.")
 
@@ -340,7 +340,7 @@ class Value:
         """Mask, uint8 (sequences, longest): 2 where a sequence begins, 1 for its other samples, 0 for padding.
 
         Raises:
-            AttributeError: every sequence has one sample and begins here, so there is no mask.
+            AttributeError: no mask, as every sequence has one sample and begins here.
         """
         if self.packed is None or (_longest(self.packed) <= 1 and self._starts is None):
             raise AttributeError("no mask: every sequence has one sample")
@@ -354,19 +354,19 @@ class Value:
     @property
     def data(self) -> NDArrayView:
         """View of the data, or of a padded copy of packed data."""
-        held = self._held() if self.packed is None else self.asarray()
-        return _view(held, self._device, self._read_only)
+        array = self._rectangular() if self.packed is None else self.asarray()
+        return _view(array, self._device, self._read_only)
 
     # ---- as arrays --------------------------------------------------------------------------------
 
     def asarray(self) -> Any:
-        """Return a copy as an array: ``(sequences, longest, *sample)``, padded with zeros, or as it is if rectangular.
+        """Return a copy as an array: ``(sequences, longest, *sample)``, padded with zeros, or a rectangular array.
 
         Raises:
-            ValueError: sparse sequences of different lengths, whose dense padding may be huge; use `as_sequences`.
+            ValueError: sparse sequences of different lengths, whose dense padding may be huge. Use `as_sequences`.
         """
         if self.packed is None:
-            return self._held().copy()
+            return self._rectangular().copy()
         lengths = self.packed.lengths
         if self.packed.is_sparse and len(lengths) and lengths.min() != lengths.max():
             raise ValueError("expected sparse sequences of one length, got several: use as_sequences(variable)")
@@ -376,7 +376,7 @@ class Value:
         """Return an unpadded copy of each sequence: an array ``(length, *sample)``, or a SciPy CSR matrix if sparse.
 
         Args:
-            variable: variable of the data; required for sparse data, as in CNTK, but not used.
+            variable: variable of the data. As in CNTK, sparse data requires it, but it is not used.
 
         Raises:
             ValueError: sparse data without a variable.
@@ -384,7 +384,7 @@ class Value:
         if self.is_sparse and variable is None:
             raise ValueError("expected the variable of sparse data, got none; pass it to as_sequences")
         if self.packed is None:
-            return list(self._held().copy())
+            return list(self._rectangular().copy())
         if self.packed.is_sparse:
             return [sequence.to_scipy().copy() for sequence in self.packed.sequences()]
         return [sequence.copy() for sequence in self.packed.sequences()]
@@ -397,16 +397,16 @@ class Value:
         """Return a deep copy."""
         clone = Value.__new__(Value)
         packed = None if self.packed is None else self.packed.select(np.arange(self.packed.num_sequences))
-        clone.packed, clone._array = packed, None if self.packed is not None else self._held().copy()
+        clone.packed, clone._array = packed, None if self.packed is not None else self._rectangular().copy()
         clone._starts = None if self._starts is None else self._starts.copy()
         clone._device, clone.lanes, clone._read_only = self._device, self.lanes, read_only
         return clone
 
     def erase(self) -> None:
-        """Release the data; the value cannot be used afterwards. Not needed, as values are reference-counted."""
+        """Release the data. The value cannot be used afterwards. Not needed, as values are reference-counted."""
         self.packed = self._array = None
 
-    def _held(self) -> Any:
+    def _rectangular(self) -> Any:
         if self._array is None:
             raise ValueError("this value was erased")
         return self._array
@@ -418,8 +418,8 @@ class Value:
         return f"Value({_dims(self.shape)}, {self.device.label})"
 
 
-def _understood(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
-    """Return packed and rectangular data, one of them None; with ``borrow``, arrays are not copied."""
+def _converted(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
+    """Return packed and rectangular data, one of them None. With ``borrow``, arrays are not copied."""
     if type(batch) is np.ndarray and batch.dtype in _TYPES:
         return None, batch if borrow else np.array(batch)
     if isinstance(batch, Value):
@@ -464,7 +464,7 @@ def asarray(value: Any, dtype: Any = None) -> NDArray[Any]:
     """Return a value, minibatch data or anything array-like as an array.
 
     Raises:
-        ValueError: something that has no array.
+        ValueError: a value that cannot be converted.
     """
     array = value.asarray() if hasattr(value, "asarray") else np.asarray(value)
     if array.dtype.hasobject:
@@ -474,5 +474,5 @@ def asarray(value: Any, dtype: Any = None) -> NDArray[Any]:
 
 
 def asvalue(variable: Any, data_array: Any) -> Value:
-    """Convert data for ``variable``; see `Value.create`."""
+    """Convert data for ``variable``. See `Value.create`."""
     return Value.create(variable, data_array)

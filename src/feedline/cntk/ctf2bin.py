@@ -1,9 +1,9 @@
 """CNTK's ``ctf2bin``: convert CNTK text to CNTK's binary format, with the same bytes as CNTK's script.
 
-CNTK keeps it outside its package, as ``Scripts/ctf2bin.py``; here it is ``python -m feedline.cntk.ctf2bin`` with the
-same arguments, or `process`. Its chunks are reproduced, too: it never resets the estimated size, so after the first
-``chunk_size`` bytes each sequence becomes a separate chunk. ``--sound-chunks`` resets it, as does `feedline.write_cbf`,
-which is many times as fast. Every reader accepts both.
+In CNTK it is outside the package, as ``Scripts/ctf2bin.py``. Here it is ``python -m feedline.cntk.ctf2bin`` with the
+same arguments, or `process`. Its chunks are reproduced, too: the script never resets the estimated size, so after the
+first ``chunk_size`` bytes each sequence becomes a separate chunk. ``--sound-chunks`` resets it, as does
+`feedline.write_cbf`, which is many times as fast. Every reader accepts both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Column:
         self.numbers, self.indices = array("d"), array("q")
 
     def add(self, words: list[str]) -> int:
-        """Add a sample to the last sequence; return its estimated bytes."""
+        """Add a sample to the last sequence, and return its estimated bytes."""
         size, dim = self.field.dtype.itemsize, self.field.dim
         self.lengths[-1] += 1
         self.counts.append(len(words))
@@ -98,7 +98,7 @@ def process(
 
     Raises:
         ValueError: a malformed line of ``streams``, or a sample with a wrong number of values, an index that is too
-            large or a value that is not a number; the message names the line.
+            large or a value that is not a number. The message names the line.
         DataError: the text cannot be read, or the disk is full.
     """
     dtype: np.dtype[Any] = np.dtype(np.float64 if element_type == ElementType.DOUBLE else np.float32)
@@ -130,7 +130,7 @@ def _column(line: str, dtype: np.dtype[Any]) -> tuple[str, _Column]:
 
 
 def _sequences(text: Iterable[str], path: str) -> Iterable[list[tuple[int, str]]]:
-    """Yield the numbered lines of each sequence; a line without an id continues the sequence before it, if any."""
+    """Yield the numbered lines of each sequence. A line without an id continues the sequence before it, if any."""
     lines: list[tuple[int, str]] = []
     current = None
     for number, line in enumerate(text, 1):
@@ -148,7 +148,7 @@ def _sequences(text: Iterable[str], path: str) -> Iterable[list[tuple[int, str]]
 
 
 def _add(columns: dict[str, _Column], lines: list[tuple[int, str]], path: str) -> int:
-    """Add a sequence; return its estimated bytes."""
+    """Add a sequence, and return its estimated bytes."""
     size = 0
     for column in columns.values():
         column.lengths.append(0)
@@ -167,7 +167,7 @@ def _add(columns: dict[str, _Column], lines: list[tuple[int, str]], path: str) -
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; by default with the program's arguments."""
+    """Run the command line, by default with the program's arguments."""
     parser = argparse.ArgumentParser("ctf2bin", description="Convert CNTK text to CNTK's binary format.")
     parser.add_argument("--input", required=True, help="CNTK text")
     parser.add_argument("--header", required=True, help="file with one line `name alias dense|sparse dim` per stream")
@@ -175,10 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", required=True, help="file to write")
     parser.add_argument("--precision", choices=["float", "double"], default="float", help="element type")
     parser.add_argument("--sound-chunks", action="store_true", help="reset the estimate after each chunk, unlike CNTK")
-    given = parser.parse_args(arguments)
-    element = ElementType.FLOAT if given.precision == "float" else ElementType.DOUBLE
-    with open(given.header, encoding="utf-8") as header:
-        process(given.input, given.output, header, element, given.chunk_size, sound_chunks=given.sound_chunks)
+    options = parser.parse_args(arguments)
+    element = ElementType.FLOAT if options.precision == "float" else ElementType.DOUBLE
+    with open(options.header, encoding="utf-8") as header:
+        process(options.input, options.output, header, element, options.chunk_size, sound_chunks=options.sound_chunks)
 
 
 if __name__ == "__main__":

@@ -23,23 +23,23 @@ class _Default:
         self.value = value
 
 
-# Factory (None: all) and options of each block; the innermost comes last.
+# Factory (None: all) and options of each block, the innermost last.
 _blocks: list[tuple[Any, dict[str, Any]]] = []
 
 
 def default_override_or(value: Any) -> Any:
-    """Mark a default in a signature, ``value`` unless a block overrides it."""
+    """Mark a default in a signature that is ``value`` unless a block overrides it."""
     return _Default(value)
 
 
 def is_default_override(value: Any) -> bool:
-    """Return whether a value is a marked default, and was therefore not passed."""
+    """Return whether a value is a marked default, which means that no argument was passed."""
     return isinstance(value, _Default)
 
 
 @contextmanager
 def default_options(**options: Any) -> Iterator[None]:
-    """Override options of all layers constructed in the block, as far as they have them."""
+    """Override options of all layers constructed in the block that have these options."""
     with default_options_for(None, **options):
         yield
 
@@ -64,7 +64,7 @@ def get_global_option(key: str, default_value: Any) -> Any:
 
 
 def set_global_option(key: str, value: Any) -> None:
-    """Store an option; none has an effect."""
+    """Store an option, without effect."""
     _options[key] = value
 
 
@@ -91,13 +91,13 @@ def overridable(factory: _Factory) -> _Factory:
     marked = {name: p.default for name, p in parameters.items() if is_default_override(p.default)}
 
     @functools.wraps(factory)
-    def made(*args: Any, **kwargs: Any) -> Any:
-        def chosen(name: str, value: Any) -> Any:
-            return get_default_override(made, **{name: value}) if is_default_override(value) else value
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        def resolved(name: str, value: Any) -> Any:
+            return get_default_override(wrapper, **{name: value}) if is_default_override(value) else value
 
-        given = [chosen(name, value) for name, value in zip(parameters, args, strict=False)]
-        left = {name: default for name, default in marked.items() if name not in list(parameters)[: len(args)]}
-        options = {name: chosen(name, value) for name, value in {**left, **kwargs}.items()}
-        return factory(*given, *args[len(given) :], **options)
+        positional = [resolved(name, value) for name, value in zip(parameters, args, strict=False)]
+        remaining = {name: default for name, default in marked.items() if name not in list(parameters)[: len(args)]}
+        options = {name: resolved(name, value) for name, value in {**remaining, **kwargs}.items()}
+        return factory(*positional, *args[len(positional) :], **options)
 
-    return cast(_Factory, made)
+    return cast(_Factory, wrapper)

@@ -36,19 +36,19 @@ class DeviceDescriptor:
     _id: int
 
     def id(self) -> int:
-        """Index of the GPU; 0 for the CPU."""
+        """Return the index of the GPU, 0 for the CPU."""
         return self._id
 
     def type(self) -> int:
-        """0 for the CPU, 1 for a GPU (`DeviceKind`)."""
+        """Return 0 for the CPU, 1 for a GPU (`DeviceKind`)."""
         return int(self._kind)
 
     def is_locked(self) -> bool:
-        """False, as feedline does not lock devices."""
+        """Return False, as feedline does not lock devices."""
         return False
 
     def torch(self) -> Any:
-        """The corresponding `torch.device`."""
+        """Return the corresponding `torch.device`."""
         name = "cpu" if self._kind is DeviceKind.CPU else f"cuda:{self._id}"
         return importlib.import_module("torch").device(name)
 
@@ -76,7 +76,7 @@ _choice = _Choice()
 
 
 def cpu() -> DeviceDescriptor:
-    """The CPU."""
+    """Return the descriptor of the CPU."""
     return DeviceDescriptor(DeviceKind.CPU, 0)
 
 
@@ -98,7 +98,7 @@ def all_devices() -> list[DeviceDescriptor]:
 
 
 def use_default_device() -> DeviceDescriptor:
-    """Return the default device and fix it: the one that was set, else the first of `all_devices` not excluded.
+    """Return the default device and fix it: the set device, else the first of `all_devices` that is not excluded.
 
     Raises:
         RuntimeError: all devices are excluded.
@@ -112,7 +112,7 @@ def use_default_device() -> DeviceDescriptor:
 
 
 def intended_device() -> DeviceDescriptor:
-    """Return the device of values without one: the default that was set, else the CPU. Does not fix it."""
+    """Return the device of values without a device: the set default, else the CPU. It is not fixed."""
     return _choice.device or cpu()
 
 
@@ -151,7 +151,7 @@ def set_default_device(new_default_device: DeviceDescriptor) -> bool:
 
 
 def set_excluded_devices(excluded_devices: Iterable[DeviceDescriptor]) -> None:
-    """Exclude devices from becoming the default; no effect once the default is fixed."""
+    """Exclude devices from becoming the default, without effect once the default is fixed."""
     if not _choice.frozen:
         _choice.excluded = frozenset(excluded_devices)
         if _choice.device in _choice.excluded:
@@ -159,8 +159,10 @@ def set_excluded_devices(excluded_devices: Iterable[DeviceDescriptor]) -> None:
 
 
 def get_gpu_properties(device: DeviceDescriptor) -> SimpleNamespace:
-    """Return properties of a GPU: ``device_id``, ``name``, ``version_major``, ``version_minor``, and memory in MB,
-    ``total_memory`` and ``free_memory``.
+    """Return properties of a GPU.
+
+    They are ``device_id``, ``name``, ``version_major``, ``version_minor``, and memory in MB, ``total_memory`` and
+    ``free_memory``.
 
     Raises:
         ValueError: not a GPU.
@@ -168,13 +170,13 @@ def get_gpu_properties(device: DeviceDescriptor) -> SimpleNamespace:
     if device.type() != DeviceKind.GPU:
         raise ValueError(f"expected a GPU, got {device}")
     cuda = importlib.import_module("torch").cuda
-    found = cuda.get_device_properties(device.id())
+    properties = cuda.get_device_properties(device.id())
     free, total = cuda.mem_get_info(device.id())
     return SimpleNamespace(
         device_id=device.id(),
-        name=found.name,
-        version_major=found.major,
-        version_minor=found.minor,
+        name=properties.name,
+        version_major=properties.major,
+        version_minor=properties.minor,
         total_memory=total >> 20,
         free_memory=free >> 20,
     )

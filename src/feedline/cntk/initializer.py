@@ -1,6 +1,6 @@
 """`cntk.initializer`: initial values of parameters, with the numbers that CNTK draws on a CPU.
 
-Seeds are assigned as in CNTK, see `cntk._seeds`; numbers agree to the last bit or two of the parameters' type.
+Seeds are assigned as in CNTK, see `cntk._seeds`. Numbers agree to the last bit or two of the parameters' type.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Initializer:
 
     Args:
         draw: function ``draw(flat, fan_in, fan_out, seed)`` that fills a torch tensor of one axis in place.
-        output_rank: number of output axes, the last ones; negative: the first ones, as in convolution kernels.
-        filter_rank: number of axes, the last ones, of a convolution's window.
-        seed: seed of the generator at each fill; None: each parameter gets one when it is created.
+        output_rank: number of trailing output axes, or if negative of leading ones, as in convolution kernels.
+        filter_rank: number of trailing axes of a convolution's window.
+        seed: seed of the generator at each fill. None: each parameter gets a seed when it is created.
         dtype: name of the element type to compute in.
     """
 
@@ -55,7 +55,7 @@ class Initializer:
         return tensor
 
     def seeded(self, dtype: str) -> Initializer:
-        """Return an initializer for one parameter of a type, with a fixed seed, so that repeated fills are equal."""
+        """Return an initializer for a parameter of a type, with a fixed seed, so that repeated fills are equal."""
         seed = seeds.next() if self.seed is None else self.seed
         return Initializer(self.draw, self.output_rank, self.filter_rank, seed, dtype)
 
@@ -65,17 +65,17 @@ def fans(shape: tuple[int, ...], output_rank: int | None, filter_rank: int | Non
     if output_rank == SentinelValueForInferParamInitRank:
         output_rank = None
     window_rank = 0 if filter_rank in (None, SentinelValueForInferParamInitRank) else filter_rank
-    own, window = shape[: len(shape) - window_rank], math.prod(shape[len(shape) - window_rank :])
+    axes, window = shape[: len(shape) - window_rank], math.prod(shape[len(shape) - window_rank :])
     out_rank = 1 if output_rank is None else output_rank
-    if abs(out_rank) > len(own):
+    if abs(out_rank) > len(axes):
         raise ValueError(f"expected a shape of at least {abs(out_rank)} axes besides the window, got {shape}")
-    fan_out = math.prod(own[len(own) - out_rank :] if out_rank >= 0 else own[:-out_rank])
-    fan_in = math.prod(own) // max(1, fan_out)
+    fan_out = math.prod(axes[len(axes) - out_rank :] if out_rank >= 0 else axes[:-out_rank])
+    fan_in = math.prod(axes) // max(1, fan_out)
     return fan_in * window, fan_out * window
 
 
 def initializer_with_rank(initializer: Any, output_rank: int | None = None, filter_rank: int | None = None) -> Any:
-    """Return the initializer with ranks where it had none; other values are returned unchanged."""
+    """Return the initializer with ranks where it had none. Other values are returned unchanged."""
     if not isinstance(initializer, Initializer):
         return initializer
     return Initializer(
@@ -86,7 +86,7 @@ def initializer_with_rank(initializer: Any, output_rank: int | None = None, filt
     )
 
 
-_PIECE = 1 << 24  # largest number of values drawn at once
+_PIECE = 1 << 24  # largest number of values to draw at once
 
 
 def _uniform_within(limit: Callable[[float, float], float]) -> Callable[..., Any]:
@@ -111,59 +111,59 @@ def _normal_with(deviation: Callable[[float, float], float], numbers: Any = _ran
 
 
 def uniform(scale: float, seed: int | None = None) -> Initializer:
-    """Uniform in [-scale, scale]."""
+    """Return an initializer of uniform numbers in [-scale, scale]."""
     return Initializer(_uniform_within(lambda i, o: scale), seed=seed)
 
 
 def normal(
     scale: float, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
-    """Normal with standard deviation ``scale``."""
+    """Return an initializer of normal numbers with standard deviation ``scale``."""
     return Initializer(_normal_with(lambda i, o: scale), output_rank, filter_rank, seed)
 
 
 def truncated_normal(stdev: float = 1.0, seed: int | None = None) -> Initializer:
-    """Normal, drawn again beyond two standard deviations."""
+    """Return an initializer of normal numbers, drawn again beyond two standard deviations."""
     return Initializer(_normal_with(lambda i, o: stdev, _random_numbers.truncated_normal), seed=seed)
 
 
 def xavier(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
-    """Uniform within ``scale * sqrt(3 / fan_in)``."""
+    """Return an initializer of uniform numbers within ``scale * sqrt(3 / fan_in)``."""
     return Initializer(_uniform_within(lambda i, o: scale * math.sqrt(3 / i)), output_rank, filter_rank, seed)
 
 
 def glorot_uniform(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
-    """Uniform within ``scale * sqrt(6 / (fan_in + fan_out))``."""
+    """Return an initializer of uniform numbers within ``scale * sqrt(6 / (fan_in + fan_out))``."""
     return Initializer(_uniform_within(lambda i, o: scale * math.sqrt(6 / (i + o))), output_rank, filter_rank, seed)
 
 
 def glorot_normal(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
-    """Normal with standard deviation ``scale * sqrt(2 / (fan_in + fan_out))``."""
+    """Return an initializer of normal numbers with standard deviation ``scale * sqrt(2 / (fan_in + fan_out))``."""
     return Initializer(_normal_with(lambda i, o: scale * math.sqrt(2 / (i + o))), output_rank, filter_rank, seed)
 
 
 def he_uniform(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
-    """Uniform within ``scale * sqrt(6 / fan_in)``."""
+    """Return an initializer of uniform numbers within ``scale * sqrt(6 / fan_in)``."""
     return Initializer(_uniform_within(lambda i, o: scale * math.sqrt(6 / i)), output_rank, filter_rank, seed)
 
 
 def he_normal(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
-    """Normal with standard deviation ``scale * sqrt(2 / fan_in)``."""
+    """Return an initializer of normal numbers with standard deviation ``scale * sqrt(2 / fan_in)``."""
     return Initializer(_normal_with(lambda i, o: scale * math.sqrt(2 / i)), output_rank, filter_rank, seed)
 
 
 def bilinear(kernel_width: int, kernel_height: int) -> Initializer:
-    """Weights of bilinear interpolation in each window (…, kernel_height, kernel_width)."""
+    """Return an initializer of bilinear interpolation in each window (…, kernel_height, kernel_width)."""
 
     def draw(flat: Any, fan_in: float, fan_out: float, seed: int) -> None:
         import torch

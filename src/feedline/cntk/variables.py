@@ -1,7 +1,7 @@
 """`cntk.variables`: operands of functions (inputs, placeholders, parameters, constants, outputs) and records.
 
-A variable is a view of a node of the graph; two views of one node are equal. A parameter's tensor is a
-`torch.nn.Parameter`, created at its first use. Importing this module needs NumPy alone.
+A variable is a view of a node of the graph. Two views of the same node are equal. A parameter's tensor is a
+`torch.nn.Parameter`, created at its first use. Importing this module requires only NumPy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from feedline.cntk._names import absent_members, names_of
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
 from feedline.cntk._operand import Operand, registered
 from feedline.cntk._replacing import count as replacements
-from feedline.cntk._replacing import present
+from feedline.cntk._replacing import current
 from feedline.cntk.axis import Axis
 from feedline.cntk.initializer import Initializer
 from feedline.networks import Node, Weights
@@ -25,7 +25,7 @@ __all__, __getattr__ = names_of(__name__)
 
 
 class Record(dict[str, Any]):
-    """An immutable dictionary from keywords, whose values are attributes too.
+    """An immutable dictionary from keywords, whose values are also attributes.
 
     Raises:
         AttributeError: a missing attribute, or an assignment.
@@ -81,18 +81,18 @@ class Variable(Operand):
         self._take(node, needs_gradient)
 
     def _take(self, node: Node, needs_gradient: bool = False) -> None:
-        self._node, self._needs_gradient, self._seen = node, needs_gradient, replacements()
+        self._node, self._needs_gradient, self._replacements = node, needs_gradient, replacements()
 
     @property
     def node(self) -> Node:
         """Node of the variable in the graph."""
-        if self._seen != replacements():
-            (self._node,), self._seen = present([self._node]), replacements()
+        if self._replacements != replacements():
+            (self._node,), self._replacements = current([self._node]), replacements()
         return self._node
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample; -1 where it has to be inferred.
+        """Shape of one sample, -1 where it has to be inferred.
 
         Raises:
             ValueError: the shape depends on a placeholder.
@@ -141,11 +141,11 @@ class Variable(Operand):
 
     @property
     def owner(self) -> Any:
-        """Function that computes it; None for a leaf."""
+        """Function that computes it, or None for a leaf."""
         return None if self.node.is_leaf else registered("operand_of")(self.node)
 
     def as_string(self) -> str:
-        """Return the text that `repr` gives."""
+        """Return the same text as `repr`."""
         return repr(self)
 
     def has_batch_axis(self) -> bool:
@@ -190,7 +190,7 @@ class _Weighted(Variable):
 
     @property
     def tensor(self) -> Any:
-        """The `torch.nn.Parameter`, initialized at its first use; learners update it in place."""
+        """The `torch.nn.Parameter`, initialized at its first use. Learners update it in place."""
         from feedline.networks.compile import tensor_of
 
         return tensor_of(self._weights())
@@ -198,12 +198,12 @@ class _Weighted(Variable):
     @property
     def value(self) -> NDArray[Any]:
         """Copy of the tensor as an array, (*shape)."""
-        found: NDArray[Any] = self.tensor.detach().cpu().numpy().copy()
-        return found
+        array: NDArray[Any] = self.tensor.detach().cpu().numpy().copy()
+        return array
 
     @value.setter
-    def value(self, value: Any) -> None:  # the getter says it
-        """Set it to a number or an array, (*shape), which also fixes a shape still to be inferred."""
+    def value(self, value: Any) -> None:
+        """Set the tensor to a number or an array, (*shape), whose shape becomes the tensor's if it was unknown."""
         import torch
 
         array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)
@@ -220,7 +220,7 @@ class _Weighted(Variable):
         return self.value
 
     def set_value(self, value: Any) -> None:
-        """Set the tensor to a number, an array or an `NDArrayView`; see `value`."""
+        """Set the tensor to a number, an array or an `NDArrayView`. See `value`."""
         self.value = value
 
 
@@ -229,10 +229,10 @@ class Parameter(_Weighted):
     """A tensor that learners update.
 
     Args:
-        shape: shape, -1 where its first use decides; None: that of ``init``.
+        shape: shape, -1 where its first use decides. None: the shape of ``init``.
         init: a number, an array, or an initializer of `cntk.initializer`.
-        dtype: float32, float64 or float16; None: the dtype of `default_options`, or float32, whatever ``init`` has.
-        device: accepted for compatibility; networks move the tensor.
+        dtype: float32, float64 or float16. None: the dtype of `default_options`, or float32, even if ``init`` differs.
+        device: accepted for compatibility. Networks move the tensor.
         name: name of the parameter.
 
     Raises:
@@ -253,7 +253,7 @@ class Constant(_Weighted):
         value: a number or an array.
         shape: shape to broadcast ``value`` to.
         dtype: element type, as for parameters.
-        device: accepted for compatibility; networks move the tensor.
+        device: accepted for compatibility. Networks move the tensor.
         name: name of the constant.
     """
 
@@ -270,20 +270,20 @@ def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Nod
         fill: Any = init.seeded(default_dtype_name(dtype))
     else:
         # A copy: the tensor is initialized later, and the script may change its array until then.
-        given = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
+        initial = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
         if init is None and shape is None:
             raise ValueError("expected a shape or an initial value, got neither")
-        shape = given.shape if shape is None else shape
+        shape = initial.shape if shape is None else shape
 
-        def fill(wanted: tuple[int, ...], value: NDArray[Any] = given) -> NDArray[Any]:
-            return np.broadcast_to(value, wanted)
+        def fill(target: tuple[int, ...], value: NDArray[Any] = initial) -> NDArray[Any]:
+            return np.broadcast_to(value, target)
 
     weights = Weights(dims(shape), fill, default_dtype_name(dtype), trains, keeps=not trains and bool(name))
     return parameter_node(weights, name)
 
 
-def own_dtype(value: Any, dtype: Any) -> Any:
-    """Return the element type of `parameter` and `constant`: that of a floating point array, else float32."""
+def array_dtype(value: Any, dtype: Any) -> Any:
+    """Return the element type of `parameter` and `constant`: a floating point array's, else float32."""
     if dtype is not None:
         return dtype
     return value.dtype if isinstance(value, np.ndarray) and value.dtype.kind == "f" else np.float32
@@ -300,8 +300,8 @@ def variable_of(node: Node, needs_gradient: bool = False) -> Variable:
 def placeholder(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:
     """Return a variable to be replaced by another."""
     axes = list(Axis.unknown_dynamic_axes()) if dynamic_axes is None else _listed(dynamic_axes)
-    known = None if axes == list(Axis.unknown_dynamic_axes()) else axis_names(axes)
-    return variable_of(placeholder_node(None if shape is None else dims(shape, free=True), known, name))
+    names = None if axes == list(Axis.unknown_dynamic_axes()) else axis_names(axes)
+    return variable_of(placeholder_node(None if shape is None else dims(shape, free=True), names, name))
 
 
 def _listed(axes: Any) -> list[Axis]:

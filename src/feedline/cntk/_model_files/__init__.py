@@ -1,4 +1,4 @@
-"""Model files of CNTK 2.7 (`.model`, `.dnn`): protobuf messages, and the graphs that they hold.
+"""Model files of CNTK 2.7 (`.model`, `.dnn`): protobuf messages, and the graphs in them.
 
-`dictionaries` knows the messages, `operators` and `blocks` the operations, `reading` and `writing` the graph.
+`dictionaries` converts the messages, `operators` and `blocks` the operations, `reading` and `writing` the graph.
 """

@@ -1,7 +1,7 @@
-"""Operations that CNTK composes of primitive ones: the compositions, for files that CNTK reads.
+"""Compositions of primitive operations, for operations that CNTK composes in its files.
 
-Each recipe gets the node and its operands, and returns what computes the same by operations that a file has, or by
-other compositions. With a name it becomes a block of that kind in the file, over placeholders in place of the operands.
+Each recipe takes a node and its operands, and returns the same computation by operations that a file has, or by other
+compositions. With a name it becomes a block of that kind in the file, over placeholders in place of the operands.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from feedline.cntk._model_files.dictionaries import ALL_STATIC, FileAxis
 from feedline.cntk._nodes import constant_node, element_type
 from feedline.networks import Node, Type, apply
 
-# Operations that exist in files only: selecting steps, and putting them back; attributes are those of `Where`.
+# Operations that only files have: selecting steps, and putting them back. They have the attributes of `Where`.
 GATHER_PACKED, SCATTER_PACKED = "file.gather_packed", "file.scatter_packed"
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What computes an operation in a file.
+    """The computation of an operation in a file.
 
     Attributes:
         build: function of nodes for the operands.
-        block: kind of the block; empty: the composition stands by itself.
+        block: kind of the block. Empty: the composition is written without a block.
         attributes: settings of the block.
     """
 
@@ -36,42 +36,42 @@ class Composition:
 
 
 def composition(node: Node) -> Composition | None:
-    """Return the composition for a node; None if files have its operation, or nothing like it."""
+    """Return the composition for a node, or None if files have its operation, or no equivalent."""
     recipe = _RECIPES.get(node.op)
     return None if recipe is None else recipe(node)
 
 
 def file_axis(axis: int, rank: int) -> FileAxis:
-    """Return an axis of a sample of ``rank`` axes as a file has it."""
+    """Return an axis of a sample of ``rank`` axes in a file's numbering."""
     return FileAxis(rank - 1 - axis if axis >= 0 else -axis - 1)
 
 
 # ---- building -----------------------------------------------------------------------------------------
 
 
-def _made(op: str, *inputs: Any, **attributes: Any) -> Node:
-    """Apply an operation; numbers become constants of the type of the first other operand."""
-    own = next((element_type(x) for x in inputs if isinstance(x, Node)), "float32")
-    nodes = [x if isinstance(x, Node) else constant_node(np.array(x, own)) for x in inputs]
+def _apply(op: str, *inputs: Any, **attributes: Any) -> Node:
+    """Apply an operation. Numbers become constants of the first node's element type."""
+    dtype = next((element_type(x) for x in inputs if isinstance(x, Node)), "float32")
+    nodes = [x if isinstance(x, Node) else constant_node(np.array(x, dtype)) for x in inputs]
     return apply(op, nodes, attributes)
 
 
 def _positive(x: Node) -> Node:
-    return _made("greater", x, 0.0)
+    return _apply("greater", x, 0.0)
 
 
 def _below_zero(x: Node, otherwise: Node) -> Node:
-    return _made("element_select", _made("less", x, 0.0), otherwise, x)
+    return _apply("element_select", _apply("less", x, 0.0), otherwise, x)
 
 
 def _steps(x: Node, value: float) -> Node:
-    """A number for each step of the operand's sequences."""
-    return _made("sequence_broadcast_as", value, x)
+    """Return a node with a number for each step of the operand's sequences."""
+    return _apply("sequence_broadcast_as", value, x)
 
 
 def _within(x: Node, steps: int) -> Node:
-    """1 for the first steps of each sequence, or for the last ones if negative; 0 for the others."""
-    return _made("delay", _steps(x, 0.0), 1.0, steps=steps)
+    """Return a node with 1 for the first steps of each sequence, or the last ones if negative, and 0 elsewhere."""
+    return _apply("delay", _steps(x, 0.0), 1.0, steps=steps)
 
 
 def _raw(op: str, inputs: tuple[Node, ...], result: Type, **attributes: Any) -> Node:
@@ -91,25 +91,25 @@ def _inline(build: Callable[..., Node]) -> Callable[[Node], Composition]:
 
 def _leaky(node: Node) -> Composition:
     alpha = float(node.attributes.get("alpha", 0.01))
-    return Composition(lambda x: _below_zero(x, _made("element_times", alpha, x)), "LeakyReLU", {"alpha": alpha})
+    return Composition(lambda x: _below_zero(x, _apply("element_times", alpha, x)), "LeakyReLU", {"alpha": alpha})
 
 
 def _hard_sigmoid(node: Node) -> Composition:
     alpha, beta = float(node.attributes["alpha"]), float(node.attributes["beta"])
 
     def build(x: Node) -> Node:
-        line = _made("plus", _made("element_times", x, alpha), beta)
-        line = _made("element_select", _made("less", line, 1.0), line, 1.0)
-        return _made("element_select", _made("greater", line, 0.0), line, 0.0)
+        line = _apply("plus", _apply("element_times", x, alpha), beta)
+        line = _apply("element_select", _apply("less", line, 1.0), line, 1.0)
+        return _apply("element_select", _apply("greater", line, 0.0), line, 0.0)
 
     return Composition(build, "HardSigmoid", {"alpha": alpha, "beta": beta})
 
 
 def _binary_cross_entropy(output: Node, target: Node) -> Node:
     small, one_and_small = float(np.float32(1e-6)), float(np.float32(1 + 1e-6))
-    hit = _made("element_times", target, _made("log", _made("plus", small, output)))
-    miss = _made("element_times", _made("minus", 1.0, target), _made("log", _made("minus", one_and_small, output)))
-    return _made("negate", _made("plus", hit, miss))
+    hit = _apply("element_times", target, _apply("log", _apply("plus", small, output)))
+    miss = _apply("element_times", _apply("minus", 1.0, target), _apply("log", _apply("minus", one_and_small, output)))
+    return _apply("negate", _apply("plus", hit, miss))
 
 
 # ---- along axes ---------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def _softmax(node: Node) -> Composition | None:
         return None  # a primitive operation
 
     def build(x: Node) -> Node:
-        moved = _made("exp", _made("minus", x, _made("reduce_max", x, axis=(axis,))))
-        return _made("element_divide", moved, _made("reduce_sum", moved, axis=(axis,)))
+        moved = _apply("exp", _apply("minus", x, _apply("reduce_max", x, axis=(axis,))))
+        return _apply("element_divide", moved, _apply("reduce_sum", moved, axis=(axis,)))
 
     return Composition(build, "Softmax", {"axis": file_axis(axis, rank)})
 
@@ -131,7 +131,7 @@ def _log_softmax(node: Node) -> Composition:
     axis, rank = node.attributes.get("axis", -1), len(node.shape)
 
     def build(x: Node) -> Node:
-        return _made("minus", x, _made("reduce_log_sum_exp", x, axis=None if axis is None else (axis,)))
+        return _apply("minus", x, _apply("reduce_log_sum_exp", x, axis=None if axis is None else (axis,)))
 
     return Composition(build, "LogSoftmax", {"axis": FileAxis(ALL_STATIC) if axis is None else file_axis(axis, rank)})
 
@@ -139,11 +139,11 @@ def _log_softmax(node: Node) -> Composition:
 def _norm(block: str, first: str, last: str = "") -> Callable[[Node], Composition]:
     def recipe(node: Node) -> Composition:
         axis, keep = node.attributes.get("axis"), node.attributes.get("keepdims")
-        more = {} if keep is None else {"keepdims": keep}
+        settings = {} if keep is None else {"keepdims": keep}
 
         def build(x: Node) -> Node:
-            total = _made("reduce_sum", _made(first, x), axis=axis, **more)
-            return _made(last, total) if last else total
+            total = _apply("reduce_sum", _apply(first, x), axis=axis, **settings)
+            return _apply(last, total) if last else total
 
         return Composition(build, block)
 
@@ -151,7 +151,7 @@ def _norm(block: str, first: str, last: str = "") -> Callable[[Node], Compositio
 
 
 def _of_all(op: str) -> Callable[[Node], Composition | None]:
-    """Reductions over the batch, or everything, of absolute values or squares."""
+    """Return the recipe of a reduction of absolute values or squares over the batch, or everything."""
 
     def recipe(node: Node) -> Composition | None:
         how = node.attributes["how"]
@@ -161,8 +161,8 @@ def _of_all(op: str) -> Callable[[Node], Composition | None]:
         attributes = {**node.attributes, "how": "sum"}
 
         def build(x: Node) -> Node:
-            total = _made(op, _made(parts[0], x), **attributes)
-            return _made(parts[1], total) if parts[1] else total
+            total = _apply(op, _apply(parts[0], x), **attributes)
+            return _apply(parts[1], total) if parts[1] else total
 
         return Composition(build)
 
@@ -176,18 +176,18 @@ def _gather(node: Node) -> Composition | None:
     if at == 0:
         return None  # a primitive operation
     first = (at, *(i for i in range(rank) if i != at))
-    # Axes of the result: those of the index come first, and belong where the gathered one was.
+    # The axes of the index come first in the result. They belong in the place of the gathered axis.
     back = (*range(index_rank, index_rank + at), *range(index_rank), *range(index_rank + at, index_rank + rank - 1))
 
     def build(index: Node, reference: Node) -> Node:
-        found = _made("gather", index, _made("transpose", reference, perm=first), axis=None)
-        return _made("transpose", found, perm=back)
+        gathered = _apply("gather", index, _apply("transpose", reference, perm=first), axis=None)
+        return _apply("transpose", gathered, perm=back)
 
     return Composition(build, "GatherOp")
 
 
 def _top_k(node: Node) -> Composition | None:
-    """The largest along another axis than the last, which files do not have."""
+    """Compose a top-k along an axis other than the last, which files do not have."""
     get, rank = node.attributes, len(node.shape)
     axis = get["axis"] % rank
     if axis == rank - 1:
@@ -196,8 +196,8 @@ def _top_k(node: Node) -> Composition | None:
     order[axis], order[-1] = order[-1], order[axis]
 
     def build(x: Node) -> Node:
-        best = _made("top_k", _made("transpose", x, perm=tuple(order)), k=get["k"], axis=-1, indices=get["indices"])
-        return _made("transpose", best, perm=tuple(order))
+        best = _apply("top_k", _apply("transpose", x, perm=tuple(order)), k=get["k"], axis=-1, indices=get["indices"])
+        return _apply("transpose", best, perm=tuple(order))
 
     return Composition(build)
 
@@ -206,19 +206,19 @@ def _top_k(node: Node) -> Composition | None:
 
 
 def _product(node: Node, x: Node, y: Node) -> Node:
-    """Scores times targets along the axis of a criterion, which of two vectors leaves one number."""
+    """Multiply scores and targets along the axis of a criterion: a dot product for vectors."""
     axis = node.attributes.get("axis", -1)
     if axis == -1:
-        return _made("times_transpose", x, y)
-    return _made("reduce_sum", _made("element_times", y, x), axis=None if axis is None else (axis,))
+        return _apply("times_transpose", x, y)
+    return _apply("reduce_sum", _apply("element_times", y, x), axis=None if axis is None else (axis,))
 
 
 def _cross_entropy(node: Node) -> Composition:
     axis = node.attributes.get("axis", -1)
 
     def build(scores: Node, target: Node) -> Node:
-        total = _made("reduce_log_sum_exp", scores, axis=None if axis is None else (axis,))
-        return _made("minus", total, _product(node, scores, target))
+        total = _apply("reduce_log_sum_exp", scores, axis=None if axis is None else (axis,))
+        return _apply("minus", total, _product(node, scores, target))
 
     return Composition(build, "CrossEntropyWithSoftmax")
 
@@ -230,17 +230,17 @@ def _classification_error(node: Node) -> Composition | None:
 
     def build(scores: Node, target: Node) -> Node:
         if axis == -1:
-            return _made("minus", 1.0, _made("times_transpose", _made("hardmax", scores, axis=None), target))
-        best = _made("equal", scores, _made("reduce_max", scores, axis=(axis,)))
-        wrong = _made("reduce_sum", _made("not_equal", target, best), axis=(axis,))
-        return _made("reduce_mean", _made("greater_equal", wrong, 1.0), axis=None)
+            return _apply("minus", 1.0, _apply("times_transpose", _apply("hardmax", scores, axis=None), target))
+        best = _apply("equal", scores, _apply("reduce_max", scores, axis=(axis,)))
+        wrong = _apply("reduce_sum", _apply("not_equal", target, best), axis=(axis,))
+        return _apply("reduce_mean", _apply("greater_equal", wrong, 1.0), axis=None)
 
     return Composition(build, "ClassificationError")
 
 
 def _squared_error(output: Node, target: Node) -> Node:
-    difference = _made("minus", output, target)
-    return _made("reduce_sum", _made("element_times", difference, difference), axis=None)
+    difference = _apply("minus", output, target)
+    return _apply("reduce_sum", _apply("element_times", difference, difference), axis=None)
 
 
 # ---- sequences ----------------------------------------------------------------------------------------
@@ -249,10 +249,10 @@ def _squared_error(output: Node, target: Node) -> Node:
 def _flags(x: Node, begin: int, end: int) -> Node:
     parts = []
     if begin:
-        parts.append(_made("minus", 1.0, _within(x, begin)) if begin > 0 else _within(x, begin))
+        parts.append(_apply("minus", 1.0, _within(x, begin)) if begin > 0 else _within(x, begin))
     if end:
-        parts.append(_within(x, end) if end > 0 else _made("minus", 1.0, _within(x, end)))
-    return parts[0] if len(parts) == 1 else _made("element_times", *parts)
+        parts.append(_within(x, end) if end > 0 else _apply("minus", 1.0, _within(x, end)))
+    return parts[0] if len(parts) == 1 else _apply("element_times", *parts)
 
 
 def _sequence_slice(begin: int, end: int, node: Node) -> Composition:
@@ -266,7 +266,7 @@ def _sequence_slice(begin: int, end: int, node: Node) -> Composition:
     return Composition(build, "Sequence::Slice")
 
 
-def _chosen_slice(node: Node) -> Composition:
+def _slice_of_steps(node: Node) -> Composition:
     begin, end = node.attributes["begin"], node.attributes["end"]
     if not begin and not end:
         return Composition(lambda x: x)
@@ -289,18 +289,18 @@ def _scattered(node: Node) -> Composition:
 
 def _sequence_reduction(op: str, padding: float) -> Callable[[Node], Composition]:
     def build(x: Node) -> Node:
-        return _made(op, _made("sequence_unpacked", x, padding=padding), axis=(0,), keepdims=False)
+        return _apply(op, _apply("sequence_unpacked", x, padding=padding), axis=(0,), keepdims=False)
 
     return lambda node: Composition(build, "Sequence::ReduceElements")
 
 
 def _sequence_mean(x: Node) -> Node:
-    return _made("element_divide", _made("sequence_reduce_sum", x), _made("sequence_reduce_sum", _steps(x, 1.0)))
+    return _apply("element_divide", _apply("sequence_reduce_sum", x), _apply("sequence_reduce_sum", _steps(x, 1.0)))
 
 
 def _sequence_softmax(x: Node) -> Node:
-    moved = _made("exp", _made("minus", x, _made("sequence_broadcast_as", _made("sequence_reduce_max", x), x)))
-    return _made("element_divide", moved, _made("sequence_broadcast_as", _made("sequence_reduce_sum", moved), x))
+    moved = _apply("exp", _apply("minus", x, _apply("sequence_broadcast_as", _apply("sequence_reduce_max", x), x)))
+    return _apply("element_divide", moved, _apply("sequence_broadcast_as", _apply("sequence_reduce_sum", moved), x))
 
 
 def _sequence_ones(node: Node) -> Composition | None:
@@ -308,21 +308,21 @@ def _sequence_ones(node: Node) -> Composition | None:
 
 
 _RECIPES: dict[str, Callable[[Node], Composition | None]] = {
-    "square": _inline(lambda x: _made("element_times", x, x)),
-    "ceil": _inline(lambda x: _made("negate", _made("floor", _made("negate", x)))),
-    "round": _inline(lambda x: _made("floor", _made("plus", x, 0.5))),
-    "element_divide": _simple("ElementDivide", lambda a, b: _made("element_times", a, _made("reciprocal", b))),
-    "element_max": _simple("ElementMax", lambda a, b: _made("element_select", _made("greater", a, b), a, b)),
-    "element_min": _simple("ElementMin", lambda a, b: _made("element_select", _made("less", a, b), a, b)),
-    "element_and": _simple("And", lambda a, b: _positive(_made("element_times", _positive(a), _positive(b)))),
-    "element_or": _simple("Or", lambda a, b: _positive(_made("plus", _positive(a), _positive(b)))),
-    "element_xor": _simple("Xor", lambda a, b: _made("not_equal", _positive(a), _positive(b))),
-    "element_not": _simple("Not", lambda x: _made("plus", _made("negate", _positive(x)), 1.0)),
+    "square": _inline(lambda x: _apply("element_times", x, x)),
+    "ceil": _inline(lambda x: _apply("negate", _apply("floor", _apply("negate", x)))),
+    "round": _inline(lambda x: _apply("floor", _apply("plus", x, 0.5))),
+    "element_divide": _simple("ElementDivide", lambda a, b: _apply("element_times", a, _apply("reciprocal", b))),
+    "element_max": _simple("ElementMax", lambda a, b: _apply("element_select", _apply("greater", a, b), a, b)),
+    "element_min": _simple("ElementMin", lambda a, b: _apply("element_select", _apply("less", a, b), a, b)),
+    "element_and": _simple("And", lambda a, b: _positive(_apply("element_times", _positive(a), _positive(b)))),
+    "element_or": _simple("Or", lambda a, b: _positive(_apply("plus", _positive(a), _positive(b)))),
+    "element_xor": _simple("Xor", lambda a, b: _apply("not_equal", _positive(a), _positive(b))),
+    "element_not": _simple("Not", lambda x: _apply("plus", _apply("negate", _positive(x)), 1.0)),
     "leaky_relu": _leaky,
-    "param_relu": _simple("PReLU", lambda alpha, x: _below_zero(x, _made("element_times", alpha, x))),
+    "param_relu": _simple("PReLU", lambda alpha, x: _below_zero(x, _apply("element_times", alpha, x))),
     "hard_sigmoid": _hard_sigmoid,
-    "softplus": _simple("Softplus", lambda x: _made("log_add_exp", x, 0.0)),
-    "softsign": _simple("Softsign", lambda x: _made("element_divide", x, _made("plus", _made("abs", x), 1.0))),
+    "softplus": _simple("Softplus", lambda x: _apply("log_add_exp", x, 0.0)),
+    "softsign": _simple("Softsign", lambda x: _apply("element_divide", x, _apply("plus", _apply("abs", x), 1.0))),
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "reduce_l1": _norm("ReduceL1", "abs"),
@@ -338,7 +338,7 @@ _RECIPES: dict[str, Callable[[Node], Composition | None]] = {
     "binary_cross_entropy": _simple("BinaryCrossEntropy", _binary_cross_entropy),
     "sequence_first": lambda node: _sequence_slice(0, 1, node),
     "sequence_last": lambda node: _sequence_slice(-1, 0, node),
-    "sequence_slice": _chosen_slice,
+    "sequence_slice": _slice_of_steps,
     "sequence_is_first": _simple("Sequence::IsFirst", lambda x: _within(x, 1)),
     "sequence_is_last": _simple("Sequence::IsLast", lambda x: _within(x, -1)),
     "sequence_gather": _selected,

@@ -1,15 +1,16 @@
 """CNTK's dictionaries in files: protobuf messages as Python values, and back.
 
 CNTK stores models and checkpoints as one message, a dictionary by name of numbers, strings, shapes, axes, lists,
-dictionaries and arrays. Here they are Python's and NumPy's: shapes and arrays are row-major, as everywhere in Python,
-while the file lists the axes of the same memory from the last to the first. So no number ever moves.
+dictionaries and arrays. This module converts them to Python's and NumPy's. Shapes and arrays are row-major, as
+everywhere in Python, while the file lists the axes of the same memory from the last to the first. So elements keep
+their order.
 
-The wire format is CNTK's; the descriptors are made from `_MESSAGES`, without a compiler. Where a field's wire format
-allows a type that is cheaper in Python, the table says that one: packed floats are bytes, maps lists of entries, and
+The wire format is CNTK's. The descriptors are built from `_MESSAGES`, without a compiler. Where a field's wire format
+allows a type that is cheaper in Python, the table has that type: packed floats are bytes, maps lists of entries, and
 enumerations numbers. Reading needs up to three times a file's size in memory.
 
-A file whose message would reach 2 GiB is in two parts: `_MAGIC`, the length of the message, the message without the
-arrays' elements, and these one after another.
+A file whose message would reach 2 GiB has several parts: `_MAGIC`, the length of the message, the message without the
+arrays' elements, and the elements of one array after another.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _MAGIC = b"ktnc"
 LARGEST_MESSAGE_BYTES = 2**31 - 1  # protobuf's limit
 _VERSION = 1  # of dictionaries and of their values, as CNTK 2.7 writes it
 
-# Indices that stand for other than one static axis.
+# Indices that do not number a static axis.
 DYNAMIC, ALL_STATIC, UNKNOWN_AXES, END, ALL = (2**31 - 1 - i for i in range(5))
 
 _INT32, _UINT64, _BOOL, _STRING, _BYTES, _FLOAT, _DOUBLE, _SINT32, _MESSAGE = 5, 4, 8, 9, 12, 2, 1, 17, 11
-# For each message: name, number and type of its fields; `*` after a name: repeated.
+# For each message: name, number and type of its fields. A `*` after a name means repeated.
 _MESSAGES: dict[str, list[tuple[str, int, int | str]]] = {
     "NDShape": [("shape_dim*", 1, _UINT64)],
     "Axis": [("static_axis_idx", 1, _INT32), ("name", 2, _STRING), ("is_ordered_dynamic_axis", 3, _BOOL)],
@@ -81,26 +82,26 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str]]] = {
 
 
 class Shape(tuple[int, ...]):
-    """A shape, row-major; -1, -2 and -3 are CNTK's inferred, unknown and free dimensions."""
+    """A row-major shape. -1, -2 and -3 are CNTK's inferred, unknown and free dimensions."""
 
     __slots__ = ()
 
 
 class Signed(int):
-    """A number that the file holds as a signed one of 32 bits; a plain `int` is unsigned, of 64 bits."""
+    """An integer that the file stores as signed, 32 bits. A plain `int` is unsigned, 64 bits."""
 
 
 class Single(float):
-    """A number that the file holds in single precision; a plain `float` is double."""
+    """A number that the file stores in single precision. A plain `float` is double."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileAxis:
-    """An axis as files have it.
+    """An axis in a file's numbering.
 
     Attributes:
-        index: 0 for the last axis of a sample, 1 for that before it; negative: -1 for the first; or one of `DYNAMIC`,
-            `ALL_STATIC`, `UNKNOWN_AXES`, `END`, `ALL`.
+        index: 0 for the last axis of a sample, 1 for the axis before it, and so on; -1 for the first axis; or one of
+            `DYNAMIC`, `ALL_STATIC`, `UNKNOWN_AXES`, `END`, `ALL`.
         name: name of a dynamic axis.
         ordered: whether steps along a dynamic axis are ordered.
     """
@@ -131,7 +132,7 @@ def _classes() -> dict[str, Any]:
 
 _CLASS = _classes()
 
-# For each of CNTK's element types: NumPy's, and the field with its elements.
+# For each of CNTK's element types: NumPy's type, and the field with the elements.
 _ELEMENTS = {
     1: ("<f4", "float_values"),
     2: ("<f8", "double_values"),
@@ -141,7 +142,7 @@ _ELEMENTS = {
 }
 DATA_TYPES = {1: "float32", 2: "float64", 4: "float16", 5: "int8", 6: "int16"}
 _NUMBER_OF = {name: number for number, name in DATA_TYPES.items()}
-_SENTINELS = 2**64 - 3  # this and larger dimensions stand for unknown ones
+_SENTINELS = 2**64 - 3  # dimensions from this on are unknown
 
 
 def read_dictionary(path: Path) -> dict[str, Any]:
@@ -153,8 +154,8 @@ def read_dictionary(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             head = file.read(8)
-            apart = head[:4] == _MAGIC
-            if apart:
+            separate = head[:4] == _MAGIC
+            if separate:
                 (size,) = struct.unpack("<I", head[4:]) if len(head) == 8 else (0,)
                 content = file.read(size)
                 if len(content) != size:
@@ -164,11 +165,11 @@ def read_dictionary(path: Path) -> dict[str, Any]:
             message = _CLASS["Dictionary"]()
             message.ParseFromString(content)
             del content
-            found = _Reader(file if apart else None).dictionary(message)
-            rest = len(file.read(1)) if apart else 0
-            if rest:
+            dictionary = _Reader(file if separate else None).dictionary(message)
+            trailing = len(file.read(1)) if separate else 0
+            if trailing:
                 raise _Damaged("no more bytes after the last array, got some: the file is of another version")
-            return found
+            return dictionary
     except OSError as error:
         raise StateError(f"expected a readable file at {path}: {error.strerror}") from error
     except DecodeError as error:
@@ -183,14 +184,14 @@ def read_dictionary(path: Path) -> dict[str, Any]:
 
 
 class _Damaged(Exception):
-    """A dictionary is not what CNTK writes; the text follows "expected"."""
+    """A dictionary that CNTK does not write. The text follows "expected"."""
 
 
 class _Reader:
     """Conversion of messages to values.
 
     Args:
-        file: file to read the arrays' elements from, in the order of the arrays; None: they are in the message.
+        file: file to read the arrays' elements from, in the order of the arrays. None: they are in the message.
     """
 
     def __init__(self, file: BinaryIO | None) -> None:
@@ -246,12 +247,12 @@ class _Reader:
 
     def _elements(self, kind: int, dtype: str, count: int) -> NDArray[Any]:
         if kind not in (1, 2):
-            # CNTK's own reader and writer disagree about the others.
+            # CNTK's own reader and writer disagree about the other types.
             raise _Damaged(f"float32 or float64 in a file of two parts, got {DATA_TYPES[kind]}")
         assert self._file is not None
-        size, left = count * np.dtype(dtype).itemsize, os.fstat(self._file.fileno()).st_size - self._file.tell()
-        if left < size:
-            raise _Damaged(f"{size} bytes of an array, got {left}: the file is torn")
+        size, remaining = count * np.dtype(dtype).itemsize, os.fstat(self._file.fileno()).st_size - self._file.tell()
+        if remaining < size:
+            raise _Damaged(f"{size} bytes of an array, got {remaining}: the file is torn")
         flat = np.empty(count, dtype)
         self._file.readinto(flat.view(np.uint8))  # type: ignore[attr-defined]  # of every such file
         return flat
@@ -270,24 +271,24 @@ def write_dictionary(path: Path, values: Mapping[str, Any], largest_bytes: int =
 
     Args:
         path: path of the file.
-        values: values; an `int` must not be negative unless it is `Signed`.
-        largest_bytes: size from which arrays stand behind the message.
+        values: values. An `int` must not be negative unless it is `Signed`.
+        largest_bytes: size from which the arrays' elements are written after the message.
 
     Raises:
         TypeError: a value of another type.
-        StateError: a message without the arrays' elements that is too large, or arrays behind it that are not float32
-            or float64.
+        StateError: a message that is too large even without the arrays' elements, or arrays after the message that are
+            neither float32 nor float64.
     """
     arrays = list(_arrays(values))
     total = sum(array.nbytes for array in arrays)
-    # What else a message has is small beside this margin unless it is a very large graph, whose size is checked then.
-    apart = total >= largest_bytes
-    content = b"" if apart else _dictionary(values, True).SerializeToString()
-    apart = apart or len(content) >= largest_bytes
-    if apart:
-        other = {array.dtype.name for array in arrays} - {"float32", "float64"}
-        if other:
-            raise StateError(f"expected float32 and float64 in a file of more than 2 GiB, got {', '.join(other)}")
+    # The rest of a message is small against this limit, except for very large graphs. The next check finds those.
+    separate = total >= largest_bytes
+    content = b"" if separate else _dictionary(values, True).SerializeToString()
+    separate = separate or len(content) >= largest_bytes
+    if separate:
+        unsupported = {array.dtype.name for array in arrays} - {"float32", "float64"}
+        if unsupported:
+            raise StateError(f"expected float32 and float64 in a file of more than 2 GiB, got {', '.join(unsupported)}")
         content = _dictionary(values, False).SerializeToString()
         if len(content) >= LARGEST_MESSAGE_BYTES:
             raise StateError(f"expected a graph of less than 2 GiB without its arrays, got {len(content)} bytes")
@@ -295,9 +296,9 @@ def write_dictionary(path: Path, values: Mapping[str, Any], largest_bytes: int =
     writing = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with open(writing, "xb") as file:
-            file.write(_MAGIC + struct.pack("<I", len(content)) if apart else b"")
+            file.write(_MAGIC + struct.pack("<I", len(content)) if separate else b"")
             file.write(content)
-            for array in arrays if apart else ():
+            for array in arrays if separate else ():
                 file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
             file.flush()
             os.fsync(file.fileno())

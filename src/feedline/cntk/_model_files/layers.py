@@ -1,8 +1,8 @@
-"""Blocks of a graph that can be blocks of a file, too: parts that nothing else reads, over their operands alone.
+"""Blocks of a graph that can be blocks of a file: parts that read only their operands, and that nothing else reads.
 
-A block of the graph is a name for nodes among others; one of a file is a function of its own, over placeholders. So a
-block is left out, and written by what is inside, if something outside it reads a node inside, as after
-`Function.find_by_name`, or if a step captures a variable.
+A block of the graph is a name for some of its nodes. A block of a file is a separate function, over placeholders. So
+only the content of a block is written if a node outside it reads a node inside, as after `Function.find_by_name`, or
+if a step captures a variable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Block:
         kind: kind of block, such as ``LSTM``.
         name: name given by the user.
         outputs: the nodes of its outputs.
-        operands: what it is applied to, without parameters and constants.
+        operands: nodes that it is applied to, without parameters and constants.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Block:
 
 
 def whole_blocks(roots: Sequence[Node]) -> dict[Node, Block]:
-    """Return the block of each output of blocks that can be written as such, of the outermost ones.
+    """Return the block of each output of the outermost blocks that can be written as blocks.
 
     Args:
         roots: outputs of the graph.
@@ -51,14 +51,14 @@ def whole_blocks(roots: Sequence[Node]) -> dict[Node, Block]:
         if "block" in node.attributes:
             key = (node.attributes["block"], node.attributes.get("instance", ""), *node.inputs[1:])
             groups.setdefault(key, []).append(node)
-    found: dict[Node, Block] = {}
+    blocks: dict[Node, Block] = {}
     results = set(roots)
     for (kind, name, *operands), outputs in groups.items():
-        own = tuple(dict.fromkeys(x for x in operands if isinstance(x, Node) and x.weights is None))
-        block = Block(str(kind), str(name), tuple(outputs), own)
+        inputs = tuple(dict.fromkeys(x for x in operands if isinstance(x, Node) and x.weights is None))
+        block = Block(str(kind), str(name), tuple(outputs), inputs)
         if _is_whole(block, readers, results):
-            found.update(dict.fromkeys(outputs, block))
-    return found
+            blocks.update(dict.fromkeys(outputs, block))
+    return blocks
 
 
 def _is_whole(block: Block, readers: dict[Node, list[Node]], results: set[Node]) -> bool:

@@ -1,4 +1,4 @@
-"""CNTK 2.7's numbers of operations in files, and which of them have no equivalent here."""
+"""CNTK 2.7's numbers of operations in files, and the operations without an equivalent in feedline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = dict(enumerate(_IN_ORDER.split()))
 CODES = {name: code for code, name in NAMES.items()}
 
 _IN_TORCH = "write it in torch, in a UserFunction, and build the network around it in Python"
-# What to do instead of operations that nothing here computes.
+# Advice for operations that feedline does not compute.
 ABSENT = {
     "OptimizedRNNStack": "in CNTK, convert_optimized_rnnstack makes layers of it that load here",
     "ToSequence": "declare the input by sequence.input_variable and feed sequences",

@@ -1,7 +1,7 @@
 """Primitive operations of CNTK's files as nodes of a graph.
 
-Files list axes from the last to the first, and operands of products from right to left; `_TABLE` has, for each
-operation, what turns both round. Its functions get a `Primitive` and return a node for each output.
+Files list axes from the last to the first, and operands of products from right to left. The functions in `_TABLE`
+reverse both. They take a `Primitive` and return a node for each output.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ BATCH_AXIS = "defaultBatchAxis"
 
 @dataclass(frozen=True, slots=True)
 class PackedIndex:
-    """The steps that a condition selects, which files keep apart from selecting them.
+    """The steps that a condition selects. In files, this is an operation apart from the selection itself.
 
     Attributes:
         condition: node of the condition.
-        single: whether the file says that there is one for each sequence.
+        single: whether the file declares one step for each sequence.
     """
 
     condition: Node
@@ -58,7 +58,7 @@ class Primitive:
         return f"{self.kind} `{self.name or self.uid}`" + (f" ({self.uid})" if self.name else "")
 
     def node(self, op: str, inputs: Sequence[Node] | None = None, **attributes: Any) -> Node:
-        """Apply an operation under the name of this one; to its own operands, if no others are given."""
+        """Apply an operation under the name of this one, to its operands if no others are given."""
         return apply(op, self.inputs if inputs is None else inputs, attributes, self.name)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -71,27 +71,27 @@ class Primitive:
             return self.attributes[key]
         return self.attributes.get(key, default)
 
-    def refuse(self, what: str, instead: str) -> CompatError:
+    def refuse(self, problem: str, remedy: str) -> CompatError:
         """Return an error that names the operation."""
-        return CompatError(f"{self.label}: {what}; {instead}")
+        return CompatError(f"{self.label}: {problem}; {remedy}")
 
 
-Made = Node | PackedIndex
+Result = Node | PackedIndex
 
 
-def make(given: Primitive) -> list[Made]:
+def make(call: Primitive) -> list[Result]:
     """Return a node for each output of an operation.
 
     Raises:
-        CompatError: nothing here computes it, or not with these settings.
-        KeyError: it lacks a setting.
+        CompatError: feedline does not have the operation, or not with these settings.
+        KeyError: a setting is missing.
         ValueError: shapes or axes that do not fit.
     """
-    if given.kind not in _TABLE:
-        instead = ABSENT.get(given.kind, "build this part in Python, and take the parameters from the file by restore")
-        raise given.refuse("expected an operation that feedline has, got another one", instead)
-    made = _TABLE[given.kind](given)
-    return made if isinstance(made, list) else [made]
+    if call.kind not in _TABLE:
+        remedy = ABSENT.get(call.kind, "build this part in Python, and take the parameters from the file by restore")
+        raise call.refuse("expected an operation that feedline has, got another one", remedy)
+    result = _TABLE[call.kind](call)
+    return result if isinstance(result, list) else [result]
 
 
 # ---- axes ---------------------------------------------------------------------------------------------
@@ -108,94 +108,94 @@ def python_axis(axis: FileAxis) -> int:
     return -axis.index - 1
 
 
-def _axes(given: Primitive) -> list[FileAxis]:
-    return [given.attributes["axis"]] if "axis" in given.attributes else list(given.attributes["axisVec"])
+def _axes(call: Primitive) -> list[FileAxis]:
+    return [call.attributes["axis"]] if "axis" in call.attributes else list(call.attributes["axisVec"])
 
 
 def _is_batch(axis: FileAxis) -> bool:
     return axis.index == DYNAMIC and axis.name == BATCH_AXIS
 
 
-def _rank(given: Primitive, i: int = 0) -> int:
-    return len(given.inputs[i].shape)
+def _rank(call: Primitive, i: int = 0) -> int:
+    return len(call.inputs[i].shape)
 
 
 # ---- operations on elements ---------------------------------------------------------------------------
 
 
-def _same(op: str, *order: int) -> Callable[[Primitive], Made]:
-    """Return the maker of an operation without settings; ``order`` is that of its operands, if not the file's."""
+def _same(op: str, *order: int) -> Callable[[Primitive], Result]:
+    """Return the maker of an operation without settings; ``order``: of its operands, by default the file's."""
 
-    def maker(given: Primitive) -> Made:
-        return given.node(op, [given.inputs[i] for i in order] if order else None)
-
-    return maker
-
-
-def _elu(given: Primitive) -> Made:
-    return given.node("elu", alpha=float(given.get("alpha", 1.0)))
-
-
-def _softmax(op: str) -> Callable[[Primitive], Made]:
-    def maker(given: Primitive) -> Made:
-        axis = given.attributes.get("axis")
-        return given.node(op, axis=None if axis is None or axis.index == ALL_STATIC else python_axis(axis))
+    def maker(call: Primitive) -> Result:
+        return call.node(op, [call.inputs[i] for i in order] if order else None)
 
     return maker
 
 
-def _cast(given: Primitive) -> Made:
-    return given.node("cast", dtype=DATA_TYPES[int(given.get("newDataType"))])
+def _elu(call: Primitive) -> Result:
+    return call.node("elu", alpha=float(call.get("alpha", 1.0)))
 
 
-def _filled(given: Primitive) -> Made:
-    """A constant in the shape and along the axes of the operand."""
-    zeros = apply("element_times", [apply("stop_gradient", given.inputs), constant_node(0.0)])
-    return given.node("plus", [zeros, constant_node(float(given.get("fillValue")))])
+def _softmax(op: str) -> Callable[[Primitive], Result]:
+    def maker(call: Primitive) -> Result:
+        axis = call.attributes.get("axis")
+        return call.node(op, axis=None if axis is None or axis.index == ALL_STATIC else python_axis(axis))
+
+    return maker
 
 
-def _drawn(given: Primitive) -> Made:
-    how = given.get("randomDistributionType")
+def _cast(call: Primitive) -> Result:
+    return call.node("cast", dtype=DATA_TYPES[int(call.get("newDataType"))])
+
+
+def _filled(call: Primitive) -> Result:
+    """Return a constant in the shape and along the axes of the operand."""
+    zeros = apply("element_times", [apply("stop_gradient", call.inputs), constant_node(0.0)])
+    return call.node("plus", [zeros, constant_node(float(call.get("fillValue")))])
+
+
+def _drawn(call: Primitive) -> Result:
+    how = call.get("randomDistributionType")
     if how not in ("uniform", "normal", "gumbel", "bernoulli"):
-        raise given.refuse(f"expected a known distribution, got {how!r}", "build this part in Python")
-    like = given.inputs
+        raise call.refuse(f"expected a known distribution, got {how!r}", "build this part in Python")
+    like = call.inputs
     if not like:
-        kind = DATA_TYPES[int(given.get("newDataType"))]
-        like = (constant_node(np.zeros(given.get("newShape"), kind)),)
-    return given.node(f"random_{how}", like, arguments=tuple(float(a) for a in given.get("randomDistributionArgs")))
+        kind = DATA_TYPES[int(call.get("newDataType"))]
+        like = (constant_node(np.zeros(call.get("newShape"), kind)),)
+    return call.node(f"random_{how}", like, arguments=tuple(float(a) for a in call.get("randomDistributionArgs")))
 
 
-def _sampled(op: str) -> Callable[[Primitive], Made]:
-    return lambda given: given.node(
-        op, many=int(given.get("numSamples")), replacement=bool(given.attributes["allowDuplicates"])
+def _sampled(op: str) -> Callable[[Primitive], Result]:
+    return lambda call: call.node(
+        op, many=int(call.get("numSamples")), replacement=bool(call.attributes["allowDuplicates"])
     )
 
 
 # ---- shapes -------------------------------------------------------------------------------------------
 
 
-def _transpose(given: Primitive) -> Made:
-    rank = _rank(given)
-    if "axisVec" in given.attributes:
-        # Reversing both the axes and their order turns a permutation of the one into that of the other.
-        order = [axis.index % rank for axis in given.attributes["axisVec"]]
+def _transpose(call: Primitive) -> Result:
+    rank = _rank(call)
+    if "axisVec" in call.attributes:
+        # Files number axes from the last: reverse both the axes and their order.
+        order = [axis.index % rank for axis in call.attributes["axisVec"]]
         perm = [rank - 1 - i for i in reversed(order)]
     else:
         perm = list(range(rank))
-        first, second = (python_axis(given.attributes[key]) % rank for key in ("axis1", "axis2"))
+        first, second = (python_axis(call.attributes[key]) % rank for key in ("axis1", "axis2"))
         perm[first], perm[second] = perm[second], perm[first]
-    return given.node("transpose", perm=tuple(perm))
+    return call.node("transpose", perm=tuple(perm))
 
 
-def _slice(given: Primitive) -> Made:
-    if "axis" in given.attributes:
-        parts = [[given.attributes[key]] for key in ("axis", "beginIndex", "endIndex")]
-        strides = [given.get("sliceStrides", 1)]
+def _slice(call: Primitive) -> Result:
+    if "axis" in call.attributes:
+        parts = [[call.attributes[key]] for key in ("axis", "beginIndex", "endIndex")]
+        strides = [call.get("sliceStrides", 1)]
     else:
-        parts = [list(given.attributes[key]) for key in ("axisVec", "beginIndexVec", "endIndexVec")]
-        strides = list(given.get("sliceStridesVec", [1] * len(parts[0])))
+        parts = [list(call.attributes[key]) for key in ("axisVec", "beginIndexVec", "endIndexVec")]
+        strides = list(call.get("sliceStridesVec", [1] * len(parts[0])))
     axes, begins, ends = parts
-    return given.node(
+    return call.node(
         "slice",
         axis=tuple(python_axis(axis) for axis in axes),
         begin=tuple(map(int, begins)),
@@ -204,190 +204,190 @@ def _slice(given: Primitive) -> Made:
     )
 
 
-def _reshape(given: Primitive) -> Made:
-    shape, begin, end = Shape(given.get("newShape")), None, None
-    first = given.attributes.get("beginAxis", FileAxis(0)).index
-    last = given.attributes.get("endAxis", FileAxis(END)).index
+def _reshape(call: Primitive) -> Result:
+    shape, begin, end = Shape(call.get("newShape")), None, None
+    first = call.attributes.get("beginAxis", FileAxis(0)).index
+    last = call.attributes.get("endAxis", FileAxis(END)).index
     if (first, last) != (0, END):
-        rank = _rank(given)
+        rank = _rank(call)
         first, last = (rank if i == END else i + rank if i < 0 else i for i in (first, last))
-        # The file counts from the last axis: what ends there begins here.
+        # The file counts from the last axis, so its end is the begin in feedline.
         begin, end = rank - last, rank - first
-    return given.node("reshape", shape=tuple(shape), begin=begin, end=end)
+    return call.node("reshape", shape=tuple(shape), begin=begin, end=end)
 
 
-def _squeeze(given: Primitive) -> Made:
-    shape = given.inputs[0].shape
-    if "axisVec" in given.attributes:
-        gone = {python_axis(axis) % len(shape) for axis in given.attributes["axisVec"]}
+def _squeeze(call: Primitive) -> Result:
+    shape = call.inputs[0].shape
+    if "axisVec" in call.attributes:
+        removed = {python_axis(axis) % len(shape) for axis in call.attributes["axisVec"]}
     else:
-        gone = {i for i, n in enumerate(shape) if n == 1}
-    kept = tuple(n for i, n in enumerate(shape) if i not in gone)
-    return given.node("reshape", shape=kept, begin=None, end=None)
+        removed = {i for i, n in enumerate(shape) if n == 1}
+    remaining = tuple(n for i, n in enumerate(shape) if i not in removed)
+    return call.node("reshape", shape=remaining, begin=None, end=None)
 
 
-def _splice(given: Primitive) -> Made:
-    axis = given.get("axis")
+def _splice(call: Primitive) -> Result:
+    axis = call.get("axis")
     if axis.index == END:
-        return given.node("splice", axis=-max(_rank(given, i) for i in range(len(given.inputs))) - 1)
-    return given.node("splice", axis=python_axis(axis))
+        return call.node("splice", axis=-max(_rank(call, i) for i in range(len(call.inputs))) - 1)
+    return call.node("splice", axis=python_axis(axis))
 
 
-def _pad(given: Primitive) -> Made:
-    pattern = zip(reversed(given.get("paddingHead")), reversed(given.get("paddingFoot")), strict=True)
-    mode = ("constant", "reflect", "symmetric")[int(given.attributes["paddingMode"])]
-    value = float(given.attributes.get("paddingConstantValue", 0.0))
-    return given.node("pad", pattern=tuple((int(a), int(b)) for a, b in pattern), mode=mode, value=value)
+def _pad(call: Primitive) -> Result:
+    pattern = zip(reversed(call.get("paddingHead")), reversed(call.get("paddingFoot")), strict=True)
+    mode = ("constant", "reflect", "symmetric")[int(call.attributes["paddingMode"])]
+    value = float(call.attributes.get("paddingConstantValue", 0.0))
+    return call.node("pad", pattern=tuple((int(a), int(b)) for a, b in pattern), mode=mode, value=value)
 
 
-def _one_hot(given: Primitive) -> Made:
-    return given.node(
+def _one_hot(call: Primitive) -> Result:
+    return call.node(
         "one_hot",
-        classes=int(given.get("numClass")),
-        axis=python_axis(given.attributes.get("onehotAxis", FileAxis(0))),
-        sparse=bool(given.attributes.get("oneHotOutputSparse", False)),
+        classes=int(call.get("numClass")),
+        axis=python_axis(call.attributes.get("onehotAxis", FileAxis(0))),
+        sparse=bool(call.attributes.get("oneHotOutputSparse", False)),
     )
 
 
-def _gather(given: Primitive) -> Made:
-    axis = given.attributes.get("axis")
+def _gather(call: Primitive) -> Result:
+    axis = call.attributes.get("axis")
     number = None if axis is None else python_axis(axis)
-    return given.node("gather", axis=None if number == 0 else number)
+    return call.node("gather", axis=None if number == 0 else number)
 
 
-def _crop(given: Primitive) -> Made:
-    if "offset" not in given.attributes:
-        raise given.refuse("expected a crop with offsets, got an automatic one", "use crop_manual")
-    across, down = (int(n) for n in given.attributes["offset"])
-    return given.node("crop", offset_y=down, offset_x=across)
+def _crop(call: Primitive) -> Result:
+    if "offset" not in call.attributes:
+        raise call.refuse("expected a crop with offsets, got an automatic one", "use crop_manual")
+    across, down = (int(n) for n in call.attributes["offset"])
+    return call.node("crop", offset_y=down, offset_x=across)
 
 
-def _top_k(given: Primitive) -> list[Made]:
-    axis, k = python_axis(given.attributes.get("axis", FileAxis(0))), int(given.get("numItems"))
-    return [given.node("top_k", k=k, axis=axis, indices=part) for part in (False, True)]
+def _top_k(call: Primitive) -> list[Result]:
+    axis, k = python_axis(call.attributes.get("axis", FileAxis(0))), int(call.get("numItems"))
+    return [call.node("top_k", k=k, axis=axis, indices=part) for part in (False, True)]
 
 
-def _eye(given: Primitive) -> Made:
-    node = given.inputs[0]
+def _eye(call: Primitive) -> Result:
+    node = call.inputs[0]
     if len(node.axes) == 1 and len(node.shape) == 1:
-        return given.node("eye_rows", sparse=bool(given.attributes.get("OutputSparse", False)))
+        return call.node("eye_rows", sparse=bool(call.attributes.get("OutputSparse", False)))
     zeros = apply("element_times", [apply("stop_gradient", [node]), constant_node(0.0)])
-    return given.node("plus", [zeros, constant_node(np.eye(*node.shape, dtype=np.float32))])
+    return call.node("plus", [zeros, constant_node(np.eye(*node.shape, dtype=np.float32))])
 
 
 # ---- products, images ---------------------------------------------------------------------------------
 
 
-def _times(given: Primitive) -> Made:
-    if int(given.attributes.get("inferInputRankToMap", -1)) == -2:
-        raise given.refuse(
+def _times(call: Primitive) -> Result:
+    if int(call.attributes.get("inferInputRankToMap", -1)) == -2:
+        raise call.refuse(
             "expected a product of samples, got one over sequences", "use sequence.reduce_sum of products"
         )
-    right, left = given.inputs
-    return given.node("times", [left, right], output_rank=int(given.get("outputRank", 1)), map_rank=None)
+    right, left = call.inputs
+    return call.node("times", [left, right], output_rank=int(call.get("outputRank", 1)), map_rank=None)
 
 
-def _transpose_times(given: Primitive) -> Made:
-    right, left = given.inputs
-    if int(given.attributes.get("outputRank", 1)) != 1:
-        raise given.refuse("expected a product with one axis of the right operand", "transpose it, and use times")
-    return given.node("times_transpose", [left, right])
+def _transpose_times(call: Primitive) -> Result:
+    right, left = call.inputs
+    if int(call.attributes.get("outputRank", 1)) != 1:
+        raise call.refuse("expected a product with one axis of the right operand", "transpose it, and use times")
+    return call.node("times_transpose", [left, right])
 
 
-def _spatial(value: Any, rank: int, given: Primitive) -> tuple[Any, ...]:
-    """Return one value for each spatial axis, from one for all, one for each, or one for each and for channels.
+def _spatial(value: Any, rank: int, call: Primitive) -> tuple[Any, ...]:
+    """Return a value for each spatial axis, from a value for all, for each, or for each and for channels.
 
-    A `Shape` is row-major already, channels first; a list is the file's, channels last.
+    A `Shape` is row-major already, channels first. A list is in the file's order, channels last.
     """
     items = list(value) if isinstance(value, Shape) else list(reversed(value))
     if len(items) == 1:
         return tuple(items * rank)
     if len(items) not in (rank, rank + 1):
-        raise ValueError(f"{given.label}: expected settings for {rank} axes, got {items}")
+        raise ValueError(f"{call.label}: expected settings for {rank} axes, got {items}")
     return tuple(items[len(items) - rank :])
 
 
-def _window(given: Primitive, rank: int) -> dict[str, Any]:
-    padded = [*given.attributes.get("lowerPad", ()), *given.attributes.get("upperPad", ())]
+def _window(call: Primitive, rank: int) -> dict[str, Any]:
+    padded = [*call.attributes.get("lowerPad", ()), *call.attributes.get("upperPad", ())]
     if any(padded):
-        raise given.refuse(f"expected automatic padding or none, got {padded}", "pad the operand first")
+        raise call.refuse(f"expected automatic padding or none, got {padded}", "pad the operand first")
     return {
-        "strides": _spatial(given.get("strides"), rank, given),
-        "pad": tuple(map(bool, _spatial(given.get("autoPadding"), rank, given))),
+        "strides": _spatial(call.get("strides"), rank, call),
+        "pad": tuple(map(bool, _spatial(call.get("autoPadding"), rank, call))),
     }
 
 
-def _convolution(given: Primitive) -> Made:
-    kernel, data = given.inputs
-    if given.attributes.get("sequential", False) or not all(given.attributes.get("sharing", [True])):
-        raise given.refuse("expected a shared kernel over static axes", "splice delayed sequences instead")
-    dilation = given.attributes.get("dilation", Shape((1,)))
-    if not given.attributes.get("transpose", False):
+def _convolution(call: Primitive) -> Result:
+    kernel, data = call.inputs
+    if call.attributes.get("sequential", False) or not all(call.attributes.get("sharing", [True])):
+        raise call.refuse("expected a shared kernel over static axes", "splice delayed sequences instead")
+    dilation = call.attributes.get("dilation", Shape((1,)))
+    if not call.attributes.get("transpose", False):
         rank = len(data.shape) - 1
-        settings = {**_window(given, rank), "dilation": _spatial(dilation, rank, given)}
-        return given.node("convolution", **settings, groups=int(given.attributes.get("groups", 1)))
+        settings = {**_window(call, rank), "dilation": _spatial(dilation, rank, call)}
+        return call.node("convolution", **settings, groups=int(call.attributes.get("groups", 1)))
     rank = len(kernel.shape) - 2
     if set(dilation) != {1}:
-        raise given.refuse("expected a transposed convolution without dilation", "build this part in torch")
-    wanted = tuple(given.attributes.get("outputShape", ()))
-    shape = wanted[len(wanted) - rank :] if any(wanted) else None
-    return given.node("convolution_transpose", **_window(given, rank), shape=shape)
+        raise call.refuse("expected a transposed convolution without dilation", "build this part in torch")
+    output_shape = tuple(call.attributes.get("outputShape", ()))
+    shape = output_shape[len(output_shape) - rank :] if any(output_shape) else None
+    return call.node("convolution_transpose", **_window(call, rank), shape=shape)
 
 
-def _pooling(given: Primitive) -> Made:
-    rank = _rank(given)
-    window, maximum = tuple(given.get("poolingWindowShape")), int(given.attributes["poolingType"]) == 0
+def _pooling(call: Primitive) -> Result:
+    rank = _rank(call)
+    window, maximum = tuple(call.get("poolingWindowShape")), int(call.attributes["poolingType"]) == 0
     if window == (-2,):
-        return given.node("global_max_pooling" if maximum else "global_average_pooling")
-    settings = {"window": window, **_window(given, len(window))}
+        return call.node("global_max_pooling" if maximum else "global_average_pooling")
+    settings = {"window": window, **_window(call, len(window))}
     settings = _trimmed(settings, rank)
-    if given.attributes.get("ceilOutDim", False):
+    if call.attributes.get("ceilOutDim", False):
         settings["ceil"] = True
-    if given.attributes.get("includePad", False) and not maximum:
+    if call.attributes.get("includePad", False) and not maximum:
         settings["count_pad"] = True
-    return given.node("max_pooling" if maximum else "average_pooling", **settings)
+    return call.node("max_pooling" if maximum else "average_pooling", **settings)
 
 
-def _unpooling(given: Primitive) -> Made:
-    if int(given.attributes["poolingType"]) != 0:
-        raise given.refuse("expected the inverse of a maximum", "no other exists")
-    window = tuple(given.get("unpoolingWindowShape"))
-    return given.node("max_unpooling", **_trimmed({"window": window, **_window(given, len(window))}, _rank(given)))
+def _unpooling(call: Primitive) -> Result:
+    if int(call.attributes["poolingType"]) != 0:
+        raise call.refuse("expected the inverse of a maximum", "no other exists")
+    window = tuple(call.get("unpoolingWindowShape"))
+    return call.node("max_unpooling", **_trimmed({"window": window, **_window(call, len(window))}, _rank(call)))
 
 
-def _regions(given: Primitive) -> Made:
-    if int(given.attributes["poolingType"]) != 0:
-        raise given.refuse("expected the maxima of regions", "no other pooling of them exists")
-    size, scale = tuple(given.get("roiOutputShape")), float(given.attributes["spatialScale"])
-    return given.node("roi_pooling", size=size, scale=scale)
+def _regions(call: Primitive) -> Result:
+    if int(call.attributes["poolingType"]) != 0:
+        raise call.refuse("expected the maxima of regions", "no other pooling of them exists")
+    size, scale = tuple(call.get("roiOutputShape")), float(call.attributes["spatialScale"])
+    return call.node("roi_pooling", size=size, scale=scale)
 
 
-def _alignments(given: Primitive) -> Made:
+def _alignments(call: Primitive) -> Result:
     # -1, as a number without a sign in a file.
-    if int(given.attributes.get("delayConstraint", -1)) not in (-1, 2**64 - 1, 2**32 - 1):
-        raise given.refuse("expected alignments that are not bound to steps", "pass delayConstraint=-1 in CNTK")
-    return given.node("forward_backward", blank=int(given.get("blankTokenId")))
+    if int(call.attributes.get("delayConstraint", -1)) not in (-1, 2**64 - 1, 2**32 - 1):
+        raise call.refuse("expected alignments that are not bound to steps", "pass delayConstraint=-1 in CNTK")
+    return call.node("forward_backward", blank=int(call.get("blankTokenId")))
 
 
 def _trimmed(settings: dict[str, Any], rank: int) -> dict[str, Any]:
     """Leave out leading axes, such as channels, along which a window is a single cell."""
     window, strides = settings["window"], settings["strides"]
-    many = next((i for i, both in enumerate(zip(window, strides, strict=True)) if both != (1, 1)), len(window) - 1)
-    begin = max(many, len(window) - rank)
+    leading = next((i for i, pair in enumerate(zip(window, strides, strict=True)) if pair != (1, 1)), len(window) - 1)
+    begin = max(leading, len(window) - rank)
     return {key: value[begin:] for key, value in settings.items()}
 
 
-def _batch_normalization(given: Primitive) -> Made:
-    inputs = list(given.inputs)
-    if len(inputs) == 5:  # before version 4 of operations nothing was counted
+def _batch_normalization(call: Primitive) -> Result:
+    inputs = list(call.inputs)
+    if len(inputs) == 5:  # before version 4 of operations samples were not counted
         inputs.append(constant_node(0.0))
-    return given.node(
+    return call.node(
         "batch_normalization",
         inputs,
-        spatial=bool(given.attributes["spatial"]),
-        normalization_time_constant=float(given.attributes["normalizationTimeConstant"]),
-        blend_time_constant=float(given.attributes.get("blendTimeConstant", 0.0)),
-        epsilon=float(given.get("epsilon")),
+        spatial=bool(call.attributes["spatial"]),
+        normalization_time_constant=float(call.attributes["normalizationTimeConstant"]),
+        blend_time_constant=float(call.attributes.get("blendTimeConstant", 0.0)),
+        epsilon=float(call.get("epsilon")),
     )
 
 
@@ -403,83 +403,83 @@ _REDUCTIONS = {
 }
 
 
-def _reduce(given: Primitive) -> Made:
-    axes, kind = _axes(given), given.get("reductionOpName")
-    keep = bool(given.attributes.get("reductionKeepDimensions", True))
-    whole = [axis for axis in axes if axis.index in (ALL, ALL_STATIC)]
+def _reduce(call: Primitive) -> Result:
+    axes, kind = _axes(call), call.get("reductionOpName")
+    keep = bool(call.attributes.get("reductionKeepDimensions", True))
+    all_axes = [axis for axis in axes if axis.index in (ALL, ALL_STATIC)]
     if kind in ("Argmax", "Argmin"):
         op = kind.lower()
-        if whole:
-            return given.node(op, axis=None)
-        return _squeezed(given, given.node(op, axis=python_axis(axes[0])), [python_axis(axes[0])], keep)
+        if all_axes:
+            return call.node(op, axis=None)
+        return _squeezed(call, call.node(op, axis=python_axis(axes[0])), [python_axis(axes[0])], keep)
     if kind not in _REDUCTIONS:
-        raise given.refuse(f"expected a reduction of {', '.join(_REDUCTIONS)}, got {kind}", "build it in Python")
+        raise call.refuse(f"expected a reduction of {', '.join(_REDUCTIONS)}, got {kind}", "build it in Python")
     how = _REDUCTIONS[kind]
-    if any(axis.index == ALL for axis in whole):
-        return given.node("reduce_everything", how=how)
-    if whole:
-        return given.node(f"reduce_{how}", axis=None)
+    if any(axis.index == ALL for axis in all_axes):
+        return call.node("reduce_everything", how=how)
+    if all_axes:
+        return call.node(f"reduce_{how}", axis=None)
     if any(_is_batch(axis) for axis in axes):
-        others = tuple(python_axis(axis) for axis in axes if not _is_batch(axis))
-        return given.node("reduce_batch", how=how, axis=others) if others else given.node("reduce_batch", how=how)
+        static = tuple(python_axis(axis) for axis in axes if not _is_batch(axis))
+        return call.node("reduce_batch", how=how, axis=static) if static else call.node("reduce_batch", how=how)
     if any(axis.index == DYNAMIC for axis in axes):
         if how not in ("sum", "max", "mean") or len(axes) > 1:
-            raise given.refuse(f"expected a sum over sequences, got {kind}", "build it in Python")
-        return given.node(f"sequence_reduce_{how}")
+            raise call.refuse(f"expected a sum over sequences, got {kind}", "build it in Python")
+        return call.node(f"sequence_reduce_{how}")
     numbers = tuple(python_axis(axis) for axis in axes)
-    more: dict[str, Any] = {} if keep else {"keepdims": False}
-    return given.node(f"reduce_{how}", axis=numbers, **more)
+    settings: dict[str, Any] = {} if keep else {"keepdims": False}
+    return call.node(f"reduce_{how}", axis=numbers, **settings)
 
 
-def _squeezed(given: Primitive, node: Node, axes: list[int], keep: bool) -> Node:
+def _squeezed(call: Primitive, node: Node, axes: list[int], keep: bool) -> Node:
     if keep:
         return node
     shape = node.shape
-    gone = {axis % len(shape) for axis in axes}
-    kept = tuple(n for i, n in enumerate(shape) if i not in gone)
-    return apply("reshape", [node], {"shape": kept, "begin": None, "end": None}, given.name)
+    removed = {axis % len(shape) for axis in axes}
+    remaining = tuple(n for i, n in enumerate(shape) if i not in removed)
+    return apply("reshape", [node], {"shape": remaining, "begin": None, "end": None}, call.name)
 
 
-def _sum_all(given: Primitive) -> Made:
-    return given.node("reduce_everything", how="sum")
+def _sum_all(call: Primitive) -> Result:
+    return call.node("reduce_everything", how="sum")
 
 
 # ---- criteria -----------------------------------------------------------------------------------------
 
 
-def _over_everything(op: str, **attributes: Any) -> Callable[[Primitive], Made]:
+def _over_everything(op: str, **attributes: Any) -> Callable[[Primitive], Result]:
     """Return the maker of a criterion that CNTK's first versions summed over the minibatch."""
 
-    def maker(given: Primitive) -> Made:
-        each = apply(op, given.inputs[:2], attributes)
-        return given.node("reduce_everything", [each], how="sum")
+    def maker(call: Primitive) -> Result:
+        losses = apply(op, call.inputs[:2], attributes)
+        return call.node("reduce_everything", [losses], how="sum")
 
     return maker
 
 
-def _classification_error(given: Primitive) -> Made:
-    if len(given.inputs) == 2:
-        return _over_everything("classification_error", axis=-1, top=1)(given)
-    top = int(_number(given, 2))
+def _classification_error(call: Primitive) -> Result:
+    if len(call.inputs) == 2:
+        return _over_everything("classification_error", axis=-1, top=1)(call)
+    top = int(_number(call, 2))
     if top == 1:
-        return _over_everything("classification_error", axis=-1, top=1)(given)
-    return given.node("classification_error", given.inputs[:2], axis=-1, top=top)
+        return _over_everything("classification_error", axis=-1, top=1)(call)
+    return call.node("classification_error", call.inputs[:2], axis=-1, top=top)
 
 
-def _logistic(given: Primitive) -> Made:
-    if len(given.inputs) == 3:
-        return given.node("weighted_binary_cross_entropy")
-    return _over_everything("binary_cross_entropy")(given)
+def _logistic(call: Primitive) -> Result:
+    if len(call.inputs) == 3:
+        return call.node("weighted_binary_cross_entropy")
+    return _over_everything("binary_cross_entropy")(call)
 
 
-def _cosines(given: Primitive) -> Made:
-    shift, others = (int(_number(given, i)) for i in (2, 3))
-    return given.node("cosine_distance_with_negative_samples", given.inputs[:2], shift=shift, others=others)
+def _cosines(call: Primitive) -> Result:
+    shift, count = (int(_number(call, i)) for i in (2, 3))
+    return call.node("cosine_distance_with_negative_samples", call.inputs[:2], shift=shift, others=count)
 
 
-def _edits(given: Primitive) -> Made:
-    get = given.attributes
-    return given.node(
+def _edits(call: Primitive) -> Result:
+    get = call.attributes
+    return call.node(
         "edit_distance_error",
         substitution=float(get["SubstitutionPenalty"]),
         deletion=float(get["DeletionPenalty"]),
@@ -489,59 +489,59 @@ def _edits(given: Primitive) -> Made:
     )
 
 
-def _number(given: Primitive, i: int) -> float:
+def _number(call: Primitive, i: int) -> float:
     """Return the value of an operand that is a constant number."""
-    weights = given.inputs[i].weights
+    weights = call.inputs[i].weights
     if weights is None or weights.trains:
-        raise given.refuse(f"expected operand {i} to be a constant number", "build this part in Python")
+        raise call.refuse(f"expected operand {i} to be a constant number", "build this part in Python")
     return float(np.asarray(weights.fill(weights.shape)).reshape(()))
 
 
 # ---- sequences ----------------------------------------------------------------------------------------
 
 
-def _delay(sign: int) -> Callable[[Primitive], Made]:
-    return lambda given: given.node("delay", steps=sign * int(given.attributes.get("offset", 1)))
+def _delay(sign: int) -> Callable[[Primitive], Result]:
+    return lambda call: call.node("delay", steps=sign * int(call.attributes.get("offset", 1)))
 
 
-def _where(given: Primitive) -> Made:
-    factors = (given.attributes.get(f"newSequenceAxisLength{key}Factor") for key in ("Scaling", "Additive"))
-    return PackedIndex(given.inputs[0], single=tuple(factors) == (0, 1))
+def _where(call: Primitive) -> Result:
+    factors = (call.attributes.get(f"newSequenceAxisLength{key}Factor") for key in ("Scaling", "Additive"))
+    return PackedIndex(call.inputs[0], single=tuple(factors) == (0, 1))
 
 
-def _packed_index(given: Primitive) -> Made:
-    chosen = given.inputs[1]
-    if not isinstance(chosen, PackedIndex):
-        raise given.refuse("expected the steps that a condition selects", "use sequence.gather")
-    return chosen
+def _packed_index(call: Primitive) -> Result:
+    selection = call.inputs[1]
+    if not isinstance(selection, PackedIndex):
+        raise call.refuse("expected the steps that a condition selects", "use sequence.gather")
+    return selection
 
 
-def _gather_packed(given: Primitive) -> Made:
-    data, chosen = given.inputs
-    if not isinstance(chosen, PackedIndex):
-        raise given.refuse("expected the steps that a condition selects", "use sequence.gather")
-    if not chosen.single:
-        return given.node("sequence_gather", [data, chosen.condition])
-    return given.node("sequence_first", [apply("sequence_gather", [data, chosen.condition])])
+def _gather_packed(call: Primitive) -> Result:
+    data, selection = call.inputs
+    if not isinstance(selection, PackedIndex):
+        raise call.refuse("expected the steps that a condition selects", "use sequence.gather")
+    if not selection.single:
+        return call.node("sequence_gather", [data, selection.condition])
+    return call.node("sequence_first", [apply("sequence_gather", [data, selection.condition])])
 
 
-def _scatter_packed(given: Primitive) -> Made:
-    data, chosen, condition = given.inputs
-    if not isinstance(chosen, PackedIndex) or chosen.condition is not condition:
-        raise given.refuse("expected the steps that the same condition selects", "use sequence.scatter")
-    return given.node("sequence_scatter", [data, condition])
+def _scatter_packed(call: Primitive) -> Result:
+    data, selection, condition = call.inputs
+    if not isinstance(selection, PackedIndex) or selection.condition is not condition:
+        raise call.refuse("expected the steps that the same condition selects", "use sequence.scatter")
+    return call.node("sequence_scatter", [data, condition])
 
 
-def _unpack(given: Primitive) -> list[Made]:
-    steps = given.node("sequence_unpacked", padding=float(given.attributes["sequenceUnpackPaddingValue"]))
-    if given.attributes["sequenceUnpackSuppressMaskOutput"]:
+def _unpack(call: Primitive) -> list[Result]:
+    steps = call.node("sequence_unpacked", padding=float(call.attributes["sequenceUnpackPaddingValue"]))
+    if call.attributes["sequenceUnpackSuppressMaskOutput"]:
         return [steps]
-    return [steps, given.node("sequence_mask")]
+    return [steps, call.node("sequence_mask")]
 
 
-def plain(made: Made, name: str = "") -> Node:
-    """Return a node; of selected steps their numbers, as `sequence.where` returns them."""
-    return made if isinstance(made, Node) else apply("sequence_where", [made.condition], label=name)
+def plain(result: Result, name: str = "") -> Node:
+    """Return a node, for selected steps their numbers, as `sequence.where` returns them."""
+    return result if isinstance(result, Node) else apply("sequence_where", [result.condition], label=name)
 
 
 SIMPLE = {
@@ -594,11 +594,11 @@ SIMPLE = {
 
 _TABLE: dict[str, Callable[[Primitive], Any]] = {
     **{kind: _same(op) for kind, op in SIMPLE.items()},
-    "Hardmax": lambda given: given.node("hardmax", axis=None),
+    "Hardmax": lambda call: call.node("hardmax", axis=None),
     "ELU": _elu,
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
-    "Dropout": lambda given: given.node("dropout", rate=float(given.attributes["dropoutRate"])),
+    "Dropout": lambda call: call.node("dropout", rate=float(call.attributes["dropoutRate"])),
     "Cast": _cast,
     "ConstantOp": _filled,
     "EyeLikeOp": _eye,

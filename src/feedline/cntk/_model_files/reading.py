@@ -1,7 +1,7 @@
 """Reading CNTK's model files: from a dictionary to nodes of a graph.
 
-Functions are sorted into strongly connected components. One that is alone becomes a node, or several; the others are
-recurrences: what their delays read is a state, and `networks.traverse.close` makes one recurrence of the component.
+Functions are sorted into strongly connected components. A component of one function becomes a node, or several. The
+others are recurrences: their delays read states, and `networks.traverse.close` builds a recurrence of the component.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._model_files.blocks import Known, known
+from feedline.cntk._model_files.blocks import Replacement, recognized
 from feedline.cntk._model_files.dictionaries import DATA_TYPES, DYNAMIC, FileAxis, read_dictionary
 from feedline.cntk._model_files.functions import (
     CONSTANT,
@@ -22,9 +22,9 @@ from feedline.cntk._model_files.functions import (
     FileFunction,
     FileModel,
     LayoutError,
-    wanted,
+    entry,
 )
-from feedline.cntk._model_files.operators import Made, PackedIndex, Primitive, make, plain
+from feedline.cntk._model_files.operators import PackedIndex, Primitive, Result, make, plain
 from feedline.cntk._nodes import axis_names
 from feedline.cntk._tracing import block_of
 from feedline.cntk.axis import Axis
@@ -41,16 +41,16 @@ def read_model(path: Path) -> list[Node]:
 
     Raises:
         StateError: the file is missing, torn or not CNTK's, or its operations do not fit each other.
-        CompatError: an operation that nothing here computes; the error names it.
+        CompatError: an operation that feedline does not have. The error names it.
     """
     dictionary = read_dictionary(path)
-    with _damage_told(path):
+    with _damage_reported(path):
         return _Builder(FileModel(dictionary)).roots()
 
 
 @contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
-    """Raise StateError for whatever a damaged dictionary leads to."""
+def _damage_reported(path: Path) -> Iterator[None]:
+    """Raise StateError for the errors that a damaged dictionary causes."""
     try:
         yield
     except FeedlineError:
@@ -70,8 +70,8 @@ def read_weights(path: Path) -> list[tuple[str, str, Any]]:
     """
     dictionary = read_dictionary(path)
     kinds = {PARAMETER: "parameter", CONSTANT: "constant"}
-    with _damage_told(path):
-        leaves = [leaf for leaf in wanted(dictionary, "inputs", list) if leaf.get("kind") in kinds]
+    with _damage_reported(path):
+        leaves = [leaf for leaf in entry(dictionary, "inputs", list) if leaf.get("kind") in kinds]
         return [(kinds[leaf["kind"]], leaf.get("name", ""), _value(leaf)) for leaf in leaves]
 
 
@@ -85,9 +85,9 @@ class _Builder:
     def __init__(self, model: FileModel) -> None:
         self._model = model
         self._leaves: dict[str, Node] = {}
-        self._values: dict[str, Made] = {}
-        self._known: dict[str, Known | None] = {}
-        # Running statistics change in training, and are kept with the parameters, whatever their names.
+        self._values: dict[str, Result] = {}
+        self._replacements: dict[str, Replacement | None] = {}
+        # Running statistics change in training, so they are saved with the parameters even without a name.
         self._statistics = {
             uid for f in model.functions.values() if f.kind == "BatchNormalization" for uid in f.inputs[3:]
         }
@@ -95,12 +95,12 @@ class _Builder:
     def roots(self) -> list[Node]:
         """Return the nodes of the model's outputs."""
         outputs = self._model.outputs(self._model.root)
-        starts = [found[0].uid for uid in outputs if (found := self._model.owner(uid)) is not None]
+        starts = [owner[0].uid for uid in outputs if (owner := self._model.owner(uid)) is not None]
         components = list(_components(starts, self._below))
         users: dict[str, set[str]] = {}
         for uid in (uid for component in components for uid in component):
-            for given in self._inputs(self._model.functions[uid]):
-                users.setdefault(self._model.source(given), set()).add(uid)
+            for operand in self._inputs(self._model.functions[uid]):
+                users.setdefault(self._model.source(operand), set()).add(uid)
         for component in components:
             first = self._model.functions[component[0]]
             if len(component) == 1 and component[0] not in self._below(component[0]):
@@ -116,21 +116,21 @@ class _Builder:
         return [plain(self._value_of(uid)) for uid in outputs]
 
     def _inputs(self, function: FileFunction) -> list[str]:
-        """Return what a function reads; a block what computes its outputs, then its operands."""
+        """Return the identifiers that a function reads: for a block, its inner outputs and then its operands."""
         if function.kind != "Block":
             return list(function.inputs)
-        if function.uid not in self._known:
-            self._known[function.uid] = known(self._model, function)
-        found = self._known[function.uid]
-        if found is not None:
-            return list(found.inputs)
+        if function.uid not in self._replacements:
+            self._replacements[function.uid] = recognized(self._model, function)
+        replacement = self._replacements[function.uid]
+        if replacement is not None:
+            return list(replacement.inputs)
         return [*self._model.outputs(function.root), *(value for _, value in function.arguments)]
 
     def _below(self, uid: str) -> list[str]:
-        owners = (self._model.owner(given) for given in self._inputs(self._model.functions[uid]))
-        return [found[0].uid for found in owners if found is not None]
+        owners = (self._model.owner(operand) for operand in self._inputs(self._model.functions[uid]))
+        return [owner[0].uid for owner in owners if owner is not None]
 
-    def _value_of(self, uid: str, states: Mapping[str, Node] | None = None) -> Made:
+    def _value_of(self, uid: str, states: Mapping[str, Node] | None = None) -> Result:
         uid = self._model.source(uid)
         if states and uid in states:
             return states[uid]
@@ -143,15 +143,15 @@ class _Builder:
         return self._leaves[uid]
 
     def _add(self, function: FileFunction, states: Mapping[str, Node]) -> None:
-        """Build the nodes of a function whose operands there are; a delay reads ``states`` in their place."""
+        """Build the nodes of a function whose operands exist. A delay reads ``states`` instead."""
         if function.kind == "Combine":
             return
-        own = self._inputs(function)
-        given = [
-            self._value_of(uid, states if function.kind in _DELAYS and i == 0 else None) for i, uid in enumerate(own)
+        uids = self._inputs(function)
+        operands = [
+            self._value_of(uid, states if function.kind in _DELAYS and i == 0 else None) for i, uid in enumerate(uids)
         ]
         try:
-            made = self._made(function, given)
+            results = self._results(function, operands)
         except KeyError as error:
             raise LayoutError(f"the setting {error} of {function.label}, got {sorted(function.attributes)}") from error
         except FeedlineError:
@@ -159,25 +159,25 @@ class _Builder:
         except (TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
             raise LayoutError(f"operands and settings that fit {function.label}: {error}") from error
         names = self._model.outputs(function.uid)
-        self._values.update(zip(names, made, strict=False))
+        self._values.update(zip(names, results, strict=False))
 
-    def _made(self, function: FileFunction, given: list[Made]) -> list[Made]:
+    def _results(self, function: FileFunction, values: list[Result]) -> list[Result]:
         label = function.name
         if function.kind != "Block":
             if function.kind not in ("PackedIndex", "GatherPacked", "ScatterPacked"):
-                given = [plain(node) for node in given]
-            return make(Primitive(function.kind, function.uid, label, tuple(given), function.attributes))
-        found = self._known[function.uid]
-        if found is not None:
-            return [apply(found.op, [plain(node) for node in given], found.attributes, label)]
+                values = [plain(node) for node in values]
+            return make(Primitive(function.kind, function.uid, label, tuple(values), function.attributes))
+        replacement = self._replacements[function.uid]
+        if replacement is not None:
+            return [apply(replacement.op, [plain(node) for node in values], replacement.attributes, label)]
         count = len(self._model.outputs(function.root))
-        if any(isinstance(node, PackedIndex) for node in given[:count]):
-            return list(given[:count])
-        inside, operands = [plain(node) for node in given[:count]], [plain(node) for node in given[count:]]
+        if any(isinstance(node, PackedIndex) for node in values[:count]):
+            return list(values[:count])
+        inside, operands = [plain(node) for node in values[:count]], [plain(node) for node in values[count:]]
         return list(block_of(inside, operands, function.block, label))
 
     def _close(self, component: list[str], read: list[str]) -> None:
-        """Build a recurrence, and the nodes outside it of the values that others read."""
+        """Build a recurrence, and the nodes of its values that functions outside it read."""
         inside = set(component)
         states: dict[str, Node] = {}
         for uid in component:
@@ -189,10 +189,10 @@ class _Builder:
 
         def below(uid: str) -> Iterator[str]:
             function = self._model.functions[uid]
-            for i, given in enumerate(self._inputs(function)):
-                if function.kind in _DELAYS and i == 0 and self._model.source(given) in states:
+            for i, operand in enumerate(self._inputs(function)):
+                if function.kind in _DELAYS and i == 0 and self._model.source(operand) in states:
                     continue
-                owner = self._model.owner(given)
+                owner = self._model.owner(operand)
                 if owner is not None and owner[0].uid in inside:
                     yield owner[0].uid
 
@@ -212,7 +212,7 @@ class _Builder:
 
 
 def _components(starts: Iterable[str], below: Any) -> Iterator[list[str]]:
-    """Yield strongly connected components, each after those that it reads; by Tarjan's algorithm, without recursion."""
+    """Yield strongly connected components, each after the components that it reads (Tarjan, without recursion)."""
     index: dict[str, int] = {}
     lowest: dict[str, int] = {}
     waiting: list[str] = []
@@ -225,18 +225,18 @@ def _components(starts: Iterable[str], below: Any) -> Iterator[list[str]]:
         waiting.append(start)
         inside.add(start)
         while path:
-            node, rest = path[-1]
-            child = next((child for child in rest if child not in index or child in inside), None)
+            node, children = path[-1]
+            child = next((child for child in children if child not in index or child in inside), None)
             if child is None:
                 path.pop()
                 if path:
                     lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
                 if lowest[node] == index[node]:
-                    found: list[str] = []
-                    while not found or found[-1] != node:
-                        found.append(waiting.pop())
-                        inside.discard(found[-1])
-                    yield found
+                    component: list[str] = []
+                    while not component or component[-1] != node:
+                        component.append(waiting.pop())
+                        inside.discard(component[-1])
+                    yield component
             elif child in index:
                 lowest[node] = min(lowest[node], index[child])
             else:
@@ -246,34 +246,34 @@ def _components(starts: Iterable[str], below: Any) -> Iterator[list[str]]:
                 path.append((child, iter(below(child))))
 
 
-def _leaf(about: Mapping[str, Any], statistic: bool) -> Node:
+def _leaf(leaf: Mapping[str, Any], statistic: bool) -> Node:
     """Return the node of an input, placeholder, parameter or constant."""
-    kind, name, shape = wanted(about, "kind", int), about.get("name", ""), tuple(wanted(about, "shape", tuple))
-    number = about.get("data_type", 1)
+    kind, name, shape = entry(leaf, "kind", int), leaf.get("name", ""), tuple(entry(leaf, "shape", tuple))
+    number = leaf.get("data_type", 1)
     dtype = DATA_TYPES.get(number, "float32")
     if kind in (PARAMETER, CONSTANT):
-        value = _value(about)
+        value = _value(leaf)
         trains = kind == PARAMETER
         weights = Weights(
             value.shape, lambda wanted_shape: value, dtype, trains, keeps=not trains and (statistic or bool(name))
         )
         return parameter_node(weights, name)
-    axes = [_axis(axis) for axis in wanted(about, "dynamic_axis", list)]
+    axes = [_axis(axis) for axis in entry(leaf, "dynamic_axis", list)]
     known_axes = None if any(axis in Axis.unknown_dynamic_axes() for axis in axes) else axis_names(axes)
     if kind == PLACEHOLDER or known_axes is None:
         return placeholder_node(None if -2 in shape else shape, known_axes, name)
-    return input_node(shape, known_axes, name, bool(about.get("is_sparse", False)), dtype)
+    return input_node(shape, known_axes, name, bool(leaf.get("is_sparse", False)), dtype)
 
 
 def _axis(axis: FileAxis) -> Axis:
     return Axis(axis.name, axis.ordered) if axis.index == DYNAMIC else Axis.unknown_dynamic_axes()[0]
 
 
-def _value(about: Mapping[str, Any]) -> Any:
+def _value(leaf: Mapping[str, Any]) -> Any:
     """Return the value of a parameter or constant, in the shape of the variable."""
-    value, shape = wanted(about, "value", np.ndarray), tuple(wanted(about, "shape", tuple))
+    value, shape = entry(leaf, "value", np.ndarray), tuple(entry(leaf, "shape", tuple))
     if value.shape != shape:
         if value.size != int(np.prod(shape)):
-            raise LayoutError(f"a value of shape {shape} of {about.get('uid')}, got {value.shape}")
+            raise LayoutError(f"a value of shape {shape} of {leaf.get('uid')}, got {value.shape}")
         value = value.reshape(shape)
     return value

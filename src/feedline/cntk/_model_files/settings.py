@@ -1,6 +1,6 @@
 """Primitive operations of CNTK's files for the operations of a graph: kinds, operands in order, settings.
 
-The counterpart of `operators`, which says what turns round between the two.
+The counterpart of `operators`, whose docstring lists the differences of order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from feedline.cntk._model_files.operators import BATCH_AXIS, SIMPLE
 from feedline.networks import Node
 from feedline.networks.shapes import axes_of
 
-Told = tuple[str, Sequence[Any], dict[str, Any]]
+Parts = tuple[str, Sequence[Any], dict[str, Any]]
 """Kind, operands (nodes, or numbers that become constants), settings."""
 
 _BATCH = FileAxis(DYNAMIC, BATCH_AXIS, False)
@@ -35,13 +35,13 @@ _REDUCTIONS = {"sum": "Sum", "log_sum_exp": "LogSum", "mean": "Mean", "max": "Ma
 _SEEDS = {"rngSeed": 0, "rngOffset": 0}
 
 
-def primitive(node: Node) -> Told | None:
-    """Return the primitive operation that computes a node; None if there is none."""
+def primitive(node: Node) -> Parts | None:
+    """Return the primitive operation that computes a node, or None."""
     if node.op in _KINDS:
         return _KINDS[node.op], node.inputs, {}
-    teller = _TABLE.get(node.op)
-    if teller is not None:
-        return teller(node)
+    translate = _TABLE.get(node.op)
+    if translate is not None:
+        return translate(node)
     how = node.op.removeprefix("reduce_")
     if node.op.startswith("reduce_") and how in _REDUCTIONS:
         return _reduced(node, _REDUCTIONS[how])
@@ -52,41 +52,41 @@ def _rank(node: Node) -> int:
     return len(node.inputs[0].shape)
 
 
-def _softmax(node: Node) -> Told:
+def _softmax(node: Node) -> Parts:
     axis = node.attributes.get("axis", -1)
     return "Softmax", node.inputs, {"axis": FileAxis(ALL_STATIC if axis is None or not _rank(node) else 0)}
 
 
-def _hardmax(node: Node) -> Told | None:
-    whole = node.attributes.get("axis") is None or _rank(node) <= 1
-    return ("Hardmax", node.inputs, {}) if whole else None
+def _hardmax(node: Node) -> Parts | None:
+    over_all = node.attributes.get("axis") is None or _rank(node) <= 1
+    return ("Hardmax", node.inputs, {}) if over_all else None
 
 
-def _drawn(how: str) -> Callable[[Node], Told]:
-    def teller(node: Node) -> Told:
+def _drawn(how: str) -> Callable[[Node], Parts]:
+    def translate(node: Node) -> Parts:
         arguments = [float(a) for a in node.attributes["arguments"]]
         settings = {"randomDistributionType": how, "randomDistributionArgs": arguments, **_SEEDS}
         return "RandomDistribution", node.inputs, settings
 
-    return teller
+    return translate
 
 
-def _sampled(kind: str) -> Callable[[Node], Told]:
-    def teller(node: Node) -> Told:
+def _sampled(kind: str) -> Callable[[Node], Parts]:
+    def translate(node: Node) -> Parts:
         get = node.attributes
         settings = {"numSamples": int(get["many"]), "allowDuplicates": bool(get["replacement"]), **_SEEDS}
         return kind, node.inputs, settings
 
-    return teller
+    return translate
 
 
-def _transpose(node: Node) -> Told:
+def _transpose(node: Node) -> Parts:
     perm = node.attributes["perm"]
     order = [len(perm) - 1 - i for i in reversed(perm)]
     return "TransposeAxes", node.inputs, {"axisVec": [FileAxis(i) for i in order]}
 
 
-def _slice(node: Node) -> Told:
+def _slice(node: Node) -> Parts:
     rank, get = _rank(node), node.attributes
     axes = [file_axis(axis, rank) for axis in get["axis"]]
     begins, ends, strides = ([Signed(n) for n in get[key]] for key in ("begin", "end", "strides"))
@@ -102,7 +102,7 @@ def _slice(node: Node) -> Told:
     return "Slice", node.inputs, settings
 
 
-def _reshape(node: Node) -> Told:
+def _reshape(node: Node) -> Parts:
     begin, end = node.attributes.get("begin") or 0, node.attributes.get("end")
     first, last = FileAxis(0), FileAxis(END)
     if begin or end is not None:
@@ -113,12 +113,12 @@ def _reshape(node: Node) -> Told:
     return "Reshape", node.inputs, {"newShape": Shape(node.attributes["shape"]), "beginAxis": first, "endAxis": last}
 
 
-def _splice(node: Node) -> Told:
+def _splice(node: Node) -> Parts:
     axis, rank = node.attributes["axis"], max(len(child.shape) for child in node.inputs)
     return "Splice", node.inputs, {"axis": FileAxis(END) if axis < -rank else file_axis(axis, len(node.shape))}
 
 
-def _pad(node: Node) -> Told:
+def _pad(node: Node) -> Parts:
     get = node.attributes
     head, foot = ([int(pair[i]) for pair in reversed(get["pattern"])] for i in (0, 1))
     settings = {
@@ -130,7 +130,7 @@ def _pad(node: Node) -> Told:
     return "Pad", node.inputs, settings
 
 
-def _one_hot(node: Node) -> Told:
+def _one_hot(node: Node) -> Parts:
     get = node.attributes
     settings = {
         "numClass": int(get["classes"]),
@@ -140,13 +140,13 @@ def _one_hot(node: Node) -> Told:
     return "OneHot", node.inputs, settings
 
 
-def _times(node: Node) -> Told:
+def _times(node: Node) -> Parts:
     rank = int(node.attributes.get("output_rank", 1))
     return "Times", node.inputs[::-1], {"outputRank": rank, "inferInputRankToMap": Signed(-1)}
 
 
 def _window(node: Node, channels: bool) -> dict[str, Any]:
-    """Settings of a window; ``channels``: with those of the axis of channels."""
+    """Return the settings of a window; ``channels``: include the axis of channels."""
     strides, pad = tuple(node.attributes["strides"]), [bool(p) for p in reversed(node.attributes["pad"])]
     return {
         "strides": Shape((1, *strides) if channels else strides),
@@ -156,7 +156,7 @@ def _window(node: Node, channels: bool) -> dict[str, Any]:
     }
 
 
-def _convolution(node: Node) -> Told:
+def _convolution(node: Node) -> Parts:
     get = node.attributes
     transposed = node.op == "convolution_transpose"
     shape = get.get("shape")
@@ -174,8 +174,8 @@ def _convolution(node: Node) -> Told:
     return "Convolution", node.inputs, settings
 
 
-def _pooling(maximum: bool) -> Callable[[Node], Told]:
-    def teller(node: Node) -> Told:
+def _pooling(maximum: bool) -> Callable[[Node], Parts]:
+    def translate(node: Node) -> Parts:
         get = node.attributes
         settings = {
             "poolingType": 0 if maximum else 1,
@@ -186,10 +186,10 @@ def _pooling(maximum: bool) -> Callable[[Node], Told]:
         }
         return "Pooling", node.inputs, settings
 
-    return teller
+    return translate
 
 
-def _global_pooling(kind: int) -> Callable[[Node], Told]:
+def _global_pooling(kind: int) -> Callable[[Node], Parts]:
     settings = {
         "poolingType": kind,
         "poolingWindowShape": Shape((-2,)),
@@ -203,12 +203,12 @@ def _global_pooling(kind: int) -> Callable[[Node], Told]:
     return lambda node: ("Pooling", node.inputs, settings)
 
 
-def _unpooling(node: Node) -> Told:
+def _unpooling(node: Node) -> Parts:
     settings = {"poolingType": 0, "unpoolingWindowShape": Shape(node.attributes["window"]), **_window(node, False)}
     return "Unpooling", node.inputs, settings
 
 
-def _batch_normalization(node: Node) -> Told:
+def _batch_normalization(node: Node) -> Parts:
     get = node.attributes
     settings = {
         "spatial": bool(get["spatial"]),
@@ -221,7 +221,7 @@ def _batch_normalization(node: Node) -> Told:
     return "BatchNormalization", node.inputs, settings
 
 
-def _reduced(node: Node, kind: str) -> Told:
+def _reduced(node: Node, kind: str) -> Parts:
     axis, rank = node.attributes.get("axis"), _rank(node)
     if axis is None:
         where: dict[str, Any] = {"axis": FileAxis(ALL_STATIC)}
@@ -232,7 +232,7 @@ def _reduced(node: Node, kind: str) -> Told:
     return "ReduceElements", node.inputs, {**where, "reductionOpName": kind, "reductionKeepDimensions": keep}
 
 
-def _reduced_batch(node: Node) -> Told:
+def _reduced_batch(node: Node) -> Parts:
     rank = _rank(node)
     axes = [*(file_axis(a, rank) for a in axes_of(node.attributes.get("axis", ()), rank)), _BATCH]
     where = {"axis": axes[0]} if len(axes) == 1 else {"axisVec": axes}
@@ -240,7 +240,7 @@ def _reduced_batch(node: Node) -> Told:
     return "ReduceElements", node.inputs, settings
 
 
-def _reduced_all(node: Node) -> Told:
+def _reduced_all(node: Node) -> Parts:
     settings = {
         "axis": FileAxis(ALL),
         "reductionOpName": _REDUCTIONS[node.attributes["how"]],
@@ -249,16 +249,16 @@ def _reduced_all(node: Node) -> Told:
     return "ReduceElements", node.inputs, settings
 
 
-def _top_n(node: Node) -> Told:
+def _top_n(node: Node) -> Parts:
     return "ClassificationError", [*node.inputs, float(node.attributes["top"])], {}
 
 
-def _cosines(node: Node) -> Told:
+def _cosines(node: Node) -> Parts:
     get = node.attributes
     return "CosDistanceWithNegativeSamples", [*node.inputs, float(get["shift"]), float(get["others"])], {}
 
 
-def _edits(node: Node) -> Told:
+def _edits(node: Node) -> Parts:
     get = node.attributes
     settings = {
         "SubstitutionPenalty": Single(get["substitution"]),
@@ -270,12 +270,12 @@ def _edits(node: Node) -> Told:
     return "EditDistanceError", node.inputs, settings
 
 
-def _delay(node: Node) -> Told:
+def _delay(node: Node) -> Parts:
     steps = int(node.attributes["steps"])
     return "PastValue" if steps > 0 else "FutureValue", node.inputs, {"offset": abs(steps)}
 
 
-_TABLE: dict[str, Callable[[Node], Told | None]] = {
+_TABLE: dict[str, Callable[[Node], Parts | None]] = {
     "elu": lambda node: ("ELU", node.inputs, {"alpha": float(node.attributes.get("alpha", 1.0))}),
     "softmax": _softmax,
     "hardmax": _hardmax,

@@ -1,8 +1,8 @@
 """Writing CNTK's model files: from nodes of a graph to a dictionary.
 
-Each node becomes a function, or a block of several where CNTK composes the operation. Recurrences become cycles:
-what a state is after a step is read by its identifier before it is in the list, where a placeholder of that identifier
-stands among the leaves. Blocks of layers are blocks of the file, if nothing outside reads what is inside.
+Each node becomes a function, or a block of functions where CNTK composes the operation. Recurrences become cycles:
+functions read the next value of a state by its identifier before it is in the list, and a placeholder of that
+identifier is among the leaves. Blocks of layers become blocks of the file, if nothing outside reads a node inside.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_model(path: Path, roots: Sequence[Node]) -> None:
     """Write a graph to a file that CNTK 2.7 reads, atomically replacing ``path``.
 
     Raises:
-        CompatError: an operation that CNTK has not; the error names it.
+        CompatError: an operation that CNTK does not have. The error names it.
         ValueError: a shape that is not known yet.
     """
     write_dictionary(path, _Writer().model(roots))
@@ -59,9 +59,9 @@ class _Writer:
         self._functions: list[dict[str, Any]] = []
         self._counts: Counter[str] = Counter()
         self._uids: dict[Node, str] = {}  # of leaves, and of the outputs of other nodes
-        self._listed: set[str] = set()  # leaves and outputs that stand in the lists
-        self._early: dict[str, Node] = {}  # outputs that a placeholder stands for, as something read them before
-        self._ends: dict[Node, Node] = {}  # what each state is after a step
+        self._listed: set[str] = set()  # leaves and outputs in the lists
+        self._early: dict[str, Node] = {}  # outputs with a placeholder, since a function reads them before
+        self._ends: dict[Node, Node] = {}  # the next value of each state
         self._opened: dict[Node, Node] = {}  # outputs of fused recurrences
         self._pairs: dict[Any, str] = {}  # functions of two outputs, each of which is a node
         self._composed: dict[Node, Composition | None] = {}
@@ -86,12 +86,12 @@ class _Writer:
         }
 
     def _in_order(self, roots: Sequence[Node]) -> list[dict[str, Any]]:
-        """Return the leaves in the order in which CNTK lists a function's; its `restore` relies on that."""
+        """Return the leaves in CNTK's order, on which its `restore` relies."""
         place = {self._uids[node]: i for i, node in enumerate(in_order(roots)) if node in self._uids and node.is_leaf}
         return sorted(self._leaves, key=lambda leaf: place.get(leaf["uid"], len(place)))
 
     def _root(self, outputs: Sequence[str]) -> str:
-        """Return the function that has these outputs and no others, a new one if need be."""
+        """Return a function that has exactly these outputs, a new one if need be."""
         owner = outputs[0].rpartition("_Output_")[0]
         several = [*self._pairs.values(), *(uid for b, uid in self._block_uids.items() if len(b.outputs) > 1)]
         if len(outputs) > 1 or not owner or owner in several:
@@ -106,7 +106,7 @@ class _Writer:
         return f"{kind}{self._counts[kind]}"
 
     def _behind(self, node: Node) -> Node:
-        """Return the node that the file has for this one."""
+        """Return the node that the file has in place of this one."""
         while True:
             if node in self._blocks:
                 return node
@@ -137,10 +137,10 @@ class _Writer:
         if node not in self._inline:
             recipe = self._composed[node]
             assert recipe is not None
-            made = recipe.build(*node.inputs)
-            if node.name and made not in node.inputs:
-                made = Node(made.op, made.inputs, made.attributes, made.given, node.name)
-            self._inline[node] = made
+            built = recipe.build(*node.inputs)
+            if node.name and built not in node.inputs:
+                built = Node(built.op, built.inputs, built.attributes, built.given, node.name)
+            self._inline[node] = built
         return self._inline[node]
 
     def _uid(self, node: Node) -> str:
@@ -168,7 +168,7 @@ class _Writer:
             if node.op == "sequence_mask" and get.get("span") is not None:
                 raise self._refused(node)
             number = int(node.op == "sequence_mask")
-            # A mask belongs to steps of any padding.
+            # A mask goes with steps of any padding.
             padding = next((k[2] for k in self._pairs if k[:2] == ("UnpackSequence", below)), 0.0)
             key = ("UnpackSequence", below, padding if number else get["padding"])
         if key not in self._pairs:
@@ -180,10 +180,10 @@ class _Writer:
             return "Block"
         if node.op in (GATHER_PACKED, SCATTER_PACKED):
             return "GatherPacked" if node.op == GATHER_PACKED else "ScatterPacked"
-        told = primitive(node)
-        if told is None:
+        parts = primitive(node)
+        if parts is None:
             raise self._refused(node)
-        return told[0]
+        return parts[0]
 
     def _refused(self, node: Node) -> CompatError:
         if node.op in ("user", "user_output"):
@@ -200,15 +200,15 @@ class _Writer:
     # ---- leaves and functions ---------------------------------------------------------------------
 
     def _write_whole(self, roots: Sequence[Node]) -> None:
-        """Write some nodes with the states below them that nothing but the next step reads."""
-        begun = set(self._early)
+        """Write some nodes, and the states below them that only the next step reads."""
+        earlier = set(self._early)
         self._blocks.update(whole_blocks(roots))
         self._write(roots)
-        while states := [n for uid, n in self._early.items() if uid not in self._listed and uid not in begun]:
+        while states := [n for uid, n in self._early.items() if uid not in self._listed and uid not in earlier]:
             self._write(states)
 
     def _write(self, roots: Sequence[Node]) -> None:
-        """List everything below some nodes, each after what it reads, except for states."""
+        """List all nodes below some nodes, each after the nodes that it reads, except for states."""
         for node in topological([self._behind(root) for root in roots], self._below):
             uid = self._uid(node)
             if uid in self._listed:
@@ -220,7 +220,7 @@ class _Writer:
                 self._add(node, uid.rpartition("_Output_")[0])
 
     def _below(self, node: Node) -> Iterator[Node]:
-        """Yield what a node reads; a delay does not need to stand behind the state that it reads."""
+        """Yield the nodes that a node reads, without the state of a delay, which may come later."""
         for i, child in enumerate(self._blocks[node].operands if node in self._blocks else node.inputs):
             if node.op == "delay" and i == 0 and self._is_state(child):
                 continue
@@ -236,7 +236,7 @@ class _Writer:
         uid = self._uid(node)
         if uid not in self._listed and uid not in self._early:
             self._early[uid] = self._behind(node)
-            self._leaves.append(_leaf(placeholder_node(*_known_type(self._early[uid])), uid))
+            self._leaves.append(_leaf(placeholder_node(*_type_parts(self._early[uid])), uid))
         return uid
 
     def _number(self, value: float) -> str:
@@ -251,21 +251,21 @@ class _Writer:
         if node in self._blocks:
             self._add_layer(self._blocks[node], uid)
         elif recipe is not None:
-            stand_ins = [placeholder_node(*_known_type(child)) for child in node.inputs]
-            about = self._block(uid, recipe.block, [recipe.build(*stand_ins)], (stand_ins, node.inputs), node.name)
-            about["attributes"] = dict(recipe.attributes)
-            self._functions.append(about)
+            stand_ins = [placeholder_node(*_type_parts(child)) for child in node.inputs]
+            block = self._block(uid, recipe.block, [recipe.build(*stand_ins)], (stand_ins, node.inputs), node.name)
+            block["attributes"] = dict(recipe.attributes)
+            self._functions.append(block)
         elif node.op in (GATHER_PACKED, SCATTER_PACKED):
             self._add_packed(node, uid)
         elif node.op in ("top_k", "sequence_unpacked", "sequence_mask"):
             self._add_pair(node, uid)
         else:
-            told = primitive(node)
-            if told is None:
+            parts = primitive(node)
+            if parts is None:
                 raise self._refused(node)
-            kind, operands, settings = told
-            given = [self._read(x) if isinstance(x, Node) else self._number(x) for x in operands]
-            self._functions.append(_function(uid, kind, given, settings, node.name))
+            kind, operands, settings = parts
+            inputs = [self._read(x) if isinstance(x, Node) else self._number(x) for x in operands]
+            self._functions.append(_function(uid, kind, inputs, settings, node.name))
 
     def _add_pair(self, node: Node, uid: str) -> None:
         if any(function["uid"] == uid for function in self._functions):
@@ -274,9 +274,9 @@ class _Writer:
         if node.op == "top_k":
             settings, kind = {"axis": FileAxis(0), "numItems": int(node.attributes["k"])}, "TopK"
         else:
-            key = next(key for key, found in self._pairs.items() if found == uid)
-            alone = not any(self._behind(data) is key[1] for data in self._masked)
-            settings = {"sequenceUnpackPaddingValue": float(key[2]), "sequenceUnpackSuppressMaskOutput": alone}
+            key = next(key for key, function_uid in self._pairs.items() if function_uid == uid)
+            maskless = not any(self._behind(data) is key[1] for data in self._masked)
+            settings = {"sequenceUnpackPaddingValue": float(key[2]), "sequenceUnpackSuppressMaskOutput": maskless}
             kind = "UnpackSequence"
         self._functions.append(_function(uid, kind, [self._read(node.inputs[0])], settings, node.name))
 
@@ -299,7 +299,7 @@ class _Writer:
         self._functions.append(_function(uid, "GatherPacked" if gathers else "ScatterPacked", operands, {}, node.name))
 
     def _add_layer(self, block: Block, uid: str) -> None:
-        stand_ins = [placeholder_node(*_known_type(operand)) for operand in block.operands]
+        stand_ins = [placeholder_node(*_type_parts(operand)) for operand in block.operands]
         bodies = replace(block.inside, dict(zip(block.operands, stand_ins, strict=True)))
         self._listed.update(self._uid(output) for output in block.outputs)
         self._functions.append(self._block(uid, block.kind, bodies, (stand_ins, block.operands), block.name))
@@ -307,40 +307,40 @@ class _Writer:
     def _block(
         self, uid: str, kind: str, bodies: Sequence[Node], operands: tuple[Sequence[Node], Sequence[Node]], name: str
     ) -> dict[str, Any]:
-        """Write what is inside a block, and return the block.
+        """Write the content of a block, and return the block.
 
         Args:
             uid: identifier.
             kind: kind of block.
             bodies: nodes of the outputs, over placeholders.
-            operands: placeholders, and what they stand for.
+            operands: placeholders, and the nodes that they replace.
             name: name given by the user.
         """
-        given = [self._read(child) for child in operands[1]]
+        operand_uids = [self._read(child) for child in operands[1]]
         leaves = len(self._leaves)
         self._write_whole(bodies)
-        own = [leaf["uid"] for leaf in self._leaves[leaves:] if leaf["kind"] in (PARAMETER, CONSTANT)]
-        used = [(self._uids[s], value) for s, value in zip(operands[0], given, strict=True) if s in self._uids]
-        about = _function(uid, "Block", [*own, *(value for _, value in used)], {}, name)
-        about["version"] = _BLOCK
-        about["block_function_op_name"] = kind
-        about["block_function_composite"] = {
+        weights = [leaf["uid"] for leaf in self._leaves[leaves:] if leaf["kind"] in (PARAMETER, CONSTANT)]
+        used = [(self._uids[s], value) for s, value in zip(operands[0], operand_uids, strict=True) if s in self._uids]
+        block = _function(uid, "Block", [*weights, *(value for _, value in used)], {}, name)
+        block["version"] = _BLOCK
+        block["block_function_op_name"] = kind
+        block["block_function_composite"] = {
             "version": _COMPOSITE,
             "type": "CompositeFunction",
             "root": self._root([self._uid(body) for body in bodies]),
             "uid": self._new("CompositeFunction"),
         }
-        about["block_function_composite_arguments_map_keys"] = [key for key, _ in used]
-        about["block_function_composite_arguments_map_values"] = [value for _, value in used]
-        return about
+        block["block_function_composite_arguments_map_keys"] = [key for key, _ in used]
+        block["block_function_composite_arguments_map_values"] = [value for _, value in used]
+        return block
 
 
-def _known_type(node: Node) -> tuple[Any, Any]:
+def _type_parts(node: Node) -> tuple[Any, Any]:
     return node.type.shape, node.type.axes
 
 
 def _function(uid: str, kind: str, inputs: Sequence[str], settings: dict[str, Any], name: str = "") -> dict[str, Any]:
-    about: dict[str, Any] = {
+    function: dict[str, Any] = {
         "version": _PRIMITIVE,
         "type": "PrimitiveFunction",
         "uid": uid,
@@ -349,15 +349,15 @@ def _function(uid: str, kind: str, inputs: Sequence[str], settings: dict[str, An
         "attributes": dict(settings),
     }
     if name:
-        about["name"] = name
-    return about
+        function["name"] = name
+    return function
 
 
 def _leaf(node: Node, uid: str) -> dict[str, Any]:
     from feedline.networks.compile import tensor_of
 
     shape, axes = node.type.shape, node.type.axes
-    about: dict[str, Any] = {
+    leaf: dict[str, Any] = {
         "version": _VARIABLE,
         "type": "Variable",
         "uid": uid,
@@ -369,12 +369,12 @@ def _leaf(node: Node, uid: str) -> dict[str, Any]:
         "shape": Shape((-2,) if shape is None else shape),
     }
     if node.name:
-        about["name"] = node.name
+        leaf["name"] = node.name
     if node.weights is not None:
         if not node.weights.settled:
             raise ValueError(f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first")
-        about["value"] = tensor_of(node.weights).detach().cpu().numpy()
-    return about
+        leaf["value"] = tensor_of(node.weights).detach().cpu().numpy()
+    return leaf
 
 
 def _axis(name: str) -> FileAxis:

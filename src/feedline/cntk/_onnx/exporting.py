@@ -15,7 +15,7 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
     """Write a graph as an ONNX file, atomically replacing ``path``.
 
     Raises:
-        CompatError: an operation that ONNX cannot express; the error names it.
+        CompatError: an operation that ONNX cannot express. The error names it.
         ValueError: a shape that is not known yet.
         StateError: tensors of 2 GiB or more.
     """
@@ -24,10 +24,10 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
         writer.value(argument)
     outputs = []
     for i, root in enumerate(roots):
-        found = writer.value(root)
+        result = writer.value(root)
         name = writer.free(root.name or f"output{i}")
-        writer.nodes.append(library.node("Identity", [found], [name]))
-        outputs.append(library.described(name, writer.dtype_of(found), dimensions(root)))
+        writer.nodes.append(library.node("Identity", [result], [name]))
+        outputs.append(library.described(name, writer.dtype_of(result), dimensions(root)))
     nodes, names = library.used(writer.nodes, [output.name for output in outputs])
     tensors = [initializer for initializer in writer.initializers if initializer.name in names]
     library.save(path, library.graph(nodes, writer.inputs, outputs, tensors))

@@ -1,7 +1,7 @@
 """Reading ONNX files: an ONNX graph as nodes.
 
-Axes in front whose length the file leaves open are dynamic: one is the batch, two are steps of sequences and the batch,
-as CNTK and feedline write them. What other tensors are follows from the inputs.
+Leading axes whose length the file leaves open are dynamic. One is the batch, two are the steps of sequences and the
+batch, as CNTK and feedline write them. The layouts of all other tensors follow from the inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_onnx(path: Path) -> tuple[list[Node], list[Node]]:
 
     Raises:
         StateError: the file is missing, damaged or no ONNX model.
-        CompatError: an operation that feedline does not have, or axes that it cannot tell apart; the error names it.
+        CompatError: an operation that feedline does not have, or axes that it cannot distinguish. The error names it.
     """
     model = library.load(path)
     reader = Reader(
@@ -46,7 +46,7 @@ def read_onnx(path: Path) -> tuple[list[Node], list[Node]]:
 
 
 def _outputs_and_inputs(graph: Any, reader: Reader) -> tuple[list[Node], list[Node]]:
-    statistics = {name for made in graph.node if made.op_type == "BatchNormalization" for name in made.input[3:5]}
+    statistics = {name for proto in graph.node if proto.op_type == "BatchNormalization" for name in proto.input[3:5]}
     for initializer in graph.initializer:
         reader.at = f"tensor `{initializer.name}`"
         reader.values[initializer.name] = _initial(initializer, statistics)
@@ -60,7 +60,7 @@ def _outputs_and_inputs(graph: Any, reader: Reader) -> tuple[list[Node], list[No
 
 
 def _initial(initializer: Any, statistics: set[str]) -> Any:
-    """Return whole numbers as they are, and others as parameters, or as constants if they are one number."""
+    """Return integers as they are, floats as parameters, and a single float as a constant."""
     array = library.array_of(initializer)
     if array.dtype.name not in _SUPPORTED:
         return array
@@ -79,31 +79,31 @@ def _input(declared: Any) -> Value:
     dims: list[int | str] = [
         d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param for d in kind.shape.dim
     ]
-    moving = next((i for i, n in enumerate(dims) if isinstance(n, int)), len(dims))
-    if moving > 2:
+    leading = next((i for i, n in enumerate(dims) if isinstance(n, int)), len(dims))
+    if leading > 2:
         if str(dims[0]).startswith(_STEPS_OF):
-            moving = 2
+            leading = 2
         elif dims[0] == BATCH:
-            moving = 1
+            leading = 1
         else:
             raise CompatError(
                 f"input `{declared.name}`: expected steps and the batch, or the batch, as axes of any length, got "
                 f"{dims}: fix the others' lengths in the file"
             )
-    if moving == 2 and dims[0] == BATCH:
-        moving = 1
-    layout = (STEPS, BATCHES)[2 - moving :]
-    axes: tuple[str, ...] = (BATCH,)[: moving and 1]
-    if moving == 2:
+    if leading == 2 and dims[0] == BATCH:
+        leading = 1
+    layout = (STEPS, BATCHES)[2 - leading :]
+    axes: tuple[str, ...] = (BATCH,)[: leading and 1]
+    if leading == 2:
         first = str(dims[0])
         axes = (BATCH, first.removeprefix(_STEPS_OF) or "defaultDynamicAxis")
-    shape = tuple(n if isinstance(n, int) else FREE for n in dims[moving:])
+    shape = tuple(n if isinstance(n, int) else FREE for n in dims[leading:])
     fed = dtype if dtype in _SUPPORTED else "float32"
     return Value(input_node(shape, axes, declared.name, False, fed), layout)
 
 
 def _named(node: Node, name: str) -> Node:
-    """Return a node under the name of an output, unless that is one that `exporting` made up."""
+    """Return a node under the name of an output, unless `exporting` invented that name."""
     if node.name == name or re.fullmatch(r"output\d+(_\d+)?", name):
         return node
     return apply("alias", [node], {}, name)

@@ -1,4 +1,4 @@
-"""The package onnx, imported in this file for the façade of CNTK."""
+"""The only import of the package onnx in the façade of CNTK."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGEST_BYTES = 2**31 - 1  # protobuf's limit
 
 
 def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
-    """Return a node; subgraphs and arrays among its attributes become ONNX's."""
+    """Return an ONNX node. Subgraphs and arrays among its attributes are converted."""
     return helper.make_node(op, list(inputs), list(outputs), **attributes)
 
 
@@ -42,12 +42,12 @@ def tensor(array: NDArray[Any], name: str) -> Any:
 
 def array_of(initializer: Any) -> NDArray[Any]:
     """Return the array of an initializer."""
-    found: NDArray[Any] = numpy_helper.to_array(initializer)
-    return found
+    array: NDArray[Any] = numpy_helper.to_array(initializer)
+    return array
 
 
 def described(name: str, dtype: str, shape: Sequence[int | str] | None) -> Any:
-    """Return the declaration of an input or output; a dimension with a name may have any length."""
+    """Return the declaration of an input or output. A dimension with a name may have any length."""
     return helper.make_tensor_value_info(name, TYPES[dtype], None if shape is None else list(shape))
 
 
@@ -56,40 +56,40 @@ def graph(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], i
     return helper.make_graph(list(nodes), "function", list(inputs), list(outputs), list(initializers))
 
 
-def used(nodes: Sequence[Any], wanted: Iterable[str]) -> tuple[list[Any], set[str]]:
-    """Return the nodes without those that nothing reads, and the names of all values that are read.
+def used(nodes: Sequence[Any], results: Iterable[str]) -> tuple[list[Any], set[str]]:
+    """Return the nodes that the results need, and the names of all values that are read.
 
     Args:
-        nodes: nodes, each behind those that it reads.
-        wanted: names of the results.
+        nodes: nodes, each after the nodes that it reads.
+        results: names of the results.
     """
-    names, kept = set(wanted), []
-    for made in reversed(nodes):
-        if names.isdisjoint(made.output):
+    names, needed = set(results), []
+    for proto in reversed(nodes):
+        if names.isdisjoint(proto.output):
             continue
-        kept.append(made)
-        names.update(_read(made))
-    return kept[::-1], names
+        needed.append(proto)
+        names.update(_read(proto))
+    return needed[::-1], names
 
 
-def _read(made: Any) -> set[str]:
+def _read(proto: Any) -> set[str]:
     """Return the names that a node, or the body of one, reads."""
-    names = set(made.input)
-    for attribute in made.attribute:
+    names = set(proto.input)
+    for attribute in proto.attribute:
         for inner in attribute.g.node:
             names |= _read(inner)
     return names
 
 
-def save(path: Path, made: Any) -> None:
+def save(path: Path, onnx_graph: Any) -> None:
     """Write a graph as a model, atomically replacing ``path``.
 
     Raises:
-        StateError: it has 2 GiB or more.
+        StateError: the graph has 2 GiB or more.
     """
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
+    model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
     model.producer_name = "feedline"
-    size = sum(len(initializer.raw_data) for initializer in made.initializer)
+    size = sum(len(initializer.raw_data) for initializer in onnx_graph.initializer)
     if size >= _LARGEST_BYTES:
         raise StateError(
             f"expected tensors of less than 2 GiB for {path}, got {size} bytes",
@@ -127,10 +127,10 @@ def load(path: Path) -> Any:
     return model
 
 
-def attributes_of(made: Any) -> dict[str, Any]:
+def attributes_of(proto: Any) -> dict[str, Any]:
     """Return the attributes of a node by name: numbers, strings, lists, arrays and graphs."""
-    found = {}
-    for attribute in made.attribute:
+    attributes = {}
+    for attribute in proto.attribute:
         value = helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
             value = array_of(value)
@@ -138,5 +138,5 @@ def attributes_of(made: Any) -> dict[str, Any]:
             value = value.decode()
         elif isinstance(value, (list, tuple)) and value and isinstance(value[0], bytes):
             value = [item.decode() for item in value]
-        found[attribute.name] = value
-    return found
+        attributes[attribute.name] = value
+    return attributes

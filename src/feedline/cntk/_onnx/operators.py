@@ -1,6 +1,6 @@
-"""The graph's operations in ONNX's: for each a function of the writer and a node that returns the value's name.
+"""Write the graph's operations as ONNX's: a function for each, which takes the writer and a node and returns a name.
 
-CNTK's rules at the edges of domains are kept: 1 / 0 is 0, logarithms have a floor, the first of equal elements counts.
+CNTK's rules at the edges of domains hold: 1 / 0 is 0, logarithms have a floor, the first of equal elements counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _unary(op: str, **attributes: Any) -> Operator:
 
 
 def _pair(w: Writer, node: Node) -> list[str]:
-    """Values of all inputs, aligned and of one type."""
+    """Return the values of all inputs, aligned and of one type."""
     return w.promoted(*(w.aligned(child, len(node.shape)) for child in node.inputs))
 
 
@@ -47,8 +47,8 @@ def _binary(op: str) -> Operator:
 def _truth(op: str) -> Operator:
     def write(w: Writer, node: Node) -> str:
         a, b = _pair(w, node)
-        found = w("Not", w("Equal", a, b, dtype="bool")) if op == "NotEqual" else w(op, a, b, dtype="bool")
-        return w.cast(found, w.dtype_of(a))
+        flag = w("Not", w("Equal", a, b, dtype="bool")) if op == "NotEqual" else w(op, a, b, dtype="bool")
+        return w.cast(flag, w.dtype_of(a))
 
     return write
 
@@ -69,17 +69,17 @@ def _not(w: Writer, node: Node) -> str:
 
 def _inverse(w: Writer, x: str) -> str:
     zero, one = w.number(0, x), w.number(1, x)
-    nothing = w("Equal", x, zero, dtype="bool")
-    safe = w("Where", nothing, one, x, dtype=w.dtype_of(x))
-    return w("Where", nothing, zero, w("Reciprocal", safe), dtype=w.dtype_of(x))
+    is_zero = w("Equal", x, zero, dtype="bool")
+    safe = w("Where", is_zero, one, x, dtype=w.dtype_of(x))
+    return w("Where", is_zero, zero, w("Reciprocal", safe), dtype=w.dtype_of(x))
 
 
 def _quotient(w: Writer, node: Node) -> str:
     a, b = _pair(w, node)
     zero, one, dtype = w.number(0, b), w.number(1, b), w.dtype_of(b)
-    nothing = w("Equal", b, zero, dtype="bool")
-    whole = w("Div", a, w("Where", nothing, one, b, dtype=dtype))
-    return w("Where", nothing, zero, whole, dtype=dtype)
+    is_zero = w("Equal", b, zero, dtype="bool")
+    quotient = w("Div", a, w("Where", is_zero, one, b, dtype=dtype))
+    return w("Where", is_zero, zero, quotient, dtype=dtype)
 
 
 def _power(w: Writer, node: Node) -> str:
@@ -98,8 +98,8 @@ def _logarithm(w: Writer, node: Node) -> str:
 
 def _log_add_exp(w: Writer, node: Node) -> str:
     a, b = _pair(w, node)
-    apart = w("Neg", w("Abs", w("Sub", a, b)))
-    return w("Add", w("Max", a, b), w("Log", w("Add", w("Exp", apart), w.number(1, a))))
+    distance = w("Neg", w("Abs", w("Sub", a, b)))
+    return w("Add", w("Max", a, b), w("Log", w("Add", w("Exp", distance), w.number(1, a))))
 
 
 def _select(w: Writer, node: Node) -> str:
@@ -144,7 +144,7 @@ def _dropout(w: Writer, node: Node) -> str:
 
 
 def _along(op: str) -> Operator:
-    """Softmax and its kin, along one axis or over all of a sample together."""
+    """Softmax and its kin, along one axis or over a whole sample."""
 
     def write(w: Writer, node: Node) -> str:
         child, axis = node.inputs[0], node.attributes.get("axis", -1)
@@ -158,7 +158,7 @@ def _along(op: str) -> Operator:
 
 
 def _lengths(shape: Sequence[int]) -> list[int]:
-    """Lengths for a reshape, in which one may be free."""
+    """Return the lengths for a reshape. One may be free."""
     return [-1 if n == FREE else n for n in shape]
 
 
@@ -170,9 +170,9 @@ def _reshape(w: Writer, node: Node) -> str:
 
 
 def _transpose(w: Writer, node: Node) -> str:
-    moving = w.moving(node)
+    leading = w.leading(node)
     return w(
-        "Transpose", w.value(node.inputs[0]), perm=[*range(moving), *(moving + i for i in node.attributes["perm"])]
+        "Transpose", w.value(node.inputs[0]), perm=[*range(leading), *(leading + i for i in node.attributes["perm"])]
     )
 
 
@@ -180,19 +180,19 @@ def _splice(w: Writer, node: Node) -> str:
     rank = len(node.shape)
     axis = from_end(node.attributes["axis"], rank)
     parts = []
-    widest = max(node.inputs, key=lambda child: w.moving(child))
+    widest = max(node.inputs, key=lambda child: w.leading(child))
     for child in node.inputs:
         shape = list(node.shape)
-        own = (1,) * (rank - len(child.shape)) + child.shape
-        shape[axis] = own[axis]
-        found = w.aligned(child, rank)
-        if w.moving(child) == 0 and len(child.shape) < rank:
-            found = w("Reshape", found, w.constant(list(own)))
-        if w.moving(child) < w.moving(node):
-            found = w("Expand", found, w("Concat", w.lengths(widest), w.constant(shape), axis=0))
-        elif tuple(shape) != own:
-            found = w("Expand", found, w.constant([1] * w.moving(node) + shape))
-        parts.append(found)
+        widened = (1,) * (rank - len(child.shape)) + child.shape
+        shape[axis] = widened[axis]
+        part = w.aligned(child, rank)
+        if w.leading(child) == 0 and len(child.shape) < rank:
+            part = w("Reshape", part, w.constant(list(widened)))
+        if w.leading(child) < w.leading(node):
+            part = w("Expand", part, w("Concat", w.lengths(widest), w.constant(shape), axis=0))
+        elif tuple(shape) != widened:
+            part = w("Expand", part, w.constant([1] * w.leading(node) + shape))
+        parts.append(part)
     return w("Concat", *w.promoted(*parts), axis=axis)
 
 
@@ -228,15 +228,15 @@ def _crop(w: Writer, node: Node) -> str:
 
 def _pad(w: Writer, node: Node) -> str:
     x, pattern, mode = w.value(node.inputs[0]), node.attributes["pattern"], node.attributes["mode"]
-    moving = w.moving(node)
+    leading = w.leading(node)
     if mode == "symmetric":
-        # Mirror images in which the cells at the border come twice, which ONNX does not have.
+        # Mirror images that repeat the cells at the border, which ONNX does not have.
         for axis, (before, after) in enumerate(pattern, -len(pattern)):
             size = node.inputs[0].shape[axis]
             place = np.arange(-before, size + after) % (2 * size)
             x = w("Gather", x, w.constant(np.where(place < size, place, 2 * size - 1 - place).tolist()), axis=axis)
         return x
-    amounts = [*[0] * moving, *(a for a, _ in pattern), *[0] * moving, *(b for _, b in pattern)]
+    amounts = [*[0] * leading, *(a for a, _ in pattern), *[0] * leading, *(b for _, b in pattern)]
     value = [w.number(float(node.attributes.get("value", 0.0)), x)] if mode == "constant" else []
     return w("Pad", x, w.constant(amounts), *value, mode=mode)
 
@@ -254,19 +254,19 @@ def _gather(w: Writer, node: Node) -> str:
     axis = node.attributes.get("axis")
     at = 0 if axis is None else axis % len(reference.shape)
     places = w.cast(w.value(index), "int64")
-    x, moving = w.value(reference), w.moving(index)
-    if w.moving(reference):
-        if moving:
+    x, leading = w.value(reference), w.leading(index)
+    if w.leading(reference):
+        if leading:
             raise CompatError(
                 f"{node.label}: expected an index or a reference that is the same for all samples, got two"
             )
-        return w("Gather", x, places, axis=w.moving(reference) + at)
-    found = w("Gather", x, places, axis=at)
-    if not moving or not at:
-        return found
-    rank = moving + len(node.shape)
-    order = [*range(at, at + moving), *range(at), *range(at + moving, rank)]
-    return w("Transpose", found, perm=order)
+        return w("Gather", x, places, axis=w.leading(reference) + at)
+    gathered = w("Gather", x, places, axis=at)
+    if not leading or not at:
+        return gathered
+    rank = leading + len(node.shape)
+    order = [*range(at, at + leading), *range(at), *range(at + leading, rank)]
+    return w("Transpose", gathered, perm=order)
 
 
 def _top_k(w: Writer, node: Node) -> str:
@@ -283,27 +283,27 @@ def _identity(w: Writer, node: Node) -> str:
 # ---- products -----------------------------------------------------------------------------------------
 
 
-def _matrices(w: Writer, node: Node, inner: int, turned: bool) -> str:
-    """Product of the left operand's last axes with the right one's first, or the last one if ``turned``."""
+def _matrices(w: Writer, node: Node, inner: int, transposed: bool) -> str:
+    """Multiply along the left operand's last axes and the right operand's first, or its last one if ``turned``."""
     left, right = node.inputs
     outer = left.shape[: len(left.shape) - inner]
     width = math.prod(left.shape[len(left.shape) - inner :])
-    columns = math.prod(right.shape[:-1]) if turned else math.prod(right.shape[inner:])
+    columns = math.prod(right.shape[:-1]) if transposed else math.prod(right.shape[inner:])
     x, y = w.value(left), w.value(right)
     rows = -1 if FREE in outer else math.prod(outer)
-    plain = inner == 1 and len(right.shape) == 2 and not w.moving(right) and w.moving(left) + len(left.shape) > 1
+    plain = inner == 1 and len(right.shape) == 2 and not w.leading(right) and w.leading(left) + len(left.shape) > 1
     if not plain:
         x = w.shaped(x, left, [rows, width])
-        y = w.shaped(y, right, [columns, width] if turned else [width, columns])
-    if turned:
-        moving = w.moving(right)
-        y = w("Transpose", y, perm=[*range(moving), moving + 1, moving])
-    if w.moving(left) and w.moving(left) < w.moving(node):
+        y = w.shaped(y, right, [columns, width] if transposed else [width, columns])
+    if transposed:
+        leading = w.leading(right)
+        y = w("Transpose", y, perm=[*range(leading), leading + 1, leading])
+    if w.leading(left) and w.leading(left) < w.leading(node):
         x = w("Unsqueeze", x, w.constant([0]))
-    if w.moving(right) and w.moving(right) < w.moving(node):
+    if w.leading(right) and w.leading(right) < w.leading(node):
         y = w("Unsqueeze", y, w.constant([0]))
-    found = w("MatMul", *w.promoted(x, y))
-    return found if plain else w.shaped(found, node, _lengths(node.shape))
+    product = w("MatMul", *w.promoted(x, y))
+    return product if plain else w.shaped(product, node, _lengths(node.shape))
 
 
 def _times(w: Writer, node: Node) -> str:
@@ -330,8 +330,8 @@ def _weighted_binary(w: Writer, node: Node) -> str:
     one = w.number(1, output)
     hit = w("Mul", target, output)
     miss = w("Mul", w("Sub", one, target), w("Sub", one, output))
-    each = w("Neg", w("Log", w("Add", hit, miss)))
-    total = w("ReduceSum", w("Mul", weight, each), w.constant([0]), keepdims=0)
+    losses = w("Neg", w("Log", w("Add", hit, miss)))
+    total = w("ReduceSum", w("Mul", weight, losses), w.constant([0]), keepdims=0)
     return w("Div", total, w("ReduceMean", weight, w.constant([0]), keepdims=0))
 
 
@@ -355,7 +355,7 @@ def _reduce(op: str) -> Operator:
         child, axis = node.inputs[0], node.attributes.get("axis")
         x, dims = w.value(child), axes_of(axis, len(child.shape))
         keep = node.attributes.get("keepdims", axis is not None)
-        if not dims:  # ONNX, too, takes no axes as all of them
+        if not dims:  # ONNX, too, reduces over all axes if none are given
             x, dims, keep = w("Unsqueeze", x, w.constant([-1])), (-1,), False
         return w(op, x, w.constant(list(dims)), keepdims=int(keep))
 
@@ -368,20 +368,20 @@ def _index(op: str) -> Operator:
         x = w.value(child)
         if axis is None:
             flat = w.shaped(x, child, [-1 if child.shape else 1])
-            found = w(op, flat, dtype="int64", axis=-1, keepdims=0)
+            places = w(op, flat, dtype="int64", axis=-1, keepdims=0)
         else:
             (dim,) = axes_of(axis, len(child.shape))
-            found = w(op, x, dtype="int64", axis=dim, keepdims=1)
-        return w.cast(found, w.dtype_of(x))
+            places = w(op, x, dtype="int64", axis=dim, keepdims=1)
+        return w.cast(places, w.dtype_of(x))
 
     return write
 
 
 def _reduce_batch(w: Writer, node: Node) -> str:
     child, get = node.inputs[0], node.attributes
-    others = axes_of(get.get("axis", ()), len(child.shape))
-    found = w(_REDUCTIONS[get["how"]], w.value(child), w.constant([0, *others]), keepdims=1)
-    return w("Squeeze", found, w.constant([0]))
+    axes = axes_of(get.get("axis", ()), len(child.shape))
+    reduced = w(_REDUCTIONS[get["how"]], w.value(child), w.constant([0, *axes]), keepdims=1)
+    return w("Squeeze", reduced, w.constant([0]))
 
 
 def _reduce_everything(w: Writer, node: Node) -> str:
@@ -400,7 +400,7 @@ def _per_channel(op: str) -> Operator:
 
 
 def _padded(w: Writer, x: str, pads: Sequence[tuple[int, int]], value: float) -> str:
-    """Pad, or crop by negative amounts, the last axes of a value with two others."""
+    """Pad, or crop by negative amounts, all axes of a value but the first two."""
     if not any(n for pair in pads for n in pair):
         return x
     amounts = [0, 0, *(a for a, _ in pads), 0, 0, *(b for _, b in pads)]
@@ -412,10 +412,10 @@ def _convolution(w: Writer, node: Node) -> str:
     get, rank = node.attributes, len(data.shape) - 1
     y = w.value(kernel)
     shape = kernel.shape
-    if len(shape) == rank + 1:  # one filter, without an axis for filters
+    if len(shape) == rank + 1:  # a single filter, without an axis for filters
         y, shape = w("Unsqueeze", y, w.constant([0])), (1, *shape)
     strides, dilation, pad = (tuple(get[key]) for key in ("strides", "dilation", "pad"))
-    if len(strides) != rank:  # set by the axes of a kernel that turned out to have none for filters
+    if len(strides) != rank:  # as many as the kernel has axes, one of which is not for filters
         strides, dilation, pad = (values[:1] * rank for values in (strides, dilation, pad))
     reach = [(k - 1) * d + 1 for k, d in zip(shape[2:], dilation, strict=True)]
     _, pads = window(data.shape[1:], reach, strides, pad)
@@ -423,7 +423,7 @@ def _convolution(w: Writer, node: Node) -> str:
     inside = all(n >= 0 for pair in pads for n in pair)
     if not inside:
         x, pads = _padded(w, x, pads, 0.0), [(0, 0)] * rank
-    found = w(
+    result = w(
         "Conv",
         x,
         y,
@@ -433,34 +433,34 @@ def _convolution(w: Writer, node: Node) -> str:
         group=int(get["groups"]),
         pads=[*(a for a, _ in pads), *(b for _, b in pads)],
     )
-    return _unmerged(w, found, node, data)
+    return _unmerged(w, result, node, data)
 
 
 def _is_image(node: Node, data: Node) -> bool:
-    """Whether what slides over a node's axes leaves exactly one for channels."""
+    """Whether a window slides over all of a node's axes but one, the channels."""
     window = node.attributes.get("window")
     return window is None or len(data.shape) == len(window) + 1
 
 
-def _unmerged(w: Writer, found: str, node: Node, data: Node) -> str:
-    if w.moving(node) == 1 and len(node.shape) == len(data.shape) and _is_image(node, data):
-        return found
-    return w.shaped(found, node, node.shape, data)
+def _unmerged(w: Writer, result: str, node: Node, data: Node) -> str:
+    if w.leading(node) == 1 and len(node.shape) == len(data.shape) and _is_image(node, data):
+        return result
+    return w.shaped(result, node, node.shape, data)
 
 
 def _convolution_transpose(w: Writer, node: Node) -> str:
     kernel, data = node.inputs
     strides = list(node.attributes["strides"])
     x, y = w.promoted(w.merged(w.value(data), data, data.shape), w.value(kernel))
-    found = w("ConvTranspose", x, y, kernel_shape=list(kernel.shape[2:]), strides=strides)
+    result = w("ConvTranspose", x, y, kernel_shape=list(kernel.shape[2:]), strides=strides)
     _, pads = window(node.shape[1:], kernel.shape[2:], strides, node.attributes["pad"])
-    have = [(n - 1) * s + k for n, s, k in zip(data.shape[1:], strides, kernel.shape[2:], strict=True)]
-    cut = [(-a, n + a - h) for (a, _), n, h in zip(pads, node.shape[1:], have, strict=True)]
-    return _unmerged(w, _padded(w, found, cut, 0.0), node, data)
+    produced = [(n - 1) * s + k for n, s, k in zip(data.shape[1:], strides, kernel.shape[2:], strict=True)]
+    cut = [(-a, n + a - h) for (a, _), n, h in zip(pads, node.shape[1:], produced, strict=True)]
+    return _unmerged(w, _padded(w, result, cut, 0.0), node, data)
 
 
 def _cells(w: Writer, data: Node, rank: int) -> str:
-    """Reshape to one axis in front, one for all that is not slid over, and the ``rank`` axes that are."""
+    """Reshape to a leading axis, an axis for all that a window does not slide over, and ``rank`` axes that it does."""
     lead = data.shape[: len(data.shape) - rank]
     return w.merged(w.value(data), data, (math.prod(lead), *data.shape[len(data.shape) - rank :]))
 
@@ -474,20 +474,20 @@ def _pooling(op: str) -> Operator:
         x = _cells(w, data, rank)
         settings: dict[str, Any] = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
         if op == "MaxPool":
-            found = w(op, _padded(w, x, pads, -math.inf), **settings)
+            pooled = w(op, _padded(w, x, pads, -math.inf), **settings)
         else:
-            found = w(op, _padded(w, x, pads, 0.0), **settings)
+            pooled = w(op, _padded(w, x, pads, 0.0), **settings)
             if any(n for pair in pads for n in pair) and not get.get("count_pad", False):
-                # Only cells of the input count: divide by the share of them in each window.
+                # Only cells of the input count: divide by their share of each window.
                 ones = w.constant(np.ones((1, 1, *sizes), w.dtype_of(x)), "cells")
-                found = w("Div", found, w(op, _padded(w, ones, pads, 0.0), **settings))
-        return _unmerged(w, found, node, data)
+                pooled = w("Div", pooled, w(op, _padded(w, ones, pads, 0.0), **settings))
+        return _unmerged(w, pooled, node, data)
 
     return write
 
 
 def _unpooling(w: Writer, node: Node) -> str:
-    """Maxima where they were: a pool tells the places, among the cells of the whole padded minibatch."""
+    """Put maxima back: a pool returns their places among the cells of the padded minibatch."""
     values, data = node.inputs
     get = node.attributes
     rank = len(get["window"])
@@ -496,25 +496,25 @@ def _unpooling(w: Writer, node: Node) -> str:
     wide = _padded(w, _cells(w, data, rank), pads, -math.inf)
     settings: dict[str, Any] = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
     _, places = w.several("MaxPool", [wide], ["", "int64"], **settings)
-    if w.moving(values) != w.moving(data) or values.shape[:-rank] != data.shape[:-rank]:
+    if w.leading(values) != w.leading(data) or values.shape[:-rank] != data.shape[:-rank]:
         raise CompatError(
             f"{node.label}: expected both operands along the same axes, got {values.label} and {data.label}"
         )
-    found = w("MaxUnpool", _cells(w, values, rank), places, w("Shape", wide, dtype="int64"), **settings)
-    return _unmerged(w, _padded(w, found, [(-a, -b) for a, b in pads], 0.0), node, data)
+    result = w("MaxUnpool", _cells(w, values, rank), places, w("Shape", wide, dtype="int64"), **settings)
+    return _unmerged(w, _padded(w, result, [(-a, -b) for a, b in pads], 0.0), node, data)
 
 
 def _batch_normalization(w: Writer, node: Node) -> str:
-    x, *rest = node.inputs
+    x, *parameters = node.inputs
     get, rank = node.attributes, len(node.shape)
     data = w.value(x)
-    scale, bias, mean, variance = (w.cast(w.value(child), w.dtype_of(data)) for child in rest[:4])
-    if get["spatial"] and w.moving(x) == 1 and rank:
+    scale, bias, mean, variance = (w.cast(w.value(child), w.dtype_of(data)) for child in parameters[:4])
+    if get["spatial"] and w.leading(x) == 1 and rank:
         return w("BatchNormalization", data, scale, bias, mean, variance, epsilon=float(get["epsilon"]))
     deviation = w("Sqrt", w("Add", variance, w.number(get["epsilon"], variance)))
     factor = w("Div", scale, deviation)
     fit = w.constant([-1, *[1] * (rank - 1)] if get["spatial"] and rank else list(node.shape))
-    mean, factor, bias = (w("Reshape", each, fit) for each in (mean, factor, bias))
+    mean, factor, bias = (w("Reshape", value, fit) for value in (mean, factor, bias))
     return w("Add", w("Mul", w("Sub", data, mean), factor), bias)
 
 
@@ -530,21 +530,21 @@ def _delay(w: Writer, node: Node) -> str:
     steps, x = node.attributes["steps"], w.value(data)
     count = abs(steps)
     state = w.cast(w.aligned(initial, len(node.shape)), w.dtype_of(x))
-    if w.moving(initial) == 2:
-        # One initial state for each step: those before the first step are read at their own places.
+    if w.leading(initial) == 2:
+        # An initial state for each step: the steps before the first one read it at their own places.
         state = w("Slice", state, *(w.constant([n]) for n in ((0, count, 0) if steps > 0 else (-count, _END, 0))))
         return _shifted(w, x, state, steps)
-    one = w("Slice", w("Shape", x, dtype="int64"), w.constant([1]), w.constant([_END]), w.constant([0]))
-    before = w("Expand", state, w("Concat", w.constant([count]), one, axis=0))
+    lengths = w("Slice", w("Shape", x, dtype="int64"), w.constant([1]), w.constant([_END]), w.constant([0]))
+    before = w("Expand", state, w("Concat", w.constant([count]), lengths, axis=0))
     return _shifted(w, x, before, steps)
 
 
 def _shifted(w: Writer, x: str, before: str, steps: int) -> str:
     if steps > 0:
-        whole = w("Concat", before, x, axis=0)
-        return w("Slice", whole, w.constant([0]), w.constant([-steps]), w.constant([0]))
-    whole = w("Concat", x, before, axis=0)
-    return w("Slice", whole, w.constant([-steps]), w.constant([_END]), w.constant([0]))
+        extended = w("Concat", before, x, axis=0)
+        return w("Slice", extended, w.constant([0]), w.constant([-steps]), w.constant([0]))
+    extended = w("Concat", x, before, axis=0)
+    return w("Slice", extended, w.constant([-steps]), w.constant([_END]), w.constant([0]))
 
 
 def _over_steps(op: str) -> Operator:
@@ -553,7 +553,7 @@ def _over_steps(op: str) -> Operator:
 
 def _broadcast_as(w: Writer, node: Node) -> str:
     operand, like = node.inputs
-    if w.moving(operand) == w.moving(node):
+    if w.leading(operand) == w.leading(node):
         return w.value(operand)
     return w.expanded(operand, node, like)
 
@@ -584,7 +584,7 @@ def _rows_of_identity(w: Writer, node: Node) -> str:
 
 
 def _fused(w: Writer, node: Node) -> str:
-    """ONNX's LSTM and RNN: gates first, in the order input, output, forget, candidate."""
+    """Write ONNX's LSTM or RNN: gates come first, in the order input, output, forget, candidate."""
     x, kernel, recurrent, bias, *initial = node.inputs
     cells, dtype = node.shape[0], element_type(x)
 
@@ -604,19 +604,19 @@ def _fused(w: Writer, node: Node) -> str:
     shape = w("Concat", w.constant([1]), batch, w.constant([cells]), axis=0)
     states = []
     for state in initial:
-        found = w.cast(w.value(state), dtype)
-        states.append(w("Expand", found, shape))
+        value = w.cast(w.value(state), dtype)
+        states.append(w("Expand", value, shape))
     settings: dict[str, Any] = {"hidden_size": cells}
     if node.attributes.get("backwards", False):
         settings["direction"] = "reverse"
     if node.op == "rnn":
         settings["activations"] = [node.attributes["activation"].capitalize()]
-    found = w("LSTM" if node.op == "lstm" else "RNN", data, *weights, "", *states, **settings)
-    return w("Squeeze", found, w.constant([1]))
+    value = w("LSTM" if node.op == "lstm" else "RNN", data, *weights, "", *states, **settings)
+    return w("Squeeze", value, w.constant([1]))
 
 
 def _pick(w: Writer, node: Node) -> str:
-    """One output of a recurrence, which becomes a ``Scan`` with all of them."""
+    """Return an output of a recurrence, which becomes a ``Scan`` with all its outputs."""
     loop = node.inputs[0]
     if loop not in w.loops:
         w.loops[loop] = scan(w, loop)

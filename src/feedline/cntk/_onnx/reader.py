@@ -1,4 +1,4 @@
-"""Walking through an ONNX graph: values by name, and for each node what a table says of its operation."""
+"""Walk through an ONNX graph: values by name, and a table that translates each node's operation."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 
 from feedline.cntk._nodes import constant_node
 from feedline.cntk._onnx import library
-from feedline.cntk._onnx.values import Known, Value, is_lengths
+from feedline.cntk._onnx.values import Array, Value, is_lengths
 from feedline.errors import CompatError
 
-Translation = Callable[["Given"], Any]
+Translation = Callable[["Call"], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A node of an ONNX graph, to be translated.
+class Call:
+    """A call of an operation: a node of an ONNX graph, to be translated.
 
     Attributes:
         reader: reader of the graph.
         op: type of the operation.
-        inputs, outputs: names; empty ones are left out.
+        inputs, outputs: names. An empty one is an omitted input or output.
         attributes: settings.
         label: operation and name, for messages.
     """
@@ -40,7 +40,7 @@ class Given:
         return i < len(self.inputs) and bool(self.inputs[i])
 
     def raw(self, i: int) -> Any:
-        """Return an input as it is."""
+        """Return an input as it is: a tensor, an array or a part of one."""
         return self.reader.values[self.inputs[i]]
 
     def value(self, i: int = 0) -> Value:
@@ -55,42 +55,42 @@ class Given:
         """Return all inputs as tensors."""
         return [self.value(i) for i in range(len(self.inputs)) if self.has(i)]
 
-    def known(self, i: int) -> Known:
-        """Return an input whose numbers are known.
+    def array(self, i: int) -> Array:
+        """Return an input whose numbers are in the file.
 
         Raises:
-            CompatError: they are not.
+            CompatError: the numbers are computed.
         """
-        found = self.raw(i)
-        if isinstance(found, np.ndarray):
-            return found
-        if isinstance(found, Value) and found.node.weights is not None:
-            weights = found.node.weights
+        content = self.raw(i)
+        if isinstance(content, np.ndarray):
+            return content
+        if isinstance(content, Value) and content.node.weights is not None:
+            weights = content.node.weights
             return np.asarray(weights.fill(weights.shape))
         raise self.refuse(f"expected numbers that the file has as input {i}, got computed ones")
 
     def numbers(self, i: int, attribute: str) -> list[int] | None:
-        """Return whole numbers from an input, or from an attribute, as older files have it; None: neither."""
+        """Return integers from an input, or from an attribute, as in older files. None: neither exists."""
         if attribute in self.attributes:
-            found = self.attributes[attribute]
-            return list(found) if isinstance(found, (list, tuple)) else [int(found)]
+            setting = self.attributes[attribute]
+            return list(setting) if isinstance(setting, (list, tuple)) else [int(setting)]
         if not self.has(i):
             return None
-        array = self.known(i)
+        array = self.array(i)
         if is_lengths(array):
             raise self.refuse(f"expected lengths that the file has as input {i}, got some that data decides")
         return [int(n) for n in array.reshape(-1)]
 
-    def refuse(self, what: str) -> CompatError:
+    def refuse(self, problem: str) -> CompatError:
         """Return an error that names the node."""
-        return CompatError(f"{self.label}: {what}; build this part in Python")
+        return CompatError(f"{self.label}: {problem}; build this part in Python")
 
 
 class Reader:
     """Values of an ONNX graph.
 
     Args:
-        translations: what each operation becomes: a value, or a list of them.
+        translations: for each operation a function that returns its value, or a list of values.
         opset: version of the operations.
         outer: reader of the graph around this one.
 
@@ -110,21 +110,21 @@ class Reader:
         Raises:
             CompatError: an operation that feedline does not have, or not with these settings.
         """
-        for made in nodes:
-            label = f"{made.op_type} `{made.name or (made.output[0] if made.output else '')}`"
+        for proto in nodes:
+            label = f"{proto.op_type} `{proto.name or (proto.output[0] if proto.output else '')}`"
             self.at = label
-            translate = self.translations.get(made.op_type) if made.domain in ("", "ai.onnx") else None
+            translate = self.translations.get(proto.op_type) if proto.domain in ("", "ai.onnx") else None
             if translate is None:
                 raise CompatError(
                     f"{label}: expected an operation that feedline has, got another one; build this part in Python"
                 )
-            attributes = library.attributes_of(made)
-            found = translate(Given(self, made.op_type, list(made.input), list(made.output), attributes, label))
-            results = found if isinstance(found, list) else [found]
-            for name, value in zip(made.output, results, strict=False):
+            attributes = library.attributes_of(proto)
+            result = translate(Call(self, proto.op_type, list(proto.input), list(proto.output), attributes, label))
+            results = result if isinstance(result, list) else [result]
+            for name, value in zip(proto.output, results, strict=False):
                 if name:
                     self.values[name] = value
-            missing = [name for name in made.output[len(results) :] if name]
+            missing = [name for name in proto.output[len(results) :] if name]
             if missing:
                 raise CompatError(
                     f"{label}: expected {len(results)} outputs, got {missing} too; build this part in Python"
@@ -136,12 +136,12 @@ class Reader:
         Raises:
             CompatError: it is something else.
         """
-        found = self.values[name]
-        if isinstance(found, Value):
-            return found
-        if isinstance(found, np.ndarray) and not is_lengths(found):
-            dtype = found.dtype.name if found.dtype.kind == "f" else "float32"
-            self.values[name] = Value(constant_node(found.astype(dtype)))
+        raw = self.values[name]
+        if isinstance(raw, Value):
+            return raw
+        if isinstance(raw, np.ndarray) and not is_lengths(raw):
+            dtype = raw.dtype.name if raw.dtype.kind == "f" else "float32"
+            self.values[name] = Value(constant_node(raw.astype(dtype)))
             value: Value = self.values[name]
             return value
-        raise CompatError(f"{label}: expected a tensor, got {type(found).__name__} {name}; build this part in Python")
+        raise CompatError(f"{label}: expected a tensor, got {type(raw).__name__} {name}; build this part in Python")

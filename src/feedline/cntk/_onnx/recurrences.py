@@ -1,7 +1,7 @@
-"""Recurrences as ONNX's ``Scan``: what is computed step by step stands in its body, over one step of each sequence.
+"""Write recurrences as ONNX's ``Scan``, whose body computes one step of each sequence.
 
-A delay by one step reads a state of the scan, the value that its operand had a step before; one by more steps reads a
-chain of states, each of which takes the value of the one before it.
+A delay by one step reads a state of the scan, the value of its operand a step before. A delay by more steps reads a
+chain of states, each of which takes the value of its predecessor.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def scan(w: Writer, loop: Node) -> list[str]:
         CompatError: a recurrence in two directions or without an input, or an operation that ONNX cannot express.
     """
     outputs, states = loop_parts(loop)
-    own = inside(loop)
-    delays = [n for n in topological(outputs) if n.op == "delay" and n in own]
+    members = inside(loop)
+    delays = [n for n in topological(outputs) if n.op == "delay" and n in members]
     directions = {n.attributes["steps"] > 0 for n in delays}
     if len(directions) != 1:
         raise CompatError(
@@ -32,11 +32,11 @@ def scan(w: Writer, loop: Node) -> list[str]:
         )
     backwards, axis = not directions.pop(), delays[0].axes[1]
     outside = operands(loop)
-    given = {n: w.value(n) for n in outside}  # those without steps are read from inside the body
+    values = {n: w.value(n) for n in outside}  # the body reads operands without steps directly
     steps = [n for n in outside if axis in n.axes]
     body = Writer(w.operators, w, axis)
     for state, end in zip(states, outputs[len(outputs) - len(states) :], strict=True):
-        body.stand_for(state, behind(end))  # where it is read without a delay
+        body.alias(state, behind(end))  # for readers without a delay
 
     entering: list[str] = []
     chains: list[list[str]] = []
@@ -48,7 +48,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
         body.inputs += [library.described(name, dtype, None) for name in chain]
         body.declare(delay, chain[-1])
     for node in steps:
-        dtype = w.dtype_of(given[node])
+        dtype = w.dtype_of(values[node])
         name = body.typed(body.free("step"), dtype)
         body.inputs.append(library.described(name, dtype, None))
         body.declare(node, name)
@@ -60,12 +60,12 @@ def scan(w: Writer, loop: Node) -> list[str]:
             results.append(library.described(_named(body, name), dtype, None))
             dtypes.append(dtype)
     for output in outputs:
-        found = body.value(output)
-        results.append(library.described(_named(body, found), body.dtype_of(found), None))
-        dtypes.append(body.dtype_of(found))
+        value = body.value(output)
+        results.append(library.described(_named(body, value), body.dtype_of(value), None))
+        dtypes.append(body.dtype_of(value))
     names = w.several(
         "Scan",
-        [*entering, *(given[node] for node in steps)],
+        [*entering, *(values[node] for node in steps)],
         dtypes,
         body=library.graph(body.nodes, body.inputs, results, body.initializers),
         num_scan_inputs=len(steps),
@@ -76,10 +76,10 @@ def scan(w: Writer, loop: Node) -> list[str]:
 
 
 def _named(body: Writer, name: str) -> str:
-    """Return another name for a value, as each result of a graph needs its own."""
-    found = body.free("result")
-    body.nodes.append(library.node("Identity", [name], [found]))
-    return found
+    """Return a new name for a value, as the results of a graph need distinct names."""
+    result = body.free("result")
+    body.nodes.append(library.node("Identity", [name], [result]))
+    return result
 
 
 def _before(w: Writer, delay: Node, steps: list[Node]) -> str:
@@ -89,9 +89,9 @@ def _before(w: Writer, delay: Node, steps: list[Node]) -> str:
         raise CompatError(f"{delay.label}: expected an initial state without steps, got {initial.label}")
     if not steps:
         raise CompatError(f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own")
-    found = w.cast(w.value(initial), element_type(delay))
-    more = len(delay.shape) - len(initial.shape)
-    if initial.axes and more > 0:
-        found = w("Unsqueeze", found, w.constant(list(range(1, 1 + more))))
+    value = w.cast(w.value(initial), element_type(delay))
+    missing = len(delay.shape) - len(initial.shape)
+    if initial.axes and missing > 0:
+        value = w("Unsqueeze", value, w.constant(list(range(1, 1 + missing))))
     batch = w("Shape", w.value(steps[0]), dtype="int64", start=1, end=2)
-    return w("Expand", found, w("Concat", batch, w.constant(list(delay.shape)), axis=0))
+    return w("Expand", value, w("Concat", batch, w.constant(list(delay.shape)), axis=0))

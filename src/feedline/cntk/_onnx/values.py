@@ -1,7 +1,7 @@
-"""Values of an ONNX graph while it is read: nodes, whose dynamic axes lie in front of a tensor, and known numbers.
+"""Values of an ONNX graph while it is read: nodes, whose dynamic axes come first, and arrays.
 
-The layout of a value says what its first axes are; those after them are the axes of a sample. Numbers, and the lengths
-of axes, are NumPy arrays; in arrays of lengths a `Length` stands for one that differs between minibatches.
+The layout of a value lists the kinds of its first axes. The axes after them belong to a sample. Numbers, and the
+lengths of axes, are NumPy arrays. In arrays of lengths, a `Length` represents one that differs between minibatches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from feedline.errors import CompatError
 from feedline.networks import Node, apply
 from feedline.networks.node import FREE
 
-# What an axis in front may be: the batch, steps of sequences, or both merged; of length 1; directions of a recurrence.
+# Kinds of leading axes: the batch, steps of sequences, both merged, an axis of length 1, directions of a recurrence.
 BATCHES, STEPS, MERGED, SINGLE, DIRECTIONS = "batch", "steps", "merged", "single", "directions"
 # All elements of the minibatch in one axis.
 EVERYTHING = "everything"
@@ -28,8 +28,8 @@ class Length:
     """Length of a dynamic axis.
 
     Attributes:
-        kind: which axis.
-        node: a node that has it.
+        kind: kind of the axis.
+        node: a node that has the axis.
     """
 
     kind: str
@@ -40,8 +40,8 @@ class Value(NamedTuple):
     """A tensor.
 
     Attributes:
-        node: node whose result it is; it may lack axes of the layout, along which it repeats.
-        layout: kinds of the axes before those of a sample; numbers: repeated so many times.
+        node: node that computes it. It repeats along axes of the layout that it lacks.
+        layout: kinds of the axes before the axes of a sample. A number repeats the tensor that many times.
     """
 
     node: Node
@@ -50,22 +50,22 @@ class Value(NamedTuple):
     @property
     def rank(self) -> int:
         """Number of axes."""
-        # Directions are the first axis of the samples, too.
+        # Directions are also the first axis of the samples.
         return len(self.layout) + len(self.node.shape) - self.layout.count(DIRECTIONS)
 
 
 class Joined(NamedTuple):
-    """Steps of sequences, with further ones before or after them.
+    """Steps of sequences, with further steps before or after them.
 
     Attributes:
         steps: the sequences.
-        more: what is before or after.
+        extra: value of the further steps.
         further: number of the further steps.
-        before: whether they are before.
+        before: whether the further steps come before the sequences.
     """
 
     steps: Value
-    more: Value
+    extra: Value
     further: int
     before: bool
 
@@ -74,9 +74,9 @@ class Moved(NamedTuple):
     """A tensor whose dynamic axes are not in front, until a transpose puts them there.
 
     Attributes:
-        node: node whose result it is.
+        node: node that computes it.
         layout: kinds of its dynamic axes.
-        at: place of the first of them.
+        at: place of the first dynamic axis.
     """
 
     node: Node
@@ -84,23 +84,23 @@ class Moved(NamedTuple):
     at: int
 
 
-Known = NDArray[Any]
+Array = NDArray[Any]
 
 
-def is_lengths(array: Known) -> bool:
+def is_lengths(array: Array) -> bool:
     """Whether an array has lengths of dynamic axes."""
     return array.dtype == object
 
 
-def lengths_of(value: Value) -> Known:
+def lengths_of(value: Value) -> Array:
     """Return the lengths of a value's axes."""
-    found: list[Any] = [
+    lengths: list[Any] = [
         Length(kind, value.node) if isinstance(kind, str) and kind != SINGLE else 1 for kind in value.layout
     ]
-    found = [kind if isinstance(kind, int) else length for kind, length in zip(value.layout, found, strict=True)]
+    lengths = [kind if isinstance(kind, int) else length for kind, length in zip(value.layout, lengths, strict=True)]
     array = np.empty(value.rank, object)
-    array[:] = [*found, *value.node.shape]
-    return array if any(isinstance(n, Length) for n in found) else array.astype(np.int64)
+    array[:] = [*lengths, *value.node.shape]
+    return array if any(isinstance(n, Length) for n in lengths) else array.astype(np.int64)
 
 
 def together(values: Sequence[Value], label: str) -> tuple[list[Node], tuple[str | int, ...]]:
@@ -128,7 +128,7 @@ def together(values: Sequence[Value], label: str) -> tuple[list[Node], tuple[str
     nodes = []
     for value, front in zip(values, fronts, strict=True):
         node = value.node
-        # Axes of a sample that lie where others have the batch or steps.
+        # Axes of a sample at the places of the batch or steps of another value.
         extra = max(0, len(node.shape) - (rank - count)) if len(front) < count else 0
         if extra:
             if any(n != 1 for n in node.shape[:extra]):
@@ -151,7 +151,7 @@ def static_axis(value: Value, axis: int, label: str) -> int:
     """Return an axis of a sample as a negative number.
 
     Raises:
-        CompatError: it is the batch, or steps.
+        CompatError: the axis is the batch, or steps.
     """
     place = axis % value.rank
     if place < len(value.layout):

@@ -1,7 +1,7 @@
 """Writing ONNX files: names, element types and axes of a graph's values while its nodes become ONNX's.
 
-`Writer` lists nodes and initializers, and hides where the axes of a value lie; what an operation becomes is told to it
-by a table of functions, which is in `operators`.
+`Writer` lists nodes and initializers, and hides the order of a value's axes. The functions in `operators` write each
+operation.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from feedline.networks.traverse import topological
 
 
 def dimensions(node: Node) -> list[int | str]:
-    """Return the lengths of a tensor's axes; names for those that may have any."""
-    moving: list[int | str] = [name if name == BATCH else f"steps of {name}" for name in reversed(node.axes)]
-    return [*moving, *(f"{node.name or node.uid} axis {i}" if n == FREE else n for i, n in enumerate(node.shape))]
+    """Return the lengths of a tensor's axes. An axis of any length has a name instead."""
+    leading: list[int | str] = [name if name == BATCH else f"steps of {name}" for name in reversed(node.axes)]
+    return [*leading, *(f"{node.name or node.uid} axis {i}" if n == FREE else n for i, n in enumerate(node.shape))]
 
 
 class Writer:
@@ -33,12 +33,12 @@ class Writer:
     Args:
         operators: for each operation a function of the writer and a node, which writes the node and returns its
             value's name.
-        outer: writer of the graph around this one, if it is the body of a recurrence; names are shared, and its
-            values may be used.
-        stepping: name of the sequence axis that is present one step at a time, without an axis of the tensors.
+        outer: writer of the graph around this one, if it is the body of a recurrence. Names are unique in both, and the
+            body can read values of the outer graph.
+        stepping: name of the sequence axis whose steps come one at a time, so that tensors do not have it.
 
     Attributes:
-        nodes, inputs, initializers: what the graph consists of so far.
+        nodes, inputs, initializers: parts of the graph so far.
         loops: names of the outputs of each recurrence that has been written.
     """
 
@@ -51,19 +51,19 @@ class Writer:
         self.inputs: list[Any] = []
         self.initializers: list[Any] = []
         self._outer, self._stepping = outer, stepping
-        self._names: dict[str, int] = {} if outer is None else outer._names  # with how often each was wanted again
+        self._names: dict[str, int] = {} if outer is None else outer._names  # with the last suffix of each
         self._dtypes: dict[str, str] = {} if outer is None else outer._dtypes
         self._values: dict[Node, str] = {}
-        self._stands_for: dict[Node, Node] = {}
+        self._aliases: dict[Node, Node] = {}
 
     # ---- names and values -------------------------------------------------------------------------
 
-    def free(self, wanted: str) -> str:
-        """Return a name that nothing has so far."""
-        name = wanted
+    def free(self, base: str) -> str:
+        """Return a name that no value has so far."""
+        name = base
         while name in self._names:
-            self._names[wanted] += 1
-            name = f"{wanted}_{self._names[wanted]}"
+            self._names[base] += 1
+            name = f"{base}_{self._names[base]}"
         self._names[name] = 0
         return name
 
@@ -71,18 +71,18 @@ class Writer:
         """Return the element type of a value."""
         return self._dtypes[name]
 
-    def moving(self, node: Node) -> int:
-        """Return the number of dynamic axes that a node's tensor has here."""
+    def leading(self, node: Node) -> int:
+        """Return the number of dynamic axes that a node's tensor has in this graph."""
         return len(node.axes) - (self._stepping in node.axes)
 
     def declare(self, node: Node, name: str) -> None:
-        """Take a value as that of a node."""
+        """Set the name of a node's value."""
         self._values[node] = name
         self._dtypes.setdefault(name, element_type(node))
 
-    def stand_for(self, node: Node, other: Node) -> None:
-        """Let a node have the value of another one."""
-        self._stands_for[node] = other
+    def alias(self, node: Node, target: Node) -> None:
+        """Give a node the value of another node."""
+        self._aliases[node] = target
 
     def typed(self, name: str, dtype: str) -> str:
         """Return a name whose value has this element type."""
@@ -90,21 +90,21 @@ class Writer:
         return name
 
     def value(self, node: Node) -> str:
-        """Return the name of a node's value; writes what computes it.
+        """Return the name of a node's value, and write the nodes that compute it.
 
         Raises:
             CompatError: an operation that ONNX cannot express.
         """
-        for below in topological([node], lambda n: () if self._known(n) is not None else self._reads(n)):
-            if self._known(below) is None:
+        for below in topological([node], lambda n: () if self._name_of(n) is not None else self._reads(n)):
+            if self._name_of(below) is None:
                 self._add(below)
-        found = self._known(node)
-        assert found is not None
-        return found
+        name = self._name_of(node)
+        assert name is not None
+        return name
 
-    def _known(self, node: Node) -> str | None:
-        found = self._values.get(node)
-        return self._outer._known(node) if found is None and self._outer is not None else found
+    def _name_of(self, node: Node) -> str | None:
+        name = self._values.get(node)
+        return self._outer._name_of(node) if name is None and self._outer is not None else name
 
     def _reads(self, node: Node) -> Sequence[Node]:
         from feedline.networks.loop import operands
@@ -112,20 +112,20 @@ class Writer:
         if node.op == "pick":
             return operands(node.inputs[0])
         if node.op == "alias":
-            self.stand_for(node, node.inputs[0])
-        elif node not in self._stands_for and not node.is_leaf and node.op not in self.operators:
+            self.alias(node, node.inputs[0])
+        elif node not in self._aliases and not node.is_leaf and node.op not in self.operators:
             recipe = composition(node)
             if recipe is None:
                 raise _refused(node)
-            made = recipe.build(*node.inputs)
-            if made.op in (GATHER_PACKED, SCATTER_PACKED):  # how many steps remain is known at run time only
+            built = recipe.build(*node.inputs)
+            if built.op in (GATHER_PACKED, SCATTER_PACKED):  # how many steps remain is known at run time only
                 raise _refused(node)
-            self.stand_for(node, made)
-        return [self._stands_for[node]] if node in self._stands_for else node.inputs
+            self.alias(node, built)
+        return [self._aliases[node]] if node in self._aliases else node.inputs
 
     def _add(self, node: Node) -> None:
-        if node in self._stands_for:
-            self._values[node] = self.value(self._stands_for[node])
+        if node in self._aliases:
+            self._values[node] = self.value(self._aliases[node])
         elif node.is_leaf:
             self._add_leaf(node)
         else:
@@ -153,26 +153,26 @@ class Writer:
     # ---- ONNX's nodes -----------------------------------------------------------------------------
 
     def constant(self, value: NDArray[Any] | Sequence[int], name: str = "constant") -> str:
-        """Return the name of an initializer; lists are those of numbers or axes, int64."""
+        """Return the name of an initializer. Lists become int64."""
         array = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, np.int64)
-        found = self.free(name)
-        self._dtypes[found] = array.dtype.name
-        self.initializers.append(library.tensor(array, found))
-        return found
+        initializer = self.free(name)
+        self._dtypes[initializer] = array.dtype.name
+        self.initializers.append(library.tensor(array, initializer))
+        return initializer
 
     def number(self, value: float, like: str) -> str:
         """Return the name of a number of the type of another value."""
         return self.constant(np.array(value, self.dtype_of(like)), "number")
 
     def __call__(self, op: str, *inputs: str, dtype: str = "", **attributes: Any) -> str:
-        """Write a node of one output and return its name; ``dtype``: its element type, if not that of its input."""
+        """Write a node of one output and return its name; ``dtype``: its element type, by default its input's."""
         name = self.free(op)
         self.nodes.append(library.node(op, inputs, [name], **attributes))
         self._dtypes[name] = dtype or self.dtype_of(inputs[0])
         return name
 
     def several(self, op: str, inputs: Sequence[str], dtypes: Sequence[str], **attributes: Any) -> list[str]:
-        """Write a node of several outputs and return their names; empty types are those of its input."""
+        """Write a node of several outputs and return their names. An empty type means the type of its input."""
         names = [self.free(op) for _ in dtypes]
         self.nodes.append(library.node(op, inputs, names, **attributes))
         for name, dtype in zip(names, dtypes, strict=True):
@@ -186,47 +186,47 @@ class Writer:
         return self("Cast", name, dtype=dtype, to=library.TYPES[dtype])
 
     def promoted(self, *names: str) -> list[str]:
-        """Convert values to the type that all of them fit."""
+        """Convert values to a type that holds all of them."""
         dtype = np.result_type(*(np.dtype(self.dtype_of(name)) for name in names)).name
         return [self.cast(name, dtype) for name in names]
 
     # ---- axes -------------------------------------------------------------------------------------
 
     def aligned(self, node: Node, rank: int) -> str:
-        """Return a node's value with samples of ``rank`` axes, new ones in front; so it broadcasts with others.
+        """Return a node's value with samples of ``rank`` axes, new ones in front, so that it broadcasts.
 
-        The batch and steps are in front of these, and steps before the batch: what lacks steps repeats along them.
+        The batch precedes these axes, and steps precede the batch, so a value without steps repeats along them.
         """
-        found, own = self.value(node), self.moving(node)
-        more = rank - len(node.shape)
-        if own and more > 0:
-            found = self("Unsqueeze", found, self.constant(list(range(own, own + more))))
-        return found
+        value, leading = self.value(node), self.leading(node)
+        missing = rank - len(node.shape)
+        if leading and missing > 0:
+            value = self("Unsqueeze", value, self.constant(list(range(leading, leading + missing))))
+        return value
 
     def lengths(self, node: Node) -> str:
         """Return the lengths of a node's dynamic axes, int64 (axes,), from its value."""
-        return self("Shape", self.value(node), dtype="int64", start=0, end=self.moving(node))
+        return self("Shape", self.value(node), dtype="int64", start=0, end=self.leading(node))
 
     def shaped(self, name: str, node: Node, shape: Sequence[int], like: Node | None = None) -> str:
         """Reshape to the dynamic axes of a node, and another shape of samples.
 
         Args:
             name: value.
-            node: node whose dynamic axes it has.
-            shape: shape of samples; -1: inferred.
-            like: node with a value from which to read the lengths, if the value's axes have been merged; None: the
+            node: node whose dynamic axes the result has.
+            shape: shape of samples, -1 where it is inferred.
+            like: node with a value from which to read the lengths, if the value's axes have been merged. None: the
                 value has them.
         """
-        moving = self.moving(node)
-        if like is None or moving == 0:
-            return self("Reshape", name, self.constant([0] * moving + list(shape)))
-        if moving == 1:
+        leading = self.leading(node)
+        if like is None or leading == 0:
+            return self("Reshape", name, self.constant([0] * leading + list(shape)))
+        if leading == 1:
             return self("Reshape", name, self.constant([-1, *shape]))
         return self("Reshape", name, self("Concat", self.lengths(like), self.constant(list(shape)), axis=0))
 
     def merged(self, name: str, node: Node, shape: Sequence[int]) -> str:
         """Reshape to one axis for all dynamic axes, of length 1 without any, and a shape of samples."""
-        if self.moving(node) == 1 and tuple(shape) == node.shape:
+        if self.leading(node) == 1 and tuple(shape) == node.shape:
             return name
         return self("Reshape", name, self.constant([-1, *shape]))
 
@@ -234,15 +234,15 @@ class Writer:
         """Repeat a node's value along the dynamic axes of another, and to its shape.
 
         Args:
-            node: node whose value is wanted.
-            to: node with the wanted axes and shape.
+            node: node whose value to repeat.
+            to: node with the axes and shape of the result.
             like: node with a value that has all dynamic axes.
         """
-        found = self.aligned(node, len(to.shape))
-        if self.moving(to) == 0:
-            return self("Expand", found, self.constant(list(to.shape))) if node.shape != to.shape else found
-        whole = self("Concat", self.lengths(like), self.constant(list(to.shape)), axis=0)
-        return self("Expand", found, whole)
+        value = self.aligned(node, len(to.shape))
+        if self.leading(to) == 0:
+            return self("Expand", value, self.constant(list(to.shape))) if node.shape != to.shape else value
+        lengths = self("Concat", self.lengths(like), self.constant(list(to.shape)), axis=0)
+        return self("Expand", value, lengths)
 
 
 def _refused(node: Node) -> CompatError:

@@ -1,4 +1,4 @@
-"""`cntk.debugging.debug`: going through a graph node by node, from a prompt."""
+"""`cntk.debugging.debug`: step through a graph node by node, from a prompt."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ _log = logging.getLogger("feedline")
 DEBUG_USAGE = """\
     Commands:
         n            go on to the next node
-        n NUMBER     go on by so many nodes
+        n NUMBER     go on by this number of nodes
         u f, u b     go on to the forward pass, or to the backward pass
         u NAME       go on to a node of this name
         u LAMBDA     go on until it is true: lambda arg, node: len(node.shape) == 3
         c            go on to the end
-        p            print what the node gave, or backwards its gradients
+        p            print the node's result, or backwards its gradients
         d            start Python's debugger
         q            quit"""
 
-# A command: its letter, and for `u` when it is done.
+# When a command that goes on should stop.
 _Until = Callable[[str, Any, Any], bool]
 
 
 class _Stepper:
-    """The prompt, and the commands that are still to do; shared by all nodes of a model."""
+    """The prompt, and the current command, shared by all nodes of a model."""
 
     def __init__(self, names: set[str], read: TextIO, write: TextIO, leave: Callable[[int], Any]) -> None:
         self._names, self._in, self._out, self._leave = names, read, write, leave
         self._until: _Until | None = None
         self._last = ""
 
-    def stop_at(self, way: str, data: Any, node: Any) -> None:
-        """Say where the run is, and do commands until one goes on."""
-        if way != self._last:
-            self._say(f"{'=' * 35} {way:<8} {'=' * 35}\n")
-        self._last = way
-        self._say(f"\n{node!r} with uid '{node.uid}'\n")
-        if self._until is not None and not self._until(way, data, node):
+    def stop_at(self, direction: str, data: Any, node: Any) -> None:
+        """Print the position of the run, and execute commands until one goes on."""
+        if direction != self._last:
+            self._print(f"{'=' * 35} {direction:<8} {'=' * 35}\n")
+        self._last = direction
+        self._print(f"\n{node!r} with uid '{node.uid}'\n")
+        if self._until is not None and not self._until(direction, data, node):
             return
         self._until = None
-        while not self._done(self._asked(way), way, data):
+        while not self._execute(self._command(direction), direction, data):
             pass
 
-    def _asked(self, way: str) -> str:
-        self._say(f"[CNTK {way}] >>> ")
+    def _command(self, direction: str) -> str:
+        self._print(f"[CNTK {direction}] >>> ")
         line = self._in.readline()
         return line.strip() if line else "q"  # the end of the input
 
-    def _done(self, command: str, way: str, data: Any) -> bool:
-        """Do a command; return whether it goes on."""
-        letter, rest = command[:1], command[1:].strip()
-        if letter == "n" and (not rest or rest.isdigit()):
-            self._until = _after(int(rest or 1) - 1)
+    def _execute(self, command: str, direction: str, data: Any) -> bool:
+        """Execute a command, and return whether it goes on."""
+        letter, argument = command[:1], command[1:].strip()
+        if letter == "n" and (not argument or argument.isdigit()):
+            self._until = _after(int(argument or 1) - 1)
         elif command == "c":
             self._until = lambda way, data, node: False
-        elif letter == "u" and rest:
-            self._until = self._condition(rest)
+        elif letter == "u" and argument:
+            self._until = self._condition(argument)
             return self._until is not None
         elif command == "p":
-            self._say(f"{'Input' if way == 'forward' else 'Root gradients'}: \n{data}\n")
+            self._print(f"{'Input' if direction == 'forward' else 'Root gradients'}: \n{data}\n")
             return False
         elif command == "d":
             pdb.set_trace()
         elif command == "q":
             self._leave(0)
         else:
-            self._say(DEBUG_USAGE + "\n" if command else "")
+            self._print(DEBUG_USAGE + "\n" if command else "")
             return False
         return True
 
@@ -91,7 +91,7 @@ class _Stepper:
             try:
                 ast.parse(text, mode="eval")
             except SyntaxError:
-                self._say(DEBUG_USAGE + "\n")
+                self._print(DEBUG_USAGE + "\n")
                 return None
             import numpy as np
 
@@ -99,29 +99,29 @@ class _Stepper:
             return lambda way, data, node: bool(true(data, node))
         if text in self._names:
             return lambda way, data, node: node.name == text
-        for wanted in ("backward", "forward"):
-            if wanted.startswith(text):
-                return lambda way, data, node: way == wanted
-        self._say(f'Your model does not contain a node with name "{text}"\n')
+        for direction in ("backward", "forward"):
+            if direction.startswith(text):
+                return lambda way, data, node: way == direction
+        self._print(f'Your model does not contain a node with name "{text}"\n')
         return None
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
 
 
 def _after(count: int) -> _Until:
-    left = [count]
+    remaining = [count]
 
     def until(way: str, data: Any, node: Any) -> bool:
-        left[0] -= 1
-        return left[0] < 0
+        remaining[0] -= 1
+        return remaining[0] < 0
 
     return until
 
 
 class _Stop(UserFunction):
-    """What a node gave, unchanged, and a stop on both ways."""
+    """The unchanged result of a node, with a stop in both directions."""
 
     def __init__(self, node: Any, stepper: _Stepper, shown: Any) -> None:
         super().__init__([node], as_numpy=True)
@@ -150,15 +150,15 @@ class _Stop(UserFunction):
 def debug_model(
     model: Any, in_stream: Any = None, out_stream: Any = None, exit_func: Callable[[int], Any] = sys.exit
 ) -> Function:
-    """Return a copy of a model that stops after each node, forwards and backwards, and asks what to do.
+    """Return a copy of a model that stops after each node, forwards and backwards, and asks for a command.
 
-    Inputs, and what recurrences compute inside, have no stops. Parameters are shared with the model.
+    Inputs, and nodes inside recurrences, have no stops. Parameters are shared with the model.
 
     Args:
         model: function.
-        in_stream: where commands are read, see `DEBUG_USAGE`; None: the standard input.
-        out_stream: where they are asked for; None: the standard output.
-        exit_func: called with 0 to quit, also at the end of the input.
+        in_stream: stream from which commands are read, see `DEBUG_USAGE`. None: the standard input.
+        out_stream: stream to which the prompt is written. None: the standard output.
+        exit_func: function called with 0 to quit, also at the end of the input.
     """
     roots = roots_of(model)
     order = [node for node in topological(roots) if node.op not in ("input", "placeholder", "loop")]
@@ -167,7 +167,7 @@ def debug_model(
     exchanged: dict[Node, Node] = {}
     for node in order:
         if "block" in node.attributes and not node.attributes.get("instance"):
-            continue  # its inside has its own
+            continue  # the nodes inside have stops
         (current,) = replace([node], exchanged) if exchanged else [node]
         stop = user_function(_Stop(operand_of(current), stepper, operand_of(node)))
         exchanged[node] = node_of(stop)
@@ -178,7 +178,7 @@ _checked = False
 
 
 def set_checked_mode(enable: bool) -> None:
-    """Make torch check gradients for NaN and name the operation that they come from; ``False`` ends it."""
+    """Make torch check gradients for NaN, and name the operation that caused them."""
     import torch
 
     global _checked
@@ -192,11 +192,11 @@ def get_checked_mode() -> bool:
 
 
 @functools.cache
-def _told_of_timing() -> None:
+def _warn_of_timing() -> None:
     _log.warning("the times of single nodes are not taken, use start_profiler() and enable_profiler()")
 
 
 def set_node_timing(enable: bool) -> None:
-    """Accept the setting; no effect, which a message says once: the profiler has the times of operations."""
+    """Accept the setting without effect, and warn once: the profiler has the times of operations."""
     if enable:
-        _told_of_timing()
+        _warn_of_timing()

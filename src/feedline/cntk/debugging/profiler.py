@@ -1,4 +1,4 @@
-"""`cntk.debugging.profiler`: CNTK's calls around torch's profiler, whose traces Perfetto and chrome://tracing show."""
+"""`cntk.debugging.profiler`: CNTK's calls around torch's profiler. Perfetto and chrome://tracing show its traces."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _done: list[Any] = []
 
 
 def start_profiler(dir: str = "profiler", sync_gpu: bool = True, reserve_mem: int = 32 << 20) -> None:
-    """Prepare to profile; nothing is recorded before `enable_profiler`.
+    """Prepare to profile. Recording begins with `enable_profiler`.
 
     Args:
-        dir: folder for the traces; created by `stop_profiler`.
-        sync_gpu, reserve_mem: accepted; no effect.
+        dir: folder for the traces, created by `stop_profiler`.
+        sync_gpu, reserve_mem: accepted, without effect.
 
     Raises:
         RuntimeError: it was started before.
@@ -29,7 +29,7 @@ def start_profiler(dir: str = "profiler", sync_gpu: bool = True, reserve_mem: in
 
 
 def enable_profiler() -> None:
-    """Begin to record; no effect before `start_profiler`, and while recording."""
+    """Begin to record. It has no effect before `start_profiler`, or while recording."""
     global _running
     if _folder is None or _running is not None:
         return
@@ -49,7 +49,7 @@ def disable_profiler() -> None:
 
 
 def stop_profiler() -> None:
-    """End profiling, and write what was recorded: ``trace-<number>.json`` for each time it was enabled."""
+    """End profiling, and write each recording to ``trace-<number>.json``."""
     global _folder
     disable_profiler()
     if _folder is None:

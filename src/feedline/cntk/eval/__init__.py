@@ -13,7 +13,7 @@ __all__ = NAMES["cntk.eval"].exported
 
 
 class _Callable(ModuleType):
-    """The module's class: calling the module runs a function; see `feedline.cntk.ops.eval`."""
+    """The module's class. Calling the module runs a function. See `feedline.cntk.ops.eval`."""
 
     def __call__(self, op: Any, arguments: Any = None) -> Any:
         return op.eval(arguments)
@@ -23,7 +23,7 @@ sys.modules[__name__].__class__ = _Callable
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Evaluator", "evaluator"):  # which imports torch
+    if name in ("Evaluator", "evaluator"):  # imports torch
         module = importlib.import_module("feedline.cntk.eval.evaluator")
         return module if name == "evaluator" else module.Evaluator
     return look_up("cntk.eval", name)

@@ -1,7 +1,7 @@
 """`cntk.io`: deserializers, minibatch sources and their data, over feedline.
 
-Order and filling are CNTK 2.7's. Where CNTK crashed, lost data or ignored a setting, this does what was intended;
-docs/compat/cntk.md lists the cases.
+Order and filling are CNTK 2.7's. Where CNTK crashed, lost data or ignored a setting, this module does the intended
+thing. docs/compat/cntk.md lists the cases.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from feedline.cntk.io._text import sequence_to_cntk_text_format
 from feedline.cntk.io._user import UserDeserializer, UserFeed, UserMinibatchSource
 from feedline.cntk.logging import TraceLevel
 
-# Scripts import absent readers, too, which they do not always call.
+# Scripts import absent readers, too, and do not always call them.
 __all__ = [*NAMES["cntk.io"].exported, *NAMES["cntk.io"].absent]
 
 

@@ -12,7 +12,7 @@ from feedline.feed.source import MinibatchSource
 class SampleCounts:
     """Sample counts of a feed's streams.
 
-    If chunk sizes determine them, nothing is read; otherwise the first request reads every chunk once.
+    If chunk sizes determine them, nothing is read. Otherwise the first request reads every chunk once.
     """
 
     def __init__(self, feed: MinibatchSource) -> None:

@@ -24,14 +24,14 @@ from feedline.feed.source import MinibatchSource as Modern
 
 @absent_members("cntk.io")
 class MinibatchSourceFromData(UserMinibatchSource):
-    """Minibatches of data in memory, in order, repeated; none crosses the end of a sweep.
+    """Minibatches of data in memory, in order, repeated. No minibatch crosses the end of a sweep.
 
-    Several workers share each minibatch, and each counts its own part.
+    Several workers share each minibatch, and each counts its part.
 
     Args:
-        data_streams: data by stream name: an array ``(N, *shape)``, a SciPy CSR matrix ``(N, size)``, a `Value`, or a
-            list with one array or matrix per sequence; or a tuple of one of these and a type, which is ignored.
-        max_samples: number of samples after which it ends; the last minibatch is cut there.
+        data_streams: data by stream name: an array ``(N, *shape)``, a SciPy CSR matrix ``(N, size)``, a `Value`, a
+            list with one array or matrix per sequence, or a tuple of such data and a type, which is ignored.
+        max_samples: number of samples after which it ends. The last minibatch is cut there.
 
     Raises:
         ValueError: no stream, or no data.
@@ -45,8 +45,8 @@ class MinibatchSourceFromData(UserMinibatchSource):
     def __init__(self, data_streams: Mapping[str, Any], max_samples: int = INFINITELY_REPEAT) -> None:
         if not data_streams:
             raise ValueError("expected at least one stream as name=data or name=(data, type), got none")
-        data = {name: _data(name, given) for name, given in data_streams.items()}
-        if any(_count(given) == 0 for given in data.values()):
+        data = {name: _data(name, item) for name, item in data_streams.items()}
+        if any(_count(item) == 0 for item in data.values()):
             raise ValueError("expected at least one sequence, got no data")
         self._max_samples = max_samples
         try:
@@ -78,15 +78,15 @@ class MinibatchSourceFromData(UserMinibatchSource):
         worker_rank: int = 0,
         device: DeviceDescriptor | None = None,
     ) -> dict[StreamInformation, MinibatchData]:
-        """See `UserMinibatchSource.next_minibatch`; a sequence longer than the size is returned alone."""
+        """See `UserMinibatchSource.next_minibatch`. A sequence longer than the size is returned alone."""
         p = self.feed.position
         if p.samples >= self._max_samples:
             return {}
         # The rest of the sweep limits the size.
-        left = (p.sweep + 1) * self.feed.num_samples - p.samples
+        remaining = (p.sweep + 1) * self.feed.num_samples - p.samples
         with as_cntk():
             minibatch = self.feed.next_minibatch(
-                min(num_samples, left, self._max_samples - p.samples), (worker_rank, number_of_workers)
+                min(num_samples, remaining, self._max_samples - p.samples), (worker_rank, number_of_workers)
             )
         at_end = minibatch.sweep_end or self.feed.position.samples >= self._max_samples
         return {
@@ -116,10 +116,10 @@ class MinibatchSourceFromData(UserMinibatchSource):
             raise ValueError(f"expected a cursor and total_num_samples of this data, got {dict(checkpoint)}") from error
 
 
-def _data(name: str, given: Any) -> Any:
-    data = given[0] if isinstance(given, tuple) else given
+def _data(name: str, item: Any) -> Any:
+    data = item[0] if isinstance(item, tuple) else item
     if isinstance(data, Value):
-        data = data._held() if data.packed is None else data.packed
+        data = data._rectangular() if data.packed is None else data.packed
     first = data[0] if isinstance(data, list) and data else data
     if not isinstance(first, (np.ndarray, list)) and not hasattr(first, "tocsr") and not hasattr(first, "offsets"):
         raise TypeError(
@@ -134,7 +134,7 @@ def _count(data: Any) -> int:
 
 
 def _value(packed: Any, device: DeviceDescriptor | None) -> Value:
-    """Return a value; data without a time axis becomes an array without one, as in CNTK."""
+    """Return a value. Data without a time axis becomes an array without one, as in CNTK."""
     if not packed.one_sample_each:
         return Value.of(packed, device)
     return Value.over(packed.to_scipy() if packed.is_sparse else packed.rows, device=device)

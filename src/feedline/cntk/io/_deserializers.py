@@ -1,6 +1,7 @@
 """Configurations of readers, and the corresponding feedline corpora.
 
-Text, CNTK's binary format, HTK features with labels, and pictures are read; others raise errors that say what to use.
+Text, CNTK's binary format, HTK features with labels, and pictures are read. Other readers raise errors that name a
+replacement.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def CBFDeserializer(filename: str, streams: Mapping[str, Any] | None = None) -> 
 
     Args:
         filename: path of the file.
-        streams: mapping from names to `StreamDef`, whose ``field`` is the stream's name in the file; the rest comes
-            from the file. Streams that are not listed keep their names.
+        streams: mapping from names to `StreamDef`, whose ``field`` is the stream's name in the file. The file has the
+            other settings. Streams that are not listed keep their names.
     """
     inputs = {
         name: cntk_py.Dictionary({"alias": stream.stream_alias or name}) for name, stream in (streams or {}).items()
@@ -78,13 +79,13 @@ def CBFDeserializer(filename: str, streams: Mapping[str, Any] | None = None) -> 
 
 
 def corpora_of(config: Any, max_errors: int, frames: bool, first: bool, randomizes: bool) -> list[Deserializer]:
-    """Create the corpora that a configuration describes, to be joined; opens and indexes their files.
+    """Create the corpora that a configuration describes, to be joined. Open and index their files.
 
     Args:
         config: dictionary as returned by `CTFDeserializer` and others.
         max_errors: number of errors to tolerate in text, unless the configuration sets it.
         frames: whether to split sequences into frames.
-        first: whether it decides the order.
+        first: whether it determines the order.
         randomizes: whether the order is random.
 
     Raises:
@@ -111,13 +112,13 @@ def corpora_of(config: Any, max_errors: int, frames: bool, first: bool, randomiz
         return _speech.label_corpora(config, frames)
     if kind in (_images.MAP, _images.BASE64):
         return _images.image_corpora(config, randomizes)
-    known = (_CTF, _CBF, _speech.FEATURES, _speech.LABELS, _images.MAP, _images.BASE64)
-    raise CompatError(f"expected a reader of type {', '.join(known)}, got {kind!r}; or write a fl.UserDeserializer")
+    types = (_CTF, _CBF, _speech.FEATURES, _speech.LABELS, _images.MAP, _images.BASE64)
+    raise CompatError(f"expected a reader of type {', '.join(types)}, got {kind!r}; or write a fl.UserDeserializer")
 
 
 def _binary(config: Mapping[str, Any]) -> BinaryCorpus:
     # CNTK's order shuffles the file's own chunks.
-    names = {given["alias"]: name for name, given in config["input"].items()}
+    names = {settings["alias"]: name for name, settings in config["input"].items()}
     file = BinaryCorpus([config["file"]], chunk_size=0)
     if missing := names.keys() - set(file.schema):
         raise SchemaError(f"expected the streams {', '.join(sorted(missing))} in {config['file']}, got {file.schema}")
@@ -142,18 +143,18 @@ def _text(config: Mapping[str, Any], max_errors: int) -> TextCorpus:
     try:
         streams = {
             name: Stream(
-                int(given["dim"]),
-                sparse=given["format"] == "sparse",
-                field=given["alias"],
-                defines_size=bool(given["definesMBSize"]),
+                int(settings["dim"]),
+                sparse=settings["format"] == "sparse",
+                field=settings["alias"],
+                defines_size=bool(settings["definesMBSize"]),
             )
-            for name, given in config["input"].items()
+            for name, settings in config["input"].items()
         }
         file = config["file"]
     except (KeyError, AttributeError, TypeError, OverflowError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        flaw = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
-            f"expected a file, and inputs with dim, format, alias and definesMBSize, got a configuration with {what}; "
+            f"expected a file, and inputs with dim, format, alias and definesMBSize, got a configuration with {flaw}; "
             "create it with cntk.io.CTFDeserializer"
         ) from error
     return TextCorpus(
@@ -172,7 +173,7 @@ def _absent(name: str) -> Callable[..., NoReturn]:
         raise explain("cntk.io", name)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = "Raise CompatError, which names a replacement; feedline has no such reader."
+    function.__doc__ = "Raise CompatError, which names a replacement, as feedline has no such reader."
     return function
 
 

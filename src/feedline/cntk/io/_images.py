@@ -1,7 +1,7 @@
 """CNTK's picture readers over feedline's corpora of encoded pictures.
 
-As in CNTK, a picture of a map file is a chunk of its own where the order shows it, so that the randomizer's windows of
-chunks count pictures; base64 text has chunks of 32 MiB.
+As in CNTK, each picture of a map file is a chunk where the order depends on it, so that the randomizer's windows of
+chunks count pictures. Base64 text has chunks of 32 MiB.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def ImageDeserializer(filename: str, streams: Mapping[str, Any]) -> cntk_py.Dict
     """Return the configuration of a reader of pictures that a map file lists.
 
     A line is ``path<TAB>label`` or ``key<TAB>path<TAB>label``. A path ``archive.zip@/inner/path`` names a member of an
-    archive; ``...`` stands for the map file's folder; relative paths start from the working directory. On the result,
-    ``grayscale`` and ``multiViewCrop`` may be set to True: pictures of one channel; ten copies of each picture in a
-    row, of which ``crop("multiview10")`` cuts out one view each.
+    archive. ``...`` means the map file's folder. Relative paths start from the working directory. Two items of the
+    result may be set to True: ``grayscale``, for pictures of one channel, and ``multiViewCrop``, for ten copies of each
+    picture in a row, from each of which ``crop("multiview10")`` cuts out a view.
 
     Args:
         filename: path of the map file.
-        streams: mapping from names to `StreamDef`: one with ``field="image"`` and, if any, ``transforms``; at most one
-            with ``field="label"`` and ``shape``, the number of classes.
+        streams: mapping from names to `StreamDef`: one with ``field="image"`` and, if any, ``transforms``, and at most
+            one with ``field="label"`` and ``shape``, the number of classes.
 
     Raises:
         ValueError: another field, or no stream of pictures, or two.
@@ -61,8 +61,8 @@ def ImageDeserializer(filename: str, streams: Mapping[str, Any]) -> cntk_py.Dict
 def Base64ImageDeserializer(filename: str, streams: Mapping[str, Any]) -> cntk_py.Dictionary:
     """Return the configuration of a reader of pictures as base64 text, ``label<TAB>base64`` a line.
 
-    Or ``key<TAB>label<TAB>base64``, which the first line decides for all. Pictures that cannot be decoded are left out
-    with a warning. Otherwise see `ImageDeserializer`.
+    Lines may also be ``key<TAB>label<TAB>base64``. The first line decides for all. Pictures that cannot be decoded are
+    left out with a warning. See also `ImageDeserializer`.
     """
     return _configuration(BASE64, filename, streams)
 
@@ -80,8 +80,8 @@ def _configuration(kind: str, filename: str, streams: Mapping[str, Any]) -> cntk
         if field == "label":
             inputs[name] = cntk_py.Dictionary({"labelDim": stream.dim})
         else:
-            given = [*(stream.get("transforms") or ()), cntk_py.Dictionary({"type": "Transpose"})]
-            inputs[name] = cntk_py.Dictionary({"transforms": cntk_py.DictionaryValue(given)})
+            transforms = [*(stream.get("transforms") or ()), cntk_py.Dictionary({"type": "Transpose"})]
+            inputs[name] = cntk_py.Dictionary({"transforms": cntk_py.DictionaryValue(transforms)})
     if "image" not in fields:
         raise ValueError(f"{kind}: expected a stream of pictures, got none: StreamDef(field='image')")
     return cntk_py.Dictionary(
@@ -90,7 +90,7 @@ def _configuration(kind: str, filename: str, streams: Mapping[str, Any]) -> cntk
 
 
 def image_corpora(config: Mapping[str, Any], randomizes: bool) -> list[Deserializer]:
-    """Open the pictures that a configuration describes; `pictures_of` decodes them.
+    """Open the pictures that a configuration describes. `pictures_of` decodes them.
 
     Args:
         config: dictionary as returned by `ImageDeserializer` and `Base64ImageDeserializer`.
@@ -98,13 +98,13 @@ def image_corpora(config: Mapping[str, Any], randomizes: bool) -> list[Deseriali
 
     Raises:
         DataError: the file is missing or damaged, or an archive lacks members.
-        RuntimeError: an option that CNTK does not have, or no way to tell the size of pictures.
+        RuntimeError: an option that CNTK does not have, or pictures whose size cannot be determined.
     """
     return [ImageCorpus(config, randomizes)]
 
 
 def pictures_of(corpora: Sequence[Deserializer]) -> Pictures | None:
-    """Return the transform that decodes the pictures among ``corpora``; None without pictures."""
+    """Return the transform that decodes the pictures among ``corpora``, or None without pictures."""
     streams = [corpus.pictures for corpus in corpora if isinstance(corpus, ImageCorpus)]
     return Pictures(streams) if streams else None
 
@@ -116,10 +116,10 @@ class ImageCorpus(Forwarding, Keyed):
         config, randomizes: see `image_corpora`.
 
     Attributes:
-        pictures: how to decode them.
+        pictures: stream of the pictures, with the steps that decode them.
     """
 
-    # Chunks are not the corpus's: windows are small, and pictures are read one by one, as selecting copies checks more.
+    # Chunks differ from the corpus's. Windows are small, and pictures are read one by one, since `select` checks more.
     _lacks = (Fetchable, Selective)
 
     def __init__(self, config: Mapping[str, Any], randomizes: bool) -> None:
@@ -133,7 +133,7 @@ class ImageCorpus(Forwarding, Keyed):
         self._copies = VIEWS if config.get("multiViewCrop", False) else 1
         self._strict = config["type"] == MAP
         self._single = self._strict and randomizes
-        # Read first: what cannot be configured is said without opening data.
+        # First, so that a wrong configuration is refused before data is opened.
         steps = _pictures.steps_of(transforms, grayscale)
         if self._strict:
             corpus = MapCorpus(config["file"], streams)
@@ -164,12 +164,12 @@ class ImageCorpus(Forwarding, Keyed):
             return [ChunkInfo(i.sequences * self._copies, i.samples * self._copies, i.bytes) for i in infos]
         single = [ChunkInfo(1, 1, max(1, info.bytes // info.sequences)) for info in infos]
         counts = [info.sequences * self._copies for info in infos]
-        return [one for one, count in zip(single, counts, strict=True) for _ in range(count)]
+        return [picture for picture, count in zip(single, counts, strict=True) for _ in range(count)]
 
     def digest(self) -> str:
         """Return 32 hex digits over the corpus's digest and the number of copies."""
-        own = f"{self._corpus.digest()} {self._copies} {self._single}"
-        return hashlib.blake2b(own.encode(), digest_size=16).hexdigest()
+        text = f"{self._corpus.digest()} {self._copies} {self._single}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def read(self, chunk: int) -> Chunk:
         """Return a picture, or a chunk of the corpus."""
@@ -179,41 +179,41 @@ class ImageCorpus(Forwarding, Keyed):
         return self.select(np.arange(first, last))
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """Return pictures; copies of one that follow each other are read once.
+        """Return pictures. Repeated copies of a picture are read once.
 
         Raises:
             DataError: a label is no class.
         """
-        which, copies = np.divmod(np.asarray(ordinals, np.int64), self._copies)
-        distinct, places = np.unique(which, return_inverse=True)
+        pictures, copies = np.divmod(np.asarray(ordinals, np.int64), self._copies)
+        distinct, places = np.unique(pictures, return_inverse=True)
         chunk = self._corpus.select(distinct)
         for error in chunk.errors.values():
-            if error.stream is not None:  # of a label: CNTK drops text that is no picture, but refuses these
+            if error.stream is not None:  # of a label: CNTK drops text that is no picture, but refuses wrong labels
                 raise _without_hint(error)
         chunk.errors = {i: _without_hint(error) for i, error in chunk.errors.items()}
-        if self._copies == 1 and np.array_equal(distinct, which):
+        if self._copies == 1 and np.array_equal(distinct, pictures):
             return chunk
-        found = chunk.take(places)
+        repeated = chunk.take(places)
         if self.pictures.views is None:
-            return found
-        return Chunk(self.schema, {**found.values, self.pictures.views: DenseValue(copies)}, found.errors)
+            return repeated
+        return Chunk(self.schema, {**repeated.values, self.pictures.views: DenseValue(copies)}, repeated.errors)
 
     def lengths(self, ordinals: NDArray[np.int64]) -> None:
         """Return None: every sequence has one sample."""
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the corpus's keys; copies have that of their picture."""
+        """Return the corpus's keys. Copies have the key of their picture."""
         return keys_of(self._corpus, np.asarray(ordinals, np.int64) // self._copies)
 
 
 def _declared(inputs: Mapping[str, Any]) -> tuple[str, dict[str, Stream], list[Mapping[str, Any]]]:
     """Return the name of the pictures, the streams to read, and the transforms."""
     image, transforms, streams = None, [], {}
-    for name, given in inputs.items():
-        if "labelDim" in given:
-            streams[name] = Stream(int(given["labelDim"]), "float32", sparse=True, field="label")
+    for name, settings in inputs.items():
+        if "labelDim" in settings:
+            streams[name] = Stream(int(settings["labelDim"]), "float32", sparse=True, field="label")
         else:
-            image, transforms = name, list(given.get("transforms") or ())
+            image, transforms = name, list(settings.get("transforms") or ())
             streams[name] = Stream(dtype="bytes", field="image")
     if image is None:
         raise RuntimeError(f"expected an input with transforms, got {', '.join(inputs) or 'none'}")
@@ -221,7 +221,7 @@ def _declared(inputs: Mapping[str, Any]) -> tuple[str, dict[str, Stream], list[M
 
 
 def _size(corpus: Deserializer, image: str, steps: Sequence[Step]) -> tuple[int, int]:
-    """Return width and height of transformed pictures: they follow from the steps, else from the first picture."""
+    """Return width and height of transformed pictures, from the steps if they determine it, or the first picture."""
     size = _pictures.size_after(steps, None)
     if size is None:
         first = corpus.select(np.zeros(1, np.int64))
@@ -247,5 +247,5 @@ def _encoded(value: Value) -> bytes:
 
 
 def _without_hint(error: DataError) -> DataError:
-    """Return an error of a corpus as one of a source that cannot skip, whose hints do not apply."""
+    """Return an error of a corpus without its hint, which does not apply to a source that cannot skip."""
     return DataError(error.what, path=error.path, line=error.line, sequence=error.sequence, stream=error.stream)

@@ -1,8 +1,8 @@
-"""CNTK's transforms of pictures: crop, scale, mean, color, intensity, one class each.
+"""CNTK's transforms of pictures: crop, scale, mean, color, intensity, a class for each.
 
-A picture is (height, width, channels), channels in the order blue, green, red; uint8 until a step computes with it,
-then float32. Crop and scale of uint8 are planned, and run in native code (`Planned`); what computes with floats runs
-here. Numbers are drawn as ``draw(j)``, uniform in [0, 1): the j-th number of this step for this picture.
+A picture is (height, width, channels), with the channels blue, green, red. It is uint8 until a step computes with it,
+then float32. Crop and scale of uint8 are planned, and run in native code (`Planned`). Steps that compute with floats
+run in Python. ``draw(j)`` returns the j-th random number of a step for a picture, uniform in [0, 1).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ VIEWS = 10
 """Crops of a picture under ``multiview10``, and copies of it under ``multiViewCrop``."""
 
 _ATTEMPTS = 10
-# Which number a crop draws for what: three an attempt, then one each.
+# Numbers that a crop draws: three for each attempt, then one for each of these.
 _X, _Y, _FLIP = 3 * _ATTEMPTS, 3 * _ATTEMPTS + 1, 3 * _ATTEMPTS + 2
 
 
 class Step(ABC):
-    """A transform of one picture; ``options`` are those of its dictionary.
+    """A transform of a picture, with the options of its dictionary.
 
     Attributes:
-        draws: numbers that it may draw for a picture.
+        draws: largest number of random numbers for a picture.
 
     Raises:
         RuntimeError: an option that CNTK does not have.
@@ -50,14 +50,14 @@ class Step(ABC):
 
     @abstractmethod
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
-        """Return the transformed picture; ``view`` is the number of this copy of it.
+        """Return the transformed picture; ``view``: the number of this copy of the picture.
 
         Raises:
-            DataError: it cannot be transformed.
+            DataError: the picture cannot be transformed.
         """
 
     def size(self, before: Size | None) -> Size | None:
-        """Return the size after this step, or None if pictures of the size ``before`` (None: any) differ."""
+        """Return the size after this step, or None if it varies among pictures of the size ``before`` (None: any)."""
         return before
 
 
@@ -65,8 +65,8 @@ class Moved(NamedTuple):
     """Native operations for one picture: crop, resize, flip and pad, in this order.
 
     Attributes:
-        ops: numbers of some of them, by kind.
-        size: width and height after them.
+        ops: arguments of the operations, by kind.
+        size: width and height after the operations.
     """
 
     ops: dict[int, tuple[float, ...]]
@@ -87,12 +87,12 @@ class Movement(Step):
         """Return the operations of all `kinds` for a picture of this size.
 
         Raises:
-            DataError: it cannot be transformed.
+            DataError: the picture cannot be transformed.
         """
 
 
 class Crop(Movement):
-    """Cut out a part: of a fixed size, or a share of the shorter side or of the area."""
+    """Cut out a part of a fixed size, or of a share of the shorter side or of the area."""
 
     draws = 3 * _ATTEMPTS + 3
     kinds = (CROP, FLIP)
@@ -115,7 +115,7 @@ class Crop(Movement):
         self._places, self._flips = random, _flag(options.get("hflip", random))
 
     def size(self, before: Size | None) -> Size | None:
-        """See `Step.size`: known unless a ratio is drawn."""
+        """See `Step.size`. It varies if ratios are random."""
         if before is None:
             return None
         if self._fixed is None:
@@ -169,7 +169,7 @@ class Crop(Movement):
 
 
 class Scale(Movement):
-    """Scale to a size: fill it, or keep the proportions and crop or pad what differs."""
+    """Scale to a size: fill it, or keep the proportions and crop or pad the rest."""
 
     kinds = (RESIZE, CROP, PAD)
 
@@ -183,7 +183,7 @@ class Scale(Movement):
         self._pad = int(options.get("padValue", -1))
 
     def size(self, before: Size | None) -> Size | None:
-        """See `Step.size`: always known."""
+        """See `Step.size`. It is fixed."""
         return self._width, self._height
 
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
@@ -191,14 +191,14 @@ class Scale(Movement):
         height, width = picture.shape[:2]
         ops = self.moved((width, height), draw, view).ops
         w, h, _ = map(int, ops[RESIZE])
-        found = resized(picture, w, h, self._interpolation)
+        scaled = resized(picture, w, h, self._interpolation)
         x, y, w, h = map(int, ops[CROP])
-        found = found[y : y + h, x : x + w]
+        scaled = scaled[y : y + h, x : x + w]
         left, top, right, bottom = map(int, ops[PAD][:4])
         margins = ((top, bottom), (left, right), (0, 0))
         if self._pad == -1:
-            return np.pad(found, margins, mode="edge")
-        return np.pad(found, margins, constant_values=ops[PAD][5] if found.dtype == np.uint8 else self._pad)
+            return np.pad(scaled, margins, mode="edge")
+        return np.pad(scaled, margins, constant_values=ops[PAD][5] if scaled.dtype == np.uint8 else self._pad)
 
     def moved(self, size: Size, draw: Draw, view: int) -> Moved:
         """See `Movement.moved`."""
@@ -209,7 +209,7 @@ class Scale(Movement):
             return Moved({RESIZE: (*to, filter), CROP: (0, 0, *to), PAD: (0, 0, 0, 0, *border)}, to)
         width, height = size
         cut = self._mode == "crop"
-        # The shorter side decides where the rest is cut off, the longer one where it is filled up.
+        # The shorter side determines the scale for a crop, the longer side for padding.
         if width < height if cut else width > height:
             w, h = self._width, _rounded(height * self._width / width)
         else:
@@ -228,11 +228,11 @@ class Scale(Movement):
 
 
 class Mean(Step):
-    """Subtract a mean picture, which an OpenCV XML file holds.
+    """Subtract a mean picture, read from an OpenCV XML file.
 
     Attributes:
-        path: the file.
-        picture: the mean picture; None: the transform does nothing.
+        path: path of the file.
+        picture: the mean picture. None: the transform does nothing.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -240,7 +240,7 @@ class Mean(Step):
         self.path, self.picture = path, mean_picture(path) if path else None
 
     def fits(self, picture: Picture) -> bool:
-        """Return whether the mean picture is subtracted: it is ignored for pictures of another size."""
+        """Return whether the mean picture is subtracted. It is ignored for pictures of another size."""
         return self.picture is None or self.picture.shape == picture.shape
 
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
@@ -252,7 +252,7 @@ class Mean(Step):
 
 
 class Color(Step):
-    """Change brightness, contrast and saturation at random; values stay from 0 to 255."""
+    """Change brightness, contrast and saturation at random. Values stay within 0 to 255."""
 
     draws = 3
 
@@ -262,21 +262,21 @@ class Color(Step):
 
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
         """See `Step.run`."""
-        found = picture.astype(np.float32)
+        pixels = picture.astype(np.float32)
         brightness, contrast, saturation = (2 * draw(j) - 1 for j in range(3))
         if self._brightness or self._contrast:
-            beta = brightness * self._brightness * float(found.mean(dtype=np.float64))
+            beta = brightness * self._brightness * float(pixels.mean(dtype=np.float64))
             alpha = 1 + contrast * self._contrast
-            found = np.clip(found * np.float32(alpha) + np.float32(beta), 0, 255)
-        if self._saturation and found.shape[2] == 3:
-            found = _saturated(found, 1 + saturation * self._saturation)
-        return found
+            pixels = np.clip(pixels * np.float32(alpha) + np.float32(beta), 0, 255)
+        if self._saturation and pixels.shape[2] == 3:
+            pixels = _saturated(pixels, 1 + saturation * self._saturation)
+        return pixels
 
 
 def _saturated(picture: Picture, factor: float) -> Picture:
     """Multiply the saturation in HSV, (largest - smallest) / largest, by ``factor``, to at most 1.
 
-    Hue and value stay; then each channel's distance from the largest one is proportional to the saturation.
+    Hue and value stay. So each channel's distance from the largest channel is proportional to the saturation.
     """
     largest = picture.max(2, keepdims=True)
     spread = largest - picture.min(2, keepdims=True)
@@ -296,8 +296,8 @@ class Intensity(Step):
         path = str(options.get("intensityFile") or "")
         self._values, self._vectors = None, None
         if path:
-            found = _matrices(path)
-            self._values, self._vectors = (_matrix(found, name, path) for name in ("EigVal", "EigVec"))
+            matrices = _matrices(path)
+            self._values, self._vectors = (_matrix(matrices, name, path) for name in ("EigVal", "EigVec"))
             if self._values.size != 3 or self._vectors.shape != (3, 3):
                 raise RuntimeError(f"Invalid intensity file {path}: expected EigVal of 1 x 3 and EigVec of 3 x 3")
 
@@ -311,15 +311,15 @@ class Intensity(Step):
             for j in (0, 2, 4)
         ]
         shift = self._vectors @ (np.array(normal) * self._values.ravel())  # of red, green, blue
-        found: Picture = np.clip(picture.astype(np.float32) + shift[::-1].astype(np.float32), 0, 255)
-        return found
+        noisy: Picture = np.clip(picture.astype(np.float32) + shift[::-1].astype(np.float32), 0, 255)
+        return noisy
 
 
 # ---- native ------------------------------------------------------------------------------------------
 
 
 class Planned(PictureStep):
-    """A movement of pictures, as native code runs it.
+    """A movement of pictures, planned for native code.
 
     Args:
         step: the movement.
@@ -356,7 +356,7 @@ class Planned(PictureStep):
 
 
 class SameSize(PictureStep):
-    """Refuses pictures of another size than this."""
+    """Refuses pictures of any other size."""
 
     def __init__(self, size: Size) -> None:
         self._size = size
@@ -366,7 +366,7 @@ class SameSize(PictureStep):
         return [], np.where((sizes == np.array(self._size)).all(1)[:, None], sizes, 0)
 
     def fixed_size(self, before: FixedSize) -> FixedSize:
-        """Return that size."""
+        """Return the size."""
         return self._size
 
     def refused(self, width: int, height: int) -> str:
@@ -386,14 +386,14 @@ def mean_picture(path: str) -> Picture:
     """Return the mean picture of a file: (Row, Col, Channel), channels blue, green, red.
 
     Raises:
-        RuntimeError: the file cannot be read, or is none.
+        RuntimeError: the file cannot be read, or is no mean picture.
     """
-    found = _matrices(path)
+    matrices = _matrices(path)
     try:
-        shape = tuple(int(found[name].text or "") for name in ("Row", "Col", "Channel"))
+        shape = tuple(int(matrices[name].text or "") for name in ("Row", "Col", "Channel"))
     except (KeyError, ValueError):
         raise RuntimeError(f"Invalid mean file {path}: expected the whole numbers Channel, Row and Col") from None
-    mean = _matrix(found, "MeanImg", path)
+    mean = _matrix(matrices, "MeanImg", path)
     if math.prod(shape) != mean.size:
         raise RuntimeError(
             f"Invalid mean file {path}: expected Row * Col * Channel = {math.prod(shape)} numbers, got {mean.size}"
@@ -410,9 +410,9 @@ def _matrices(path: str) -> dict[str, ET.Element]:
         raise RuntimeError(f"Could not open file: {path} is not XML: {error}") from error
 
 
-def _matrix(found: Mapping[str, ET.Element], name: str, path: str) -> Picture:
+def _matrix(matrices: Mapping[str, ET.Element], name: str, path: str) -> Picture:
     try:
-        rows, columns, kind, data = (found[name].findtext(tag, "") for tag in ("rows", "cols", "dt", "data"))
+        rows, columns, kind, data = (matrices[name].findtext(tag, "") for tag in ("rows", "cols", "dt", "data"))
         kind = kind.strip().strip('"')
         flat = np.array(data.split(), _DTYPES[kind[-1:]])
         return flat.reshape(int(rows), int(columns) * int(kind[:-1] or 1))
@@ -428,10 +428,10 @@ def _rounded(number: float) -> int:
 
 
 def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    found = str(value).lower()
-    if found not in choices:
+    choice = str(value).lower()
+    if choice not in choices:
         raise RuntimeError(f"Invalid {name}: expected one of {', '.join(choices)}, got {value}")
-    return found
+    return choice
 
 
 def _flag(value: Any) -> bool:
@@ -439,13 +439,13 @@ def _flag(value: Any) -> bool:
 
 
 def _pair(options: Mapping[str, Any], name: str, unset: float) -> tuple[float, float]:
-    """Return the two numbers of ``a:b``, or one twice."""
+    """Return the two numbers of ``a:b``, or a single number twice."""
     text = str(options.get(name, unset))
     try:
         first, _, second = text.partition(":")
-        found = float(first), float(second or first)
-        if all(map(math.isfinite, found)):
-            return found
+        numbers = float(first), float(second or first)
+        if all(map(math.isfinite, numbers)):
+            return numbers
     except ValueError:
         pass
     raise RuntimeError(f"Invalid {name} value: expected a number, or two as a:b, got {text}")
@@ -478,4 +478,4 @@ def _whole(options: Mapping[str, Any], name: str) -> int:
 
 
 STEPS: dict[str, type[Step]] = {"Crop": Crop, "Scale": Scale, "Mean": Mean, "Color": Color, "Intensity": Intensity}
-"""By the type that a transform's dictionary gives."""
+"""Classes by the type in a transform's dictionary."""

@@ -1,9 +1,9 @@
-"""Encoded pictures to float32 (channels, height, width), channels blue, green, red: a transform of a source.
+"""Decode pictures to float32 (channels, height, width), channels blue, green, red: a transform of a source.
 
-Movements before the first transform that computes with floats run in native code, with the decoder, ahead of need; the
-others run here, one picture after the other. Random numbers are keyed by (seed, sweep, sequence, stage, step), so that
-they depend neither on the minibatch size nor on workers or restarts. CNTK drew them from a generator for each place in
-a minibatch. As there, two streams with equal transforms are cropped alike.
+Movements before the first transform that computes with floats run in native code, with the decoder, ahead of need. The
+other steps run in Python, one picture after another. Random numbers are keyed by (seed, sweep, sequence, stage, step),
+so they depend neither on the minibatch size nor on workers or restarts. CNTK drew them from a generator for each place
+in a minibatch. As in CNTK, two streams with equal transforms get equal crops.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class PictureStream(NamedTuple):
     """A stream of pictures.
 
     Attributes:
-        name: its name, both encoded and decoded.
-        steps: what to do with a picture.
+        name: name of the stream, both encoded and decoded.
+        steps: steps to run on a picture.
         grayscale: whether to decode to one channel.
         shape: shape of the result: channels, height, width.
-        views: name of a stream with the number of each copy of a picture; None: there is one of each.
-        lenient: whether CNTK leaves out what cannot be decoded.
+        views: name of a stream with the number of each copy of a picture. None: pictures have no copies.
+        lenient: whether CNTK leaves out pictures that cannot be decoded.
     """
 
     name: str
@@ -60,7 +60,7 @@ def steps_of(transforms: Sequence[Mapping[str, Any]], grayscale: bool) -> list[S
     for number, options in enumerate(transforms):
         kind = options.get("type")
         if kind == "Transpose" and number == len(transforms) - 1:
-            continue  # what is delivered is transposed anyway
+            continue  # delivered pictures are always transposed
         if kind not in STEPS:
             raise RuntimeError(f"Invalid transform: expected one of {', '.join(STEPS)}, got {kind!r}")
         steps.append(STEPS[kind](options))
@@ -75,11 +75,11 @@ def steps_of(transforms: Sequence[Mapping[str, Any]], grayscale: bool) -> list[S
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return width and height of a picture, turned as EXIF says, from its header.
+    """Return width and height of a picture, after the rotation of its EXIF data, from its header.
 
     Raises:
-        DataError: it is no picture.
-        ModuleNotFoundError: it needs Pillow, which is missing.
+        DataError: the data is no picture.
+        ModuleNotFoundError: the format needs Pillow, which is missing.
     """
     encoded = np.frombuffer(data, np.uint8)
     _, width, height, _, orientation = _native.picture_headers(encoded, np.array([0, len(data)], np.int64))[0].tolist()
@@ -89,7 +89,7 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 class Pictures(Transform):
-    """Decodes streams of encoded pictures and transforms them; ``streams`` are those."""
+    """Decodes ``streams`` of encoded pictures, and transforms them."""
 
     works_ahead = True
 
@@ -98,7 +98,7 @@ class Pictures(Transform):
 
     @property
     def lenient(self) -> bool:
-        """Whether a source should leave out what cannot be decoded, in any of the streams."""
+        """Whether a source should leave out pictures that cannot be decoded, in all streams."""
         return all(stream.lenient for stream in self._streams)
 
     @property
@@ -108,23 +108,23 @@ class Pictures(Transform):
 
     def schema(self, before: Schema) -> Schema:
         """Return the schema with dense pictures, without the numbers of copies."""
-        made = {stream.name: Stream(stream.shape, "float32") for stream in self._streams}
+        decoded = {stream.name: Stream(stream.shape, "float32") for stream in self._streams}
         hidden = {stream.views for stream in self._streams}
-        return Schema({name: made.get(name, stream) for name, stream in before.items() if name not in hidden})
+        return Schema({name: decoded.get(name, stream) for name, stream in before.items() if name not in hidden})
 
     def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
-        return self._begun(before, values, keys, lambda work: work).result()
+        return self._begin(before, values, keys, lambda work: work).result()
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
-        """Begin `run_all` in other threads; see `Transform.start`."""
-        return self._begun(before, values, keys, Ahead)
+        """Begin `run_all` in other threads. See `Transform.start`."""
+        return self._begin(before, values, keys, Ahead)
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
-        """Return the bytes of so many pictures of all streams."""
+        """Return the size of the pictures of all streams, in bytes."""
         return 4 * sequences * sum(math.prod(stream.shape) for stream in self._streams)
 
-    def _begun(
+    def _begin(
         self, before: Schema, values: dict[str, Value], keys: DrawKeys, begin: Callable[[Work], Begun]
     ) -> _Minibatch:
         works = []
@@ -139,18 +139,18 @@ class Pictures(Transform):
 
 
 class _StreamWork(NamedTuple):
-    """The pictures of one stream on their way.
+    """The pictures of a stream while they are decoded.
 
     Attributes:
         stream: the stream.
-        work: their decoding and movements; None: there are no pictures, or all of it is done here.
-        rest: steps after those, each with its number.
+        work: their decoding and movements. None: no pictures, or pictures that are decoded and transformed in Python.
+        later: steps that run in Python, each with its number.
         views: number of the copy of each picture.
     """
 
     stream: PictureStream
     work: Begun | None
-    rest: list[tuple[int, Step]]
+    later: list[tuple[int, Step]]
     views: NDArray[np.int64]
 
 
@@ -161,15 +161,15 @@ def _stream_work(
     keys: DrawKeys,
     begin: Callable[[Work], Begun],
 ) -> _StreamWork:
-    """Begin what native code does with pictures: all movements, if none follows a transform that computes."""
+    """Begin to decode and move pictures in native code, if no movement follows a transform that computes."""
     numbered = list(enumerate(stream.steps))
     first = next((k for k, step in numbered if not isinstance(step, Movement)), len(numbered))
     if not len(views) or any(isinstance(step, Movement) for _, step in numbered[first:]):
         return _StreamWork(stream, None, numbered, views)
     moves = [(k, Planned(step, views)) for k, step in numbered[:first] if isinstance(step, Movement)]
-    rest = numbered[first:]
+    later = numbered[first:]
     channels, height, width = stream.shape
-    as_floats = all(isinstance(step, Mean) for _, step in rest)
+    as_floats = all(isinstance(step, Mean) for _, step in later)
     decoding = Decoding(
         stream=stream.name,
         mask=None,
@@ -188,11 +188,11 @@ def _stream_work(
         normalized=(np.zeros(channels, np.float32), np.ones(channels, np.float32)) if as_floats else None,
         chw=as_floats,
     )
-    return _StreamWork(stream, begin(Work(decoding, [stream.name], values, keys)), rest, views)
+    return _StreamWork(stream, begin(Work(decoding, [stream.name], values, keys)), later, views)
 
 
 class _Minibatch:
-    """The pictures of a minibatch on their way; see `Begun`."""
+    """The pictures of a minibatch while they are decoded. See `Begun`."""
 
     def __init__(self, names: list[str], values: dict[str, Value], keys: DrawKeys, works: list[_StreamWork]) -> None:
         self._names, self._values, self._keys, self._works = names, values, keys, works
@@ -200,72 +200,72 @@ class _Minibatch:
     def result(self) -> Transformed:
         """See `Begun`."""
         values, errors, seconds = dict(self._values), dict[int, DataError](), 0.0
-        for one in self._works:
-            stream = one.stream
-            if one.work is None:
-                rows, found = _one_by_one(one, self._values[stream.name], self._keys)
+        for part in self._works:
+            stream = part.stream
+            if part.work is None:
+                rows, failures = _one_by_one(part, self._values[stream.name], self._keys)
             else:
-                done = one.work.result()
+                done = part.work.result()
                 seconds += done.seconds
-                rows, found = _finished(one, done.values[stream.name].rows, self._keys), dict(done.errors)
-            for i, error in found.items():
+                rows, failures = _finished(part, done.values[stream.name].rows, self._keys), dict(done.errors)
+            for i, error in failures.items():
                 where = int(self._keys.ordinals[i])
                 errors.setdefault(i, DataError(error.what, sequence=where, stream=stream.name))
             values[stream.name] = DenseValue(rows)
         return Transformed({name: values[name] for name in self._names}, errors, seconds)
 
 
-def _finished(one: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
-    """Return decoded pictures after the steps that are left, float32 (n, channels, height, width)."""
-    channels, height, width = one.stream.shape
-    for _, step in one.rest:
+def _finished(part: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
+    """Return decoded pictures after the later steps, float32 (n, channels, height, width)."""
+    channels, height, width = part.stream.shape
+    for _, step in part.later:
         if isinstance(step, Mean) and step.picture is not None and step.picture.shape != (height, width, channels):
-            _tell_of_mean(one.stream.name, step.path, len(rows), (width, height))
-    if rows.dtype == np.float32:  # nothing but means is left
-        for _, step in one.rest:
+            _warn_of_mean(part.stream.name, step.path, len(rows), (width, height))
+    if rows.dtype == np.float32:  # only means are subtracted
+        for _, step in part.later:
             if isinstance(step, Mean) and step.picture is not None and step.picture.shape == (height, width, channels):
                 np.subtract(rows, step.picture.transpose(2, 0, 1), out=rows, casting="same_kind")
         return rows
-    drawn = {number: keys.uniforms(number, step.draws) for number, step in one.rest if step.draws}
-    out = np.empty((len(rows), *one.stream.shape), np.float32)
+    draws = {number: keys.uniforms(number, step.draws) for number, step in part.later if step.draws}
+    out = np.empty((len(rows), *part.stream.shape), np.float32)
     for i, pixels in enumerate(rows):
         picture: NDArray[Any] = pixels
-        for number, step in one.rest:
-            picture = step.run(picture, drawn[number][i].__getitem__ if step.draws else float, int(one.views[i]))
+        for number, step in part.later:
+            picture = step.run(picture, draws[number][i].__getitem__ if step.draws else float, int(part.views[i]))
         out[i] = picture.transpose(2, 0, 1)
     return out
 
 
-def _one_by_one(one: _StreamWork, value: Value, keys: DrawKeys) -> tuple[NDArray[np.float32], dict[int, DataError]]:
+def _one_by_one(part: _StreamWork, value: Value, keys: DrawKeys) -> tuple[NDArray[np.float32], dict[int, DataError]]:
     """Decode pictures and run all steps, where a movement follows a transform that computes with floats."""
-    stream = one.stream
-    out, errors = np.zeros((len(one.views), *stream.shape), np.float32), dict[int, DataError]()
-    if not len(one.views):
+    stream = part.stream
+    out, errors = np.zeros((len(part.views), *stream.shape), np.float32), dict[int, DataError]()
+    if not len(part.views):
         return out, errors
     assert isinstance(value, BytesValue)
     headers = _native.picture_headers(value.data, value.bounds)
-    drawn = {number: keys.uniforms(number, step.draws) for number, step in one.rest if step.draws}
+    draws = {number: keys.uniforms(number, step.draws) for number, step in part.later if step.draws}
     color = "grey" if stream.grayscale else "BGR"
     same, ignored = SameSize((stream.shape[2], stream.shape[1])), dict[str, tuple[int, tuple[int, ...]]]()
     for i, header in enumerate(headers):
         data = value.data[value.bounds[i] : value.bounds[i + 1]]
         try:
             picture: NDArray[Any] = decode_pixels(data, header, color=color, upright=True, max_pixels=MAX_PIXELS)
-            for number, step in one.rest:
+            for number, step in part.later:
                 if isinstance(step, Mean) and not step.fits(picture):
                     ignored[step.path] = ignored.get(step.path, (0, ()))[0] + 1, picture.shape
-                picture = step.run(picture, drawn[number][i].__getitem__ if step.draws else float, int(one.views[i]))
+                picture = step.run(picture, draws[number][i].__getitem__ if step.draws else float, int(part.views[i]))
             if picture.shape[:2] != stream.shape[1:]:
                 raise DataError(same.refused(picture.shape[1], picture.shape[0]))
             out[i] = picture.transpose(2, 0, 1)
         except DataError as error:
             errors[i] = error
     for path, (count, shape) in ignored.items():
-        _tell_of_mean(stream.name, path, count, (shape[1], shape[0]))
+        _warn_of_mean(stream.name, path, count, (shape[1], shape[0]))
     return out, errors
 
 
-def _tell_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> None:
+def _warn_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> None:
     _log.warning(
         "stream `%s`: the mean file %s is ignored for %d pictures of another size, such as %d x %d",
         stream,
@@ -276,7 +276,7 @@ def _tell_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> 
 
 
 def size_after(steps: Sequence[Step], size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return width and height after all steps for a picture of a size (None: any); None if they differ."""
+    """Return width and height after all steps for a picture of a size (None: any), or None if they vary."""
     for step in steps:
         size = step.size(size)
     return size

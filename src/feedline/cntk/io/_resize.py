@@ -1,8 +1,8 @@
-"""Scaling as OpenCV does it: of uint8 in native code, of floats in NumPy.
+"""Scale pictures as OpenCV does: uint8 in native code, floats in NumPy.
 
 OpenCV places output pixel ``x`` at ``(x + 0.5) * width / new_width - 0.5`` of the input and interpolates there between
-2, 4 or 8 neighbours, those outside being the nearest pixels of the border. It does not average what lies between when a
-picture becomes smaller, as Pillow does. Both versions differ from it by at most one level of 255.
+2, 4 or 8 neighbours. Neighbours outside are the nearest pixels of the border. Unlike Pillow, it does not average the
+pixels in between when a picture becomes smaller. Both versions differ from it by at most one level of 255.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from feedline.images.step import RESIZE
 _BGR, _GREY = COLORS.index("BGR"), COLORS.index("grey")
 
 FILTERS = {"nearest": 3, "linear": 2, "cubic": 4, "lanczos": 5}
-"""CNTK's names of interpolations, and native filters that are OpenCV's."""
+"""Native filters equal to OpenCV's, by CNTK's names of interpolations."""
 
 _CUBIC = -0.75  # the slope of OpenCV's cubic kernel at distance 1
 
 
 def resized(picture: NDArray[Any], width: int, height: int, interpolation: str) -> NDArray[Any]:
-    """Return a picture in another size, uint8 or float32 as it is.
+    """Return a picture in another size, of the same dtype, uint8 or float32.
 
     Args:
         picture: (height, width, channels).
@@ -49,13 +49,13 @@ def resized(picture: NDArray[Any], width: int, height: int, interpolation: str) 
         threads=1,
         max_pixels=1 << 30,
     ).result()
-    found: NDArray[Any] = out[0]
-    return found
+    scaled: NDArray[Any] = out[0]
+    return scaled
 
 
 def _of_floats(picture: NDArray[Any], width: int, height: int, interpolation: str) -> NDArray[np.float32]:
     if interpolation == "nearest":
-        # The inverse of a quotient, as OpenCV rounds it: 98 pixels become the first and the 49th of two, not the 50th.
+        # The inverse of a quotient, rounded like OpenCV's: two pixels of 98 are the first and the 49th, not the 50th.
         rows, columns = (
             np.minimum(np.arange(new) * (1 / (new / old)), old - 1).astype(np.intp)
             for old, new in zip(picture.shape, (height, width), strict=False)
@@ -76,7 +76,7 @@ def _of_floats(picture: NDArray[Any], width: int, height: int, interpolation: st
 
 
 def _taps(old: int, new: int, interpolation: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return indexes and weights of the pixels that each new one is made of, both (new, taps)."""
+    """Return indices and weights of the pixels that compose each new pixel, both (new, taps)."""
     center = (np.arange(new) + 0.5) * (old / new) - 0.5
     first = np.floor(center)
     past = (center - first)[:, None]

@@ -34,7 +34,7 @@ from feedline.feed.source import MinibatchSource as Modern
 from feedline.feed.timeline import Window
 
 _POSITION = "minibatchSourcePosition"
-_EXACT = "feedline"  # in addition to CNTK's keys, where these are not sufficient
+_EXACT = "feedline"  # in addition to CNTK's keys, where they do not suffice
 _LARGEST = 2**31
 _UNBOUNDED = 1 << 62
 
@@ -44,21 +44,21 @@ class MinibatchSource:
     """Minibatches from deserializers, in CNTK 2.7's order and filling.
 
     Args:
-        deserializers: deserializer, or a list of them to join by sequence key; a `UserDeserializer` must be alone.
-        max_samples, max_sweeps: limits, counted from the start, not from a restore; at most one of them.
-        randomization_window_in_chunks, randomization_window_in_samples: size of the window; at most one of them.
-        randomization_seed: seed of the first sweep; each sweep adds 1.
-        trace_level: accepted; nothing is printed.
-        multithreaded_deserializer: accepted; chunks are always read in background threads.
+        deserializers: deserializer, or a list of them to join by sequence key. A `UserDeserializer` must be alone.
+        max_samples, max_sweeps: limits, counted from the start, not from a restore. At most one may be set.
+        randomization_window_in_chunks, randomization_window_in_samples: size of the window. At most one may be set.
+        randomization_seed: seed of the first sweep. Each sweep adds 1.
+        trace_level: accepted, but nothing is printed.
+        multithreaded_deserializer: accepted, but chunks are always read in background threads.
         frame_mode: whether every sequence has one sample.
-        truncation_length: samples per piece for truncated backpropagation; 0: no truncation.
+        truncation_length: samples per piece for truncated backpropagation. 0: no truncation.
         randomize: whether to shuffle.
         max_errors: number of errors that text readers tolerate, unless their ``maxErrors`` is set.
 
     Raises:
         ValueError: no deserializer, or a `UserDeserializer` with others.
-        RuntimeError: contradictory settings, streams of one name, a missing file, or one that is not CTF.
-        CompatError: a setting without meaning here.
+        RuntimeError: contradictory settings, streams of one name, a missing file, or a file that is not CTF.
+        CompatError: a setting without an equivalent in feedline.
 
     Attributes:
         feed: underlying `feedline.MinibatchSource`.
@@ -79,8 +79,8 @@ class MinibatchSource:
         randomize: bool = True,
         max_errors: int = 0,
     ) -> None:
-        given = list(deserializers) if isinstance(deserializers, (list, tuple)) else [deserializers]
-        config = MinibatchSourceConfig(given, randomize)
+        deserializers = list(deserializers) if isinstance(deserializers, (list, tuple)) else [deserializers]
+        config = MinibatchSourceConfig(deserializers, randomize)
         config.max_samples, config.max_sweeps = max_samples, max_sweeps
         if randomize:
             config.randomization_window_in_chunks = randomization_window_in_chunks
@@ -90,7 +90,7 @@ class MinibatchSource:
         if multithreaded_deserializer is not None:
             config.is_multithreaded.set(multithreaded_deserializer)
         config.check()
-        if len(given) > 1 and any(isinstance(d, UserDeserializer) for d in given):
+        if len(deserializers) > 1 and any(isinstance(d, UserDeserializer) for d in deserializers):
             raise ValueError("expected a UserDeserializer as the only one, got several: it has no keys to join by")
         self._config = config
         with as_cntk():
@@ -139,14 +139,14 @@ class MinibatchSource:
         """Return the next minibatch, or this worker's part of it.
 
         Args:
-            minibatch_size_in_samples: size over all workers: as many whole sequences as fit, or one longer one.
-            input_map: mapping from keys of the result to streams; None: the streams are the keys.
+            minibatch_size_in_samples: size over all workers: as many whole sequences as fit, or a single longer one.
+            input_map: mapping from keys of the result to streams. None: the streams are the keys.
             device: device on which data will be used.
-            num_data_partitions: number of workers; None: 1.
-            partition_index: index of this worker; None: 0.
+            num_data_partitions: number of workers. None: 1.
+            partition_index: index of this worker. None: 0.
 
         Returns:
-            `MinibatchData` by key; ``{}`` at the end, and where this worker has no part.
+            `MinibatchData` by key, or ``{}`` at the end, and where this worker has no part.
 
         Raises:
             ValueError: a size of 0, or fewer lanes than workers under truncation.
@@ -176,7 +176,7 @@ class MinibatchSource:
         with as_cntk():
             minibatch = self.feed.next_minibatch(min(samples, _UNBOUNDED), partition=partition)
             if minibatch and minibatch.num_sequences == 0:
-                # The sweep ended, and the next sequence did not fit; the second read returns it. CNTK returns an empty
+                # The sweep ended, and the next sequence did not fit. The second read returns it. CNTK returns an empty
                 # minibatch there, which looks like the end. Empty twice: the worker has no part in a whole sweep.
                 crossed = minibatch.sweep_end
                 minibatch = self.feed.next_minibatch(min(samples, _UNBOUNDED), partition=partition)
@@ -190,7 +190,7 @@ class MinibatchSource:
     def reset(self) -> None:
         """Move to the start of the next sweep, unless at the start of one.
 
-        Sequences partly delivered under truncation are dropped.
+        Sequences that were partly delivered under truncation are dropped.
         """
         p = self.feed.position
         begins = p.ordinal == 0 and not p.window
@@ -201,7 +201,7 @@ class MinibatchSource:
 
     def _next_sweep(self, p: Position) -> Position:
         if p.window is not None:
-            # Skipped samples cannot be counted without reading them, so only delivered ones are.
+            # Counting skipped samples would require reading them, so only delivered samples count.
             return Position(p.sweep + 1, 0, p.samples, p.label_samples, 0)
         return Position(p.sweep + 1, 0, (p.sweep + 1) * self.feed.num_samples, p.label_samples)
 
@@ -210,9 +210,9 @@ class MinibatchSource:
     def get_checkpoint_state(self) -> dict[str, Any]:
         """Return the position under CNTK's keys, independent of read-ahead.
 
-        ``minibatchSourcePosition`` is the number of samples since the start, those of other workers included; for a
-        `UserDeserializer`, chunk, sequence and sweep instead. Under truncation there is also ``feedline``, with the
-        sequences partly delivered.
+        ``minibatchSourcePosition`` is the number of samples since the start, including the samples of other workers.
+        A `UserDeserializer` has chunk, sequence and sweep instead. Under truncation there is also ``feedline``, with
+        the sequences that were partly delivered.
         """
         p = self.feed.position
         state: dict[str, Any] = _user_state(p, self._config) if self._is_user else {_POSITION: p.samples}
@@ -221,7 +221,7 @@ class MinibatchSource:
         return state
 
     def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        """Restore a position; reads no data, or one window of a `UserDeserializer`.
+        """Restore a position. Reads no data, except one window of a `UserDeserializer`.
 
         A position inside a sequence is rounded up to the next sequence.
 
@@ -251,7 +251,7 @@ class MinibatchSource:
 
     @property
     def interpolation(self) -> str | None:
-        """What scales pictures: ``"feedline"``, within one level of 255 of OpenCV; None without pictures."""
+        """The library that scales pictures: ``"feedline"``, within one level of 255 of OpenCV. None: no pictures."""
         return None if self._pictures is None else "feedline"
 
     @property
@@ -291,22 +291,22 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
 
 def _corpus(config: MinibatchSourceConfig, max_errors: int) -> tuple[Deserializer, Pictures | None]:
     """Return the corpus of a configuration, and the transform that decodes its pictures, if any."""
-    first, *others = config.deserializers
+    first, *following = config.deserializers
     if isinstance(first, UserDeserializer):
         return UserCorpus(first), None
     frames = config.is_frame_mode_enabled
     corpora = [
         corpus
-        for number, given in enumerate((first, *others))
-        for corpus in corpora_of(given, max_errors, frames, number == 0, config.randomizes)
+        for number, deserializer in enumerate((first, *following))
+        for corpus in corpora_of(deserializer, max_errors, frames, number == 0, config.randomizes)
     ]
     if corpora[0].capability(Broadcast) is not None:
         raise RuntimeError(f"expected features of whole utterances first, got {corpora[0].name} with broadcast=True")
-    whole = Join(*corpora, cache=False) if len(corpora) > 1 else corpora[0]
-    # Only CNTK's speech readers split sequences into frames; those of other readers must be frames already.
+    joined = Join(*corpora, cache=False) if len(corpora) > 1 else corpora[0]
+    # Only CNTK's speech readers split sequences into frames. Sequences of other readers must be frames already.
     if frames and isinstance(corpora[0], HTKFeatureDeserializer):
-        whole = Frames(whole)
-    return whole, pictures_of(corpora)
+        joined = Frames(joined)
+    return joined, pictures_of(corpora)
 
 
 def _window(config: MinibatchSourceConfig) -> bool | Window:

@@ -1,7 +1,7 @@
 """CNTK's speech readers over feedline's: features of HTK files, and the labels of their frames.
 
 CNTK 2.7 ignores ``defines_mb_size`` and ``max_sequence_length`` of these streams, because its readers look for them in
-a different place than its Python writes them to. They have no effect here either, but a warning says so.
+a different place than its Python writes them to. They have no effect here either, but a warning is logged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def HTKFeatureDeserializer(streams: Mapping[str, Any]) -> cntk_py.Dictionary:
         streams: mapping from names to `StreamDef` with ``shape``, ``scp`` and, if any, ``context`` and ``broadcast``.
 
     Raises:
-        ValueError: no stream, one with a ``field``, or one without ``scp``.
+        ValueError: no stream, a stream with a ``field``, or a stream without ``scp``.
         AttributeError: a stream without ``shape``.
     """
     inputs = {}
@@ -42,7 +42,7 @@ def HTKFeatureDeserializer(streams: Mapping[str, Any]) -> cntk_py.Dictionary:
         if "scp" not in stream:
             raise ValueError(f"expected a script for stream `{name}`, got none: StreamDef(scp=...)")
         left, right = stream.get("context", (0, 0))
-        _tell_ignored(name, stream)
+        _warn_ignored(name, stream)
         inputs[name] = cntk_py.Dictionary(
             {
                 "scpFile": str(stream["scp"]),
@@ -64,13 +64,13 @@ def HTKMLFDeserializer(
     """Return the configuration of a reader of the labels of HTK features.
 
     Args:
-        label_mapping_file: path of the list of states, one per line; None: labels are numbers.
+        label_mapping_file: path of the list of states, one per line. None: labels are numbers.
         streams: mapping from a single name to a `StreamDef` with ``shape``, the number of states, and ``mlf``, a path
             or a list of paths.
         phoneBoundaries: whether the first frame of a state has the value 2.
 
     Raises:
-        ValueError: not exactly one stream, one with a ``field``, or one without ``mlf``.
+        ValueError: not exactly one stream, a stream with a ``field``, or a stream without ``mlf``.
         AttributeError: a stream without ``shape``.
     """
     if len(streams) != 1:
@@ -81,7 +81,7 @@ def HTKMLFDeserializer(
     if "mlf" not in stream:
         raise ValueError(f"expected a master label file for stream `{name}`, got none: StreamDef(mlf=...)")
     files = stream["mlf"] if isinstance(stream["mlf"], (list, tuple)) else [stream["mlf"]]
-    _tell_ignored(name, stream)
+    _warn_ignored(name, stream)
     labels = {
         "dim": stream.dim,
         "mlfFileList": cntk_py.DictionaryValue([str(file) for file in files]),
@@ -98,18 +98,18 @@ def feature_corpora(config: Mapping[str, Any]) -> list[Deserializer]:
 
     Raises:
         DataError: a script without ranges, or one of its files is damaged.
-        SchemaError: a dimension other than that of the files.
+        SchemaError: a dimension that differs from the files.
     """
-    return [_features(name, given) for name, given in config["input"].items()]
+    return [_features(name, settings) for name, settings in config["input"].items()]
 
 
-def _features(name: str, given: Mapping[str, Any]) -> Deserializer:
-    scp, dim = Path(given["scpFile"]), int(given["dim"])
-    left, right = given["contextWindow"]
+def _features(name: str, settings: Mapping[str, Any]) -> Deserializer:
+    scp, dim = Path(settings["scpFile"]), int(settings["dim"])
+    left, right = settings["contextWindow"]
     _require_ranges(scp)
-    # Without a window, the dimension determines the number of neighbours; with one, it is that of a frame.
+    # Without a window, the dimension determines the number of neighbours. With a window, it counts a single frame.
     shape, context = (dim, None) if left == right == 0 else ((left + 1 + right) * dim, (left, right))
-    return Features(scp, {name: Stream(shape)}, context=context, broadcast=bool(given.get("expandToUtterance")))
+    return Features(scp, {name: Stream(shape)}, context=context, broadcast=bool(settings.get("expandToUtterance")))
 
 
 def label_corpora(config: Mapping[str, Any], frames: bool) -> list[Deserializer]:
@@ -119,15 +119,15 @@ def label_corpora(config: Mapping[str, Any], frames: bool) -> list[Deserializer]
         ValueError: phone boundaries in frame mode.
         DataError: a file is missing or damaged.
     """
-    ((name, given),) = config["input"].items()
-    boundaries = bool(given.get("phoneBoundaries"))
+    ((name, settings),) = config["input"].items()
+    boundaries = bool(settings.get("phoneBoundaries"))
     if boundaries and frames:
         raise RuntimeError("expected phoneBoundaries=False in frame mode: a single frame has no phone boundary")
     return [
         Labels(
-            list(given["mlfFileList"]),
-            {name: Stream(int(given["dim"]), sparse=True)},
-            states=given["labelMappingFile"] or None,
+            list(settings["mlfFileList"]),
+            {name: Stream(int(settings["dim"]), sparse=True)},
+            states=settings["labelMappingFile"] or None,
             boundaries=boundaries,
             invalid="drop",
             cache=False,
@@ -149,7 +149,7 @@ def _require_ranges(scp: Path) -> None:
                 )
 
 
-def _tell_ignored(name: str, stream: Mapping[str, Any]) -> None:
+def _warn_ignored(name: str, stream: Mapping[str, Any]) -> None:
     if stream["defines_mb_size"]:
         _log.warning("stream `%s`: defines_mb_size has no effect on HTK features and labels, as in CNTK 2.7", name)
     if stream["max_sequence_length"] != _DEFAULT_LENGTH:

@@ -46,9 +46,9 @@ def StreamDef(
         shape: number of values in a sample, or of classes of a sparse one.
         is_sparse: whether samples are sparse.
         context, scp, mlf, broadcast: options of speech readers: (left, right) neighbours of a frame, the script of
-            features, label files, and whether utterances of one frame are repeated.
+            features, label files, and whether to repeat utterances of one frame.
         transforms: option of image readers: a list of `cntk.io.transforms`, run in turn.
-        max_sequence_length: no effect, as in CNTK.
+        max_sequence_length: without effect, as in CNTK.
         defines_mb_size: whether its samples count for the minibatch size.
     """
     optional = {
@@ -76,7 +76,7 @@ class StreamConfiguration:
         name: name of the stream.
         dim: number of values in a sample.
         is_sparse: whether samples are sparse.
-        stream_alias: name of the stream in the data; empty: ``name``.
+        stream_alias: name of the stream in the data. Empty: ``name``.
         defines_mb_size: whether its samples count for the minibatch size.
 
     Raises:
@@ -100,7 +100,7 @@ class StreamConfiguration:
 class StreamInformation:
     """A stream that a source delivers, used as key in the result of `next_minibatch`.
 
-    Two are equal if name, id, storage, element type and shape are.
+    Two are equal if their names, ids, storage, element types and shapes are equal.
 
     Args:
         name: name of the stream.
@@ -137,7 +137,7 @@ class StreamInformation:
 
     @classmethod
     def of(cls, name: str, number: int, stream: Stream, count: Callable[[], int]) -> StreamInformation:
-        """Create CNTK's description of a feedline stream; ``count`` returns its samples in a sweep."""
+        """Create CNTK's description of a feedline stream; ``count``: returns its number of samples in a sweep."""
         storage = "sparse" if stream.sparse else "dense"
         info = cls(name, number, storage, stream.dtype, stream.shape, stream.defines_size)
         info._count = count
@@ -156,9 +156,9 @@ class StreamInformation:
         return Stream(self.sample_shape, self.dtype, self.is_sparse, defines_size=self.m_defines_mb_size)
 
     def size(self) -> int:
-        """Samples of this stream in one sweep.
+        """Return the number of samples of this stream in a sweep.
 
-        Known without reading if each sequence has one sample; otherwise the first call reads the data once.
+        If each sequence has one sample, nothing is read. Otherwise the first call reads the data once.
 
         Raises:
             CompatError: a stream of a source that does not know it, such as a user-defined one.

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def sequence_to_cntk_text_format(seq_idx: int, alias_tensor_map: Mapping[str, Any]) -> str:
-    """Return a sequence as CTF, one line per time step; shorter streams end earlier.
+    """Return a sequence as CTF, one line per time step. Shorter streams end earlier.
 
     For whole corpora use `feedline.write_ctf`.
 
@@ -19,10 +19,10 @@ def sequence_to_cntk_text_format(seq_idx: int, alias_tensor_map: Mapping[str, An
             list with one dictionary from index to value per sample.
 
     Returns:
-        Lines without a final newline; empty if no stream has a sample.
+        Lines without a final newline, or an empty string if no stream has a sample.
 
     Raises:
-        ValueError: samples that are neither.
+        ValueError: samples that are neither numbers nor dictionaries.
     """
     columns = {alias: _samples(alias, alias_tensor_map[alias]) for alias in sorted(alias_tensor_map)}
     lines = []

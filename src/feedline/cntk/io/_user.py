@@ -26,8 +26,7 @@ class UserMinibatchSource:
     """Base class of user-defined sources.
 
     Subclasses define `stream_infos` and `next_minibatch`, and, to be resumable, `get_checkpoint_state` and
-    `restore_from_checkpoint`. This constructor calls `stream_infos`, so call it last in your own.
-
+    `restore_from_checkpoint`. This constructor calls `stream_infos`, so call it last in yours.
 
     Attributes:
         streams: `StreamInformation` by name, in a `Record`.
@@ -37,7 +36,7 @@ class UserMinibatchSource:
         self.streams = Record(**{info.m_name: info for info in self.stream_infos()})
 
     def stream_infos(self) -> list[StreamInformation]:
-        """The streams delivered."""
+        """Return the streams delivered."""
         raise NotImplementedError("define stream_infos(): a list of StreamInformation")
 
     def stream_info(self, name: str) -> StreamInformation:
@@ -54,11 +53,11 @@ class UserMinibatchSource:
     def next_minibatch(
         self, num_samples: int, number_of_workers: int, worker_rank: int, device: DeviceDescriptor | None = None
     ) -> Mapping[StreamInformation, MinibatchData]:
-        """Return this worker's part of the next minibatch; ``{}`` at the end.
+        """Return this worker's part of the next minibatch, or ``{}`` at the end.
 
         Args:
             num_samples: largest number of samples to return.
-            number_of_workers, worker_rank: number of workers, and the one that asks.
+            number_of_workers, worker_rank: number of workers, and the index of this worker.
             device: device on which data will be used.
         """
         raise NotImplementedError("define next_minibatch(num_samples, number_of_workers, worker_rank, device)")
@@ -89,7 +88,7 @@ class UserDeserializer:
     """
 
     def stream_infos(self) -> list[StreamInformation]:
-        """The streams delivered."""
+        """Return the streams delivered."""
         raise NotImplementedError("define stream_infos(): a list of StreamInformation")
 
     def num_chunks(self) -> int:
@@ -113,11 +112,11 @@ class UserCorpus(ModernDeserializer):
         ValueError: no stream or no chunk.
     """
 
-    def __init__(self, given: UserDeserializer) -> None:
-        self._given = given
-        self.infos = list(given.stream_infos())
-        self._chunks = int(given.num_chunks())
-        self.name = type(given).__name__
+    def __init__(self, deserializer: UserDeserializer) -> None:
+        self._deserializer = deserializer
+        self.infos = list(deserializer.stream_infos())
+        self._chunks = int(deserializer.num_chunks())
+        self.name = type(deserializer).__name__
         if not self.infos or self._chunks < 1:
             raise ValueError(
                 f"expected at least one stream and one chunk from {self.name}, got {len(self.infos)} and {self._chunks}"
@@ -133,17 +132,17 @@ class UserCorpus(ModernDeserializer):
 
     def get_chunk(self, chunk: int) -> Mapping[str, Any]:
         """See `UserDeserializer.get_chunk`."""
-        return self._given.get_chunk(chunk)
+        return self._deserializer.get_chunk(chunk)
 
 
 class UserFeed(ModernSource):
     """Adapter of a `UserMinibatchSource` to a feedline feed, for trainers and sessions.
 
-    States are those of the source.
+    Its states are the source's.
 
     Args:
         source: user-defined source.
-        partition: (index, count); None: see `feedline.UserMinibatchSource`.
+        partition: (index, count). None: see `feedline.UserMinibatchSource`.
         device: device passed to ``next_minibatch``.
     """
 
@@ -164,11 +163,11 @@ class UserFeed(ModernSource):
         self, num_samples: int, number_of_workers: int, worker_rank: int, device: Any
     ) -> UserMinibatch | None:
         """Return the result of the source's ``next_minibatch``."""
-        made = self.source.next_minibatch(num_samples, number_of_workers, worker_rank, device)
-        if not made:
+        minibatch = self.source.next_minibatch(num_samples, number_of_workers, worker_rank, device)
+        if not minibatch:
             return None
-        streams = {info.m_name: sequences_of(data.data, info) for info, data in made.items()}
-        return UserMinibatch(streams, any(data.end_of_sweep for data in made.values()))
+        streams = {info.m_name: sequences_of(data.data, info) for info, data in minibatch.items()}
+        return UserMinibatch(streams, any(data.end_of_sweep for data in minibatch.values()))
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """Return the state of the source."""
@@ -180,7 +179,7 @@ class UserFeed(ModernSource):
 
 
 def sequences_of(value: Value, info: StreamInformation) -> Packed:
-    """Convert a value to sequences of samples as a stream declares them.
+    """Convert a value to sequences of samples of a declared stream.
 
     If an array has one axis more than batch and sample together, its second axis is time.
 
@@ -192,10 +191,10 @@ def sequences_of(value: Value, info: StreamInformation) -> Packed:
         if info.is_sparse and not packed.is_sparse:
             return Packed.from_scipy(packed.to_scipy(), packed.offsets)
         return packed if packed.is_sparse == info.is_sparse else packed.dense()
-    array, shape = value._held(), info.sample_shape
+    array, shape = value._rectangular(), info.sample_shape
     if hasattr(array, "tocsr"):
-        found = Packed.from_scipy(array)
-        return found if info.is_sparse else found.dense()
+        sparse = Packed.from_scipy(array)
+        return sparse if info.is_sparse else sparse.dense()
     if array.shape[1:] == shape:
         dense: Packed = Packed.from_dense(array)
     elif array.shape[2:] == shape and array.ndim == len(shape) + 2:
@@ -215,8 +214,8 @@ def stream_named(infos: list[StreamInformation], name: str) -> StreamInformation
     Raises:
         RuntimeError: no stream, or several.
     """
-    found = [info for info in infos if info.m_name == name]
-    if len(found) != 1:
+    matches = [info for info in infos if info.m_name == name]
+    if len(matches) != 1:
         names = ", ".join(info.m_name for info in infos)
         raise RuntimeError(f"expected the name of one stream of {names}, got {name!r}")
-    return found[0]
+    return matches[0]

@@ -1,6 +1,6 @@
 """`cntk.io.transforms`: descriptions of image transforms, as dictionaries, for `StreamDef(transforms=[...])`.
 
-What they do is in `_picture_steps`. Channels are in the order blue, green, red; values are 0 to 255; pictures are
+`_picture_steps` implements them. Channels are in the order blue, green, red. Values are 0 to 255. Pictures are
 delivered as float32 (channels, height, width).
 """
 
@@ -27,14 +27,14 @@ def crop(
     """Cut out a part of the picture.
 
     Args:
-        crop_type: where: ``"center"``; ``"randomside"`` and ``"randomarea"``: anywhere, and flipped with probability
-            0.5; ``"multiview10"``: the corners and the center, then those flipped, for the copies that
-            ``deserializer["multiViewCrop"] = True`` makes.
-        crop_size: width and height, in pixels, at most the picture's; if set, no ratio is used. 0: by ratios.
-        side_ratio: side of the square cut out as a share of the shorter side; 0: not used.
-        area_ratio: its area as a share of the picture's; 0: not used. Only one of the two may be set.
-        aspect_ratio: the square becomes a rectangle of the same area and this ratio of its sides, upright or not.
-        jitter_type: ``"none"``: lower ends of the ranges; ``"uniratio"``: uniform in them.
+        crop_type: place of the part: ``"center"``; ``"randomside"`` and ``"randomarea"`` for a random place, flipped
+            with probability 0.5; or ``"multiview10"`` for the corners and the center, and their mirror images, in the
+            copies of ``deserializer["multiViewCrop"] = True``.
+        crop_size: width and height, in pixels, at most the picture's. If set, no ratio is used. 0: use ratios.
+        side_ratio: side of the square to cut out as a share of the shorter side. 0: not used.
+        area_ratio: its area as a share of the picture's. 0: not used. Only one of these two ratios may be set.
+        aspect_ratio: ratio of the sides of a rectangle, upright or not, that replaces the square with the same area.
+        jitter_type: ``"none"`` for the lower ends of the ranges, or ``"uniratio"`` for uniform numbers in them.
 
     Raises:
         ValueError: a range whose lower end is above its upper end.
@@ -66,9 +66,9 @@ def scale(
         width, height: size in pixels.
         channels: number of channels: 3, or 1 with ``deserializer["grayscale"] = True``.
         interpolations: ``"nearest"``, ``"linear"``, ``"cubic"`` or ``"lanczos"``, as OpenCV's.
-        scale_mode: ``"fill"``: both sides; ``"crop"``: keep proportions, and cut off what exceeds the size;
-            ``"pad"``: keep them, and fill up what lacks.
-        pad_value: what to fill up with; -1: the pixels of the border.
+        scale_mode: ``"fill"`` to scale both sides, ``"crop"`` to keep proportions and cut off the rest, or ``"pad"`` to
+            keep proportions and fill up the size.
+        pad_value: value of the padding. -1: the pixels of the border.
     """
     names = ("width", "height", "channels", "interpolations", "scaleMode", "padValue")
     values: tuple[Any, ...] = (width, height, channels, interpolations, scale_mode, pad_value)
@@ -87,9 +87,9 @@ def color(brightness_radius: float = 0.0, contrast_radius: float = 0.0, saturati
     """Change colours at random.
 
     Args:
-        brightness_radius: up to this share of the picture's mean is added or subtracted.
-        contrast_radius: values are multiplied by 1 plus or minus this.
-        saturation_radius: the saturation is, to at most 1.
+        brightness_radius: largest share of the picture's mean to add or subtract.
+        contrast_radius: largest difference from 1 of the factor of values.
+        saturation_radius: largest difference from 1 of the factor of the saturation, which is at most 1 after it.
     """
     return Dictionary(
         {
@@ -102,7 +102,7 @@ def color(brightness_radius: float = 0.0, contrast_radius: float = 0.0, saturati
 
 
 def _pair(name: str, value: Any, ordered: bool = True) -> str:
-    """Return ``a:b``; a single number is used for both."""
+    """Return ``a:b``, from a pair or a single number for both."""
     low, high = value if isinstance(value, (tuple, list)) else (value, value)
     if ordered and low > high:
         raise ValueError(f"expected {name} as a range from low to high, got {low} to {high}")

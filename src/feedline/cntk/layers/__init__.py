@@ -1,7 +1,7 @@
 """`cntk.layers`: factories of functions that own parameters.
 
-A layer is a function of a placeholder. All applications of a layer share its parameters; the first one determines the
-size of its input.
+A layer is a function of a placeholder. All applications of a layer share its parameters. The first application
+determines the size of its input.
 """
 
 from __future__ import annotations

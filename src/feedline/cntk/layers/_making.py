@@ -15,21 +15,21 @@ INFERRED = (-1,)
 
 
 def parameter(shape: tuple[int, ...], init: Any, name: str, **ranks: int) -> Parameter:
-    """Return a parameter; ``ranks`` apply to an initializer that has none."""
+    """Return a parameter; ``ranks``: ranks for an initializer that has none."""
     if init is None:
         raise ValueError(f"expected an initial value for {name}, got None")
     return Parameter(shape, initializer_with_rank(init, **ranks), name=name)
 
 
 def activated(x: Any, activation: Any) -> Any:
-    """Apply an activation; None: return ``x`` unchanged."""
+    """Apply an activation, or return ``x`` unchanged if it is None."""
     return x if activation is None else activation(x)
 
 
 def layer(
     body: Callable[..., Any], op_name: str, name: str, members: Mapping[str, Any] | None = None, inputs: Any = ("x",)
 ) -> Function:
-    """Return a function of placeholders whose graph is one block."""
+    """Return a function of placeholders whose graph is a single block."""
     arguments = [placeholder(name=label) for label in inputs]
     result = body(*arguments)
     outputs = result if isinstance(result, tuple) else (result,)

@@ -1,7 +1,7 @@
 """`cntk.layers.blocks`: recurrent steps, stabilizers and identity.
 
-The steps are CNTK's: an LSTM's gates are ordered input, candidate, forget, output; a GRU resets the state before
-multiplying it, unlike torch's; no step has a second bias.
+The steps are CNTK's. An LSTM's gates are ordered input, candidate, forget, output. A GRU resets the state before
+multiplying it, unlike torch's. No step has a second bias.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ForwardDeclaration(name: str = "forward_declaration") -> Variable:
 
 @overridable
 def Stabilizer(steepness: float = 4, enable_self_stabilization: Any = default_override_or(True), name: str = "") -> Any:
-    """Return a layer that scales by a learned factor, kept positive by a softplus; the identity if disabled."""
+    """Return a layer that scales by a learned factor, kept positive by a softplus, or the identity if disabled."""
     if not enable_self_stabilization:
         return identity
     # The initial factor is 1: softplus(steepness * 0.99537863) / steepness for a steepness of 4, as in CNTK.
@@ -78,7 +78,7 @@ def LSTM(
 
     Args:
         shape: number of outputs.
-        cell_shape: number of cells, projected to the outputs; None: as many as outputs, without a projection.
+        cell_shape: number of cells, projected to the outputs. None: as many as outputs, without a projection.
         activation: activation of candidates and outputs.
         use_peepholes: whether gates see the cells.
         init: initializer of weights.
@@ -124,7 +124,7 @@ def GRU(
     enable_self_stabilization: Any = default_override_or(False),
     name: str = "",
 ) -> Function:
-    """Return the step of a gated recurrent unit, ``(h, x) -> h``; arguments as for `LSTM`."""
+    """Return the step of a gated recurrent unit, ``(h, x) -> h``. For the arguments see `LSTM`."""
     outputs, cells = _vectors("GRU", shape, cell_shape)
     b, W, H = _weights(outputs, cells, 3, 2, init, init_bias)
     H1 = parameter((outputs, cells), init, "H1")
@@ -155,7 +155,7 @@ def RNNStep(
     enable_self_stabilization: Any = default_override_or(False),
     name: str = "",
 ) -> Function:
-    """Return the step of a plain RNN, ``(h, x) -> h = activation(x W + h H + b)``; arguments as for `LSTM`."""
+    """Return the step of a plain RNN, ``(h, x) -> h = activation(x W + h H + b)``. For the arguments see `LSTM`."""
     outputs, cells = _vectors("RNNStep", shape, cell_shape)
     b, W, H = _weights(outputs, cells, 1, 1, init, init_bias)
     P = _projection(outputs, cells, cell_shape, init)
@@ -176,7 +176,7 @@ RNNUnit = RNNStep
 
 
 def _weights(outputs: int, cells: int, gates: int, of_state: int, init: Any, init_bias: Any) -> tuple[Any, Any, Any]:
-    """Return the bias, the weights of the input, and those of the state, which fewer gates may use."""
+    """Return the bias, the weights of the input, and the weights of the state, which fewer gates may use."""
     return (
         parameter((gates * cells,), init_bias, "b"),
         parameter((*INFERRED, gates * cells), init, "W"),
@@ -200,9 +200,9 @@ def _gate(gates: Any, number: int, cells: int) -> Any:
     return ops.slice(gates, -1, number * cells, (number + 1) * cells)
 
 
-def _vectors(what: str, shape: Any, cell_shape: Any) -> tuple[int, int]:
+def _vectors(step: str, shape: Any, cell_shape: Any) -> tuple[int, int]:
     outputs = dims(shape)
     cells = outputs if cell_shape is None else dims(cell_shape)
     if len(outputs) != 1 or len(cells) != 1:
-        raise ValueError(f"{what}: expected shape and cell_shape to be vectors, got {outputs} and {cells}")
+        raise ValueError(f"{step}: expected shape and cell_shape to be vectors, got {outputs} and {cells}")
     return outputs[0], cells[0]

@@ -16,15 +16,15 @@ __all__, __getattr__ = names_of(__name__)
 
 
 def as_function(f: Any) -> Function:
-    """Convert a Python function to a `Function`; a `Function` is returned unchanged."""
+    """Convert a Python function to a `Function`. A `Function` is returned unchanged."""
     return f if isinstance(f, Function) else Function(f)
 
 
 def Sequential(layers: Any, name: str = "") -> Any:
-    """Apply layers one after another; the layers of a tuple run in parallel.
+    """Apply layers one after another. The layers of a tuple run in parallel.
 
-    Each layer gets all results of those before it. Parallel layers each get a single one, in order, if there are as
-    many results as layers and each layer takes one argument.
+    Each layer gets all results of the previous item. Parallel layers each get a single result, in order, if there are
+    as many results as layers and each layer takes one argument.
 
     Args:
         layers: functions, tuples or lists of them.
@@ -37,34 +37,34 @@ def Sequential(layers: Any, name: str = "") -> Any:
         return as_function(layers)
 
     def compose(*args: Any) -> Any:
-        given: tuple[Any, ...] = args
+        results: tuple[Any, ...] = args
         for item in layers:
-            given = then(item, given)
-        return given if len(given) > 1 else given[0]
+            results = then(item, results)
+        return results if len(results) > 1 else results[0]
 
     return layer(compose, "Sequential", name, inputs=_names(layers))
 
 
-def then(item: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Apply a layer, or parallel layers, to the results of those before; see `Sequential`."""
+def then(item: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Apply a layer, or parallel layers, to the results of the previous item. See `Sequential`."""
     if isinstance(item, tuple):
-        return tuple(_applied(side, mine) for side, mine in zip(item, _one_each(item, given), strict=True))
-    result = _applied(item, given)
+        return tuple(_applied(side, arguments) for side, arguments in zip(item, _one_each(item, results), strict=True))
+    result = _applied(item, results)
     return result.outputs if isinstance(result, Function) and len(result.outputs) > 1 else (result,)
 
 
-def _one_each(sides: tuple[Any, ...], given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Return the arguments of each parallel layer: all results, or one each if the numbers match."""
-    paired = len(sides) == len(given) and all(isinstance(f, Function) and len(f.arguments) == 1 for f in sides)
-    return [(x,) for x in given] if paired else [given] * len(sides)
+def _one_each(sides: tuple[Any, ...], results: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Return the arguments of each parallel layer: all results, or a single result if the numbers match."""
+    paired = len(sides) == len(results) and all(isinstance(f, Function) and len(f.arguments) == 1 for f in sides)
+    return [(x,) for x in results] if paired else [results] * len(sides)
 
 
-def _applied(item: Any, given: tuple[Any, ...]) -> Any:
+def _applied(item: Any, arguments: tuple[Any, ...]) -> Any:
     if isinstance(item, list):
         item = Sequential(item)
     if not callable(item):
         raise TypeError(f"expected functions, or tuples or lists of them, in Sequential, got {type(item).__name__}")
-    return item(*given)
+    return item(*arguments)
 
 
 def _names(layers: Any) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def _names(layers: Any) -> tuple[str, ...]:
 
 
 def For(what_range: Iterable[Any], constructor: Any, name: str = "") -> Any:
-    """Apply `Sequential` to one layer per item of a range, made by ``constructor()`` or ``constructor(item)``."""
+    """Apply `Sequential` to the layers that ``constructor()`` or ``constructor(item)`` returns for a range."""
     takes = len(inspect.signature(constructor).parameters) > 0
     return Sequential([constructor(i) if takes else constructor() for i in what_range], name)
 
@@ -100,5 +100,5 @@ def SequentialClique(functions: Any, name: str = "") -> Function:
 
 
 def ResNetBlock(f: Any, name: str = "") -> Function:
-    """``x + f(x)``."""
+    """Return a layer that computes ``x + f(x)``."""
     return layer(lambda x: ops.plus(f(x), x), "ResNetBlock", name)

@@ -11,7 +11,7 @@ from feedline.cntk._nodes import dims
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
-from feedline.cntk.ops._making import made
+from feedline.cntk.ops._making import build
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
@@ -36,8 +36,8 @@ def Dense(
         shape: shape of the result.
         activation: a function, or None.
         init: initializer of W, (*input, *shape).
-        input_rank: number of trailing axes of the input to contract with W; None: all.
-        map_rank: number of leading axes of the input to keep; excludes ``input_rank``.
+        input_rank: number of trailing axes of the input to contract with W. None: all.
+        map_rank: number of leading axes of the input to keep, instead of ``input_rank``.
         bias: whether to add b.
         init_bias: initial value of b, (*shape).
         name: name of the layer.
@@ -50,10 +50,10 @@ def Dense(
     out = dims(shape)
     W = parameter(INFERRED * (1 if input_rank is None else input_rank) + out, init, "W", output_rank=len(out))
     b = parameter(out, init_bias, "b") if bias else None
-    rest = -1 if input_rank is not None else map_rank or 0
+    map_axes = -1 if input_rank is not None else map_rank or 0
 
     def dense(x: Any) -> Any:
-        y = ops.times(x, W, output_rank=len(out), infer_input_rank_to_map=rest)
+        y = ops.times(x, W, output_rank=len(out), infer_input_rank_to_map=map_axes)
         return activated(y if b is None else y + b, activation)
 
     return layer(dense, "Dense", name, {"W": W, "b": b})
@@ -108,20 +108,20 @@ def Convolution(
 
     Args:
         filter_shape: shape of the window.
-        num_filters: number of output channels; None, with ``reduction_rank=0``: no channel axis.
+        num_filters: number of output channels. None, with ``reduction_rank=0``: no channel axis.
         sequential: whether the first axis of the window is along sequences, of samples (channels, *other sizes).
         activation: a function, or None.
         init: initializer of W, (filters, channels, *window).
-        pad: whether to pad, so that windows are centred on every (strided) cell; for all axes or for each.
+        pad: whether to pad all axes, or each, so that windows are centred on every (strided) cell.
         strides: stride for all axes or for each.
-        sharing: True; no other value is supported.
+        sharing: True, the only supported value.
         bias: whether to add b.
         init_bias: initial value of b, (filters, 1, ...), without an axis for steps.
         reduction_rank: 1, or 0 for data without channels.
-        transpose_weight: not supported; use `ConvolutionTranspose`.
+        transpose_weight: not supported. Use `ConvolutionTranspose`.
         dilation: distance between cells of a window.
         groups: number of groups of channels, which are convolved separately.
-        max_temp_mem_size_in_samples: accepted; no effect.
+        max_temp_mem_size_in_samples: accepted, without effect.
         op_name, name: names of the operation and of the block.
 
     Raises:
@@ -147,7 +147,7 @@ def _convolution(
         x = x if reduction_rank else ops.reshape(x, (1,), 0, 0)
         y = ops.convolution(W, x, strides, auto_padding=pad, sequential=sequential, dilation=dilation, groups=groups)
         if b is not None:
-            # Without the axis for the steps of the window.
+            # Drop the axis for the steps of the window.
             y = y + (ops.reshape(b, (), 1, 2) if sequential and len(b.shape) == len(W.shape) - 1 else b)
         return activated(y if filters else ops.reshape(y, (), 0, 1), activation)
 
@@ -242,7 +242,7 @@ def Convolution2D(
     groups: int = 1,
     name: str = "",
 ) -> Function:
-    """Return a `Convolution` over two axes; a single number means a square window."""
+    """Return a `Convolution` over two axes. A single number means a square window."""
     return Convolution(
         _ranked(2, filter_shape),
         num_filters,
@@ -275,7 +275,7 @@ def Convolution3D(
     groups: int = 1,
     name: str = "",
 ) -> Function:
-    """Return a `Convolution` over three axes; a single number means a cubic window."""
+    """Return a `Convolution` over three axes. A single number means a cubic window."""
     return Convolution(
         _ranked(3, filter_shape),
         num_filters,
@@ -439,7 +439,7 @@ def MaxPooling(filter_shape: Any, strides: Any = 1, pad: Any = default_override_
 
 
 def MaxUnpooling(filter_shape: Any, strides: Any = 1, pad: Any = False, name: str = "") -> Function:
-    """Return the inverse of `MaxPooling`, ``(x, pooled) -> y``: puts maxima back where they were, 0 elsewhere."""
+    """Return the inverse of `MaxPooling`, ``(x, pooled) -> y``: puts maxima back to their places, 0 elsewhere."""
     return layer(
         lambda x, y: ops.unpooling(x, y, ops.MAX_UNPOOLING, filter_shape, strides, pad),
         "MaxUnpooling",
@@ -461,19 +461,19 @@ def _pooling(kind: int, filter_shape: Any, strides: Any, pad: Any, op_name: str,
 
 
 def GlobalMaxPooling(name: str = "") -> Function:
-    """Return a layer that takes the maximum of each channel; the other axes are kept, of length 1."""
-    return layer(lambda x: made("global_max_pooling", [x], None, ""), "GlobalMaxPooling", name)
+    """Return a layer that takes the maximum of each channel. The other axes remain, with length 1."""
+    return layer(lambda x: build("global_max_pooling", [x], None, ""), "GlobalMaxPooling", name)
 
 
 def GlobalAveragePooling(name: str = "") -> Function:
-    """Return a layer that averages each channel; the other axes are kept, of length 1."""
-    return layer(lambda x: made("global_average_pooling", [x], None, ""), "GlobalAveragePooling", name)
+    """Return a layer that averages each channel. The other axes remain, with length 1."""
+    return layer(lambda x: build("global_average_pooling", [x], None, ""), "GlobalAveragePooling", name)
 
 
 def Dropout(
     dropout_rate: float | None = None, keep_prob: float | None = None, seed: Any = None, name: str = ""
 ) -> Function:
-    """Return a layer that, in training, zeroes elements with a probability, or keeps them with one.
+    """Return a layer that, in training, zeroes elements with ``dropout_rate``, or keeps them with ``keep_prob``.
 
     Raises:
         ValueError: both probabilities, or neither.

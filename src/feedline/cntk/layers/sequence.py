@@ -1,4 +1,4 @@
-"""`cntk.layers.sequence`: layers along sequences. Steps for which torch has a fused kernel use it."""
+"""`cntk.layers.sequence`: layers along sequences. Steps run by a fused kernel of torch if it has one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__, __getattr__ = names_of(__name__)
 
 @overridable
 def Delay(T: int = 1, initial_state: Any = default_override_or(0), name: str = "") -> Function:
-    """Return a layer that delays samples by T steps; negative: advances them."""
+    """Return a layer that delays samples by T steps, or advances them if T is negative."""
     return layer(lambda x: sequence.delay(x, initial_state, T), "Delay", name)
 
 
@@ -66,9 +66,9 @@ def Recurrence(
     """
     step = as_function(step_function)
     states = _states(step)
-    given = list(initial_state) if isinstance(initial_state, tuple) else [initial_state] * len(states)
+    initial = list(initial_state) if isinstance(initial_state, tuple) else [initial_state] * len(states)
     x = placeholder(name="x")
-    return _run(step, given, x, [x], bool(go_backwards), return_full_state, "Recurrence", name)
+    return _run(step, initial, x, [x], bool(go_backwards), return_full_state, "Recurrence", name)
 
 
 @overridable
@@ -108,14 +108,14 @@ def UnfoldFrom(
 ) -> Function:
     """Return a layer that generates sequences from a state, ``(initial_state, dynamic_axes_like) -> sequences``.
 
-    Sequences are as long as those of ``dynamic_axes_like``, times ``length_increase``, or shorter if
-    ``until_predicate`` ends them. All steps are computed in either case.
+    Their lengths are the lengths of ``dynamic_axes_like``, times ``length_increase``, or shorter if ``until_predicate``
+    ends them. All steps are computed in either case.
 
     Args:
         generator_function: function ``state -> output``, the next state, or ``state -> (output, next state)``. It may
             contain recurrences along the generated sequence.
-        until_predicate: function ``output -> number``; a sequence ends with the first output for which it is 1.
-        length_increase: ratio of the generated length to that of ``dynamic_axes_like``.
+        until_predicate: function ``output -> number``. A sequence ends with the first output for which it is 1.
+        length_increase: ratio of the generated length to the length of ``dynamic_axes_like``.
         name: name of the layer.
 
     Raises:
@@ -143,11 +143,11 @@ def UnfoldFrom(
 
 def _states(step: Function) -> tuple[Any, ...]:
     # Variables that a step captures are not states.
-    own = step.arguments[: len(step._order) or None]
-    states = own[:-1]
+    arguments = step.arguments[: len(step._order) or None]
+    states = arguments[:-1]
     if not states or len(states) != len(step.outputs):
         raise TypeError(
-            f"expected a step (states..., x) -> states, got {len(own)} arguments and {len(step.outputs)} results"
+            f"expected a step (states..., x) -> states, got {len(arguments)} arguments and {len(step.outputs)} results"
         )
     return states
 
@@ -171,7 +171,7 @@ def _run(
 
 
 def _plain(state: Any) -> bool:
-    """Return whether a value is a number or an array; a variable may turn out to have a sequence axis."""
+    """Return whether a value is a number or an array. A variable may have a sequence axis."""
     return isinstance(state, (numbers.Number, Constant)) or not hasattr(state, "node")
 
 

@@ -1,6 +1,6 @@
 """`cntk.layers.typing`: types of arguments, such as ``Tensor[13]`` and ``Sequence[SparseTensor[9000]]``.
 
-A type is a `Record` of the arguments of `input_variable`: shape, dynamic axes, sparsity and, if given, element type.
+A type is a `Record` of the arguments of `input_variable`: shape, dynamic axes, sparsity and optionally element type.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class _Tensors:
 
     def __getitem__(self, shape: Any) -> Record:
         parts = shape if isinstance(shape, tuple) else (shape,)
-        more: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         if parts and any(parts[0] is kind for kind in _TYPES):
-            more["dtype"], parts = parts[0], parts[1:]
-        return Record(shape=dims(parts), is_sparse=self._sparse, dynamic_axes=list(self._axes), **more)
+            settings["dtype"], parts = parts[0], parts[1:]
+        return Record(shape=dims(parts), is_sparse=self._sparse, dynamic_axes=list(self._axes), **settings)
 
     def __repr__(self) -> str:
         return self._name
@@ -52,7 +52,7 @@ class _Sequences:
 
 
 class _SequencesOver:
-    """Type of samples along a given sequence axis: ``SequenceOver[axis][Tensor[13]]``."""
+    """Type of samples along a named sequence axis: ``SequenceOver[axis][Tensor[13]]``."""
 
     def __getitem__(self, axis: Axis) -> _Sequences:
         return _Sequences(axis)

@@ -1,20 +1,20 @@
 """`cntk.learners`: update rules, their options and schedules, over `feedline.train.rules`.
 
 Learners take torch parameters: ``model.parameters()`` or ``model.named_parameters()``. All rules share these options,
-by keyword, or by position after their own:
+by keyword, or by position after a rule's specific options:
 
-- ``l1_regularization_weight``, ``l2_regularization_weight``: weights of penalties per sample;
-- ``gaussian_noise_injection_std_dev``: standard deviation of the noise added after each update; number or schedule;
-- ``gradient_clipping_threshold_per_sample``: largest gradient per sample;
-  ``gradient_clipping_with_truncation``: clip element by element, otherwise each parameter's gradient to that norm;
-- ``minibatch_size``: reference size in samples of numbers without one; `IGNORE`: the rule uses mean gradients, and
-  numbers are for any size. By default the rule uses sums, and rates are divided by the samples;
-- ``use_mean_gradient``: deprecated spelling of ``minibatch_size=IGNORE``;
-- ``epoch_size``: samples in an epoch of lists given as schedules; default: a sweep.
+- ``l1_regularization_weight``, ``l2_regularization_weight``: weights of penalties per sample.
+- ``gaussian_noise_injection_std_dev``: standard deviation of the noise added after each update, a number or schedule.
+- ``gradient_clipping_threshold_per_sample``: largest gradient per sample.
+- ``gradient_clipping_with_truncation``: whether to clip element by element, or each parameter's gradient to that norm.
+- ``minibatch_size``: reference size, in samples, of numbers without one. With `IGNORE` the rule uses mean gradients,
+  and numbers are for any size. By default the rule uses sums, and rates are divided by the number of samples.
+- ``use_mean_gradient``: deprecated spelling of ``minibatch_size=IGNORE``.
+- ``epoch_size``: samples in an epoch of schedules that are lists. By default an epoch is a sweep.
 
 ``lr`` and ``momentum`` are schedules, numbers, or lists for `learning_parameter_schedule`. All raise:
 
-- ValueError: no parameters, a repeated one, or a number out of range;
+- ValueError: no parameters, a repeated parameter, or a number out of range.
 - TypeError: a parameter that is not a floating-point tensor.
 """
 
@@ -36,13 +36,13 @@ from feedline.cntk.learners._schedules import (
     IGNORE,
     TrainingParameterSchedule,
     UnitType,
+    as_schedule,
     learning_parameter_schedule,
     learning_parameter_schedule_per_sample,
     learning_rate_schedule,
     momentum_as_time_constant_schedule,
     momentum_schedule,
     momentum_schedule_per_sample,
-    taken_over,
     training_parameter_schedule,
     with_reference,
 )
@@ -82,32 +82,32 @@ class _Options:
         if self.minibatch_size is None and self.use_mean_gradient:
             self.minibatch_size = IGNORE
 
-    def rate(self, given: Any) -> TrainingParameterSchedule:
-        """Return the learning rate; with ``use_mean_gradient`` one per sample counts for a whole minibatch."""
-        schedule = self.momentum(given)
+    def rate(self, value: Any) -> TrainingParameterSchedule:
+        """Return the learning rate. With ``use_mean_gradient`` a rate per sample counts for a whole minibatch."""
+        schedule = self.momentum(value)
         return with_reference(schedule, IGNORE) if self.use_mean_gradient and schedule.minibatch_size == 1 else schedule
 
-    def momentum(self, given: Any) -> TrainingParameterSchedule:
-        """A momentum."""
-        return taken_over(given, self.minibatch_size, self.epoch_size)
+    def momentum(self, value: Any) -> TrainingParameterSchedule:
+        """Return the schedule of a momentum."""
+        return as_schedule(value, self.minibatch_size, self.epoch_size)
 
-    def learner(self, rule: Any, parameters: Iterable[Any], lr: Any, *, reported: Any = None, **own: Any) -> Learner:
-        """Return the learner that a modern rule makes with its specific options."""
+    def learner(self, rule: Any, parameters: Iterable[Any], lr: Any, *, reported: Any = None, **extra: Any) -> Learner:
+        """Return a learner with a rule of feedline and the rule's specific options."""
         clip = self.gradient_clipping_threshold_per_sample
-        given = list(parameters)
+        parameters = list(parameters)
         pass_over(None)  # the seed of the noise
-        made = rule(
-            tensors_of(given),
+        learner = rule(
+            tensors_of(parameters),
             self.rate(lr).modern,
             gradients="mean" if self.minibatch_size == IGNORE else "sum",
             l1=self.l1_regularization_weight,
             l2=self.l2_regularization_weight,
-            noise=taken_over(self.gaussian_noise_injection_std_dev, None, None).modern,
+            noise=as_schedule(self.gaussian_noise_injection_std_dev, None, None).modern,
             clip=None if clip == math.inf else clip,
             clip_by="value" if self.gradient_clipping_with_truncation else "norm",
-            **own,
+            **extra,
         )
-        return Learner(made, self.minibatch_size, reported, parameters=given)
+        return Learner(learner, self.minibatch_size, reported, parameters=parameters)
 
     def with_momentum(self, rule: Any, parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool) -> Learner:
         """Return a learner that also reports its momentum."""
@@ -122,41 +122,41 @@ class _Options:
         momentum: Any,
         unit_gain: bool,
         variance_momentum: Any,
-        **own: Any,
+        **extra: Any,
     ) -> Learner:
         """Return a learner that also has a momentum of squares."""
         variance = momentum_as_time_constant_schedule(720_000) if variance_momentum is None else variance_momentum
-        own |= {"momentum": self.momentum(momentum).modern, "variance_momentum": self.momentum(variance).modern}
-        return self.learner(rule, parameters, lr, unit_gain=unit_gain, **own)
+        extra |= {"momentum": self.momentum(momentum).modern, "variance_momentum": self.momentum(variance).modern}
+        return self.learner(rule, parameters, lr, unit_gain=unit_gain, **extra)
 
 
 def sgd(parameters: Iterable[Any], lr: Any, *options: Any, **named_options: Any) -> Learner:
-    """Stochastic gradient descent."""
+    """Return a learner for stochastic gradient descent."""
     return _Options(*options, **named_options).learner(modern.SGD, parameters, lr)
 
 
 def momentum_sgd(
     parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool = True, *options: Any, **named_options: Any
 ) -> Learner:
-    """Gradient descent with momentum; ``unit_gain``: gradients are multiplied by 1 - momentum."""
-    given = _Options(*options, **named_options)
-    return given.with_momentum(modern.MomentumSGD, parameters, lr, momentum, unit_gain)
+    """Return a learner with momentum; ``unit_gain``: multiply gradients by 1 - momentum."""
+    shared = _Options(*options, **named_options)
+    return shared.with_momentum(modern.MomentumSGD, parameters, lr, momentum, unit_gain)
 
 
 def nesterov(
     parameters: Iterable[Any], lr: Any, momentum: Any, unit_gain: bool = True, *options: Any, **named_options: Any
 ) -> Learner:
-    """Gradient descent with Nesterov's momentum; ``unit_gain``: gradients are multiplied by 1 - momentum."""
-    given = _Options(*options, **named_options)
-    return given.with_momentum(modern.Nesterov, parameters, lr, momentum, unit_gain)
+    """Return a learner with Nesterov's momentum; ``unit_gain``: multiply gradients by 1 - momentum."""
+    shared = _Options(*options, **named_options)
+    return shared.with_momentum(modern.Nesterov, parameters, lr, momentum, unit_gain)
 
 
 def adagrad(
     parameters: Iterable[Any], lr: Any, need_ave_multiplier: bool = True, *options: Any, **named_options: Any
 ) -> Learner:
-    """AdaGrad; ``need_ave_multiplier``: rates are scaled as in gradient descent."""
-    given = _Options(*options, **named_options)
-    return given.learner(modern.AdaGrad, parameters, lr, average=need_ave_multiplier)
+    """Return an AdaGrad learner; ``need_ave_multiplier``: scale rates as in gradient descent."""
+    shared = _Options(*options, **named_options)
+    return shared.learner(modern.AdaGrad, parameters, lr, average=need_ave_multiplier)
 
 
 def adadelta(
@@ -167,7 +167,7 @@ def adadelta(
     *options: Any,
     **named_options: Any,
 ) -> Learner:
-    """AdaDelta; ``lr`` is 1 per sample by default."""
+    """Return an AdaDelta learner; ``lr``: 1 per sample by default."""
     rate = learning_parameter_schedule_per_sample(1.0) if lr is None else lr
     return _Options(*options, **named_options).learner(modern.AdaDelta, parameters, rate, rho=rho, epsilon=epsilon)
 
@@ -181,9 +181,9 @@ def fsadagrad(
     *options: Any,
     **named_options: Any,
 ) -> Learner:
-    """FSAdaGrad; ``variance_momentum`` is a time constant of 720,000 samples by default."""
-    given = _Options(*options, **named_options)
-    return given.with_variance(modern.FSAdaGrad, parameters, lr, momentum, unit_gain, variance_momentum)
+    """Return an FSAdaGrad learner; ``variance_momentum``: a time constant of 720,000 samples by default."""
+    shared = _Options(*options, **named_options)
+    return shared.with_variance(modern.FSAdaGrad, parameters, lr, momentum, unit_gain, variance_momentum)
 
 
 def adam(
@@ -197,10 +197,10 @@ def adam(
     adamax: bool = False,
     **named_options: Any,
 ) -> Learner:
-    """Adam, or AdaMax; ``variance_momentum`` is a time constant of 720,000 samples by default."""
-    own = {"epsilon": epsilon, "adamax": adamax}
-    given = _Options(*options, **named_options)
-    return given.with_variance(modern.Adam, parameters, lr, momentum, unit_gain, variance_momentum, **own)
+    """Return an Adam or AdaMax learner; ``variance_momentum``: a time constant of 720,000 samples by default."""
+    specific = {"epsilon": epsilon, "adamax": adamax}
+    shared = _Options(*options, **named_options)
+    return shared.with_variance(modern.Adam, parameters, lr, momentum, unit_gain, variance_momentum, **specific)
 
 
 def rmsprop(
@@ -215,18 +215,18 @@ def rmsprop(
     *options: Any,
     **named_options: Any,
 ) -> Learner:
-    """RMSProp with a step size for each element.
+    """Return an RMSProp learner with a step size for each element.
 
     Raises:
         RuntimeError: not 0 < gamma < 1, inc > 1, 0 < dec < 1 and 0 < min < max.
     """
-    taken = list(parameters)
-    named(tensors_of(taken))  # raises its own errors, unlike those of numbers below
-    given = _Options(*options, **named_options)
-    rate = given.rate(lr)
-    own = {"gamma": gamma, "inc": inc, "dec": dec, "max": max, "min": min, "average": need_ave_multiplier}
+    parameters = list(parameters)
+    named(tensors_of(parameters))  # raises ValueError, unlike wrong numbers below
+    shared = _Options(*options, **named_options)
+    rate = shared.rate(lr)
+    specific = {"gamma": gamma, "inc": inc, "dec": dec, "max": max, "min": min, "average": need_ave_multiplier}
     try:
-        return given.learner(modern.RMSProp, taken, rate, **own)
+        return shared.learner(modern.RMSProp, parameters, rate, **specific)
     except ValueError as error:
         raise RuntimeError(str(error)) from error
 
@@ -236,24 +236,24 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
 
     Args:
         update_func: function ``update_func(parameters, gradients)`` of sums over the samples. For parameters of
-            functions it is called once, with them and a constant for each gradient, and returns a function of `assign`,
-            which is run at every update; constants that it assigns to are in checkpoints. For torch tensors it is
-            called at every update, without autograd, and changes the parameters in place.
+            functions it is called once, with a constant for each gradient, and returns a function of `assign`, which
+            runs at every update. Checkpoints include constants that it assigns to. For torch tensors it is called at
+            every update, without autograd, and changes the parameters in place.
         parameters: parameters to update.
 
     Raises:
         TypeError: ``update_func`` returned no function.
-        RuntimeError: a parameter is not in that function.
+        RuntimeError: the function does not have one of the parameters.
     """
-    taken = list(parameters)
+    parameters = list(parameters)
     pass_over(None)
-    if all(isinstance(p, Parameter) for p in taken):
-        update = Assignments(update_func, taken)
-        rule = modern.Universal(tensors_of(taken), update, gradients="sum", state=update.state)
+    if all(isinstance(p, Parameter) for p in parameters):
+        update = Assignments(update_func, parameters)
+        rule = modern.Universal(tensors_of(parameters), update, gradients="sum", state=update.state)
     else:
 
-        def function(given: list[Any], gradients: list[Any], step: modern.Step) -> None:
-            update_func(given, gradients)
+        def function(tensors: list[Any], gradients: list[Any], step: modern.Step) -> None:
+            update_func(tensors, gradients)
 
-        rule = modern.Universal(tensors_of(taken), function, gradients="sum")
-    return Learner(rule, reports=False, parameters=taken)
+        rule = modern.Universal(tensors_of(parameters), function, gradients="sum")
+    return Learner(rule, reports=False, parameters=parameters)

@@ -1,4 +1,4 @@
-"""Rule of `universal` as CNTK documents it: a function of assignments, run at every update."""
+"""Rule of `universal` as documented by CNTK: a function of assignments that runs at every update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Assignments:
 
     Raises:
         TypeError: ``update_func`` returned no function.
-        RuntimeError: a parameter is not in that function.
+        RuntimeError: the function does not have one of the parameters.
 
     Attributes:
         state: tensors of constants that it assigns to, by name.
@@ -44,23 +44,23 @@ class Assignments:
             )
         nodes = topological([v.node for v in update.outputs])
         assigned = [node.inputs[0] for node in nodes if node.op == "assign"]
-        own = dict.fromkeys(node for node in assigned if node.op == "constant")
-        for node in (*own, *(g.node for g in self._gradients)):
+        assigned_constants = dict.fromkeys(node for node in assigned if node.op == "constant")
+        for node in (*assigned_constants, *(g.node for g in self._gradients)):
             # The constant's tensor, which moves with the network.
             assert node.weights is not None
             node.weights.keeps = True
-        constants = [variable_of(node) for node in own]
+        constants = [variable_of(node) for node in assigned_constants]
         self.state = {f"{c.name or 'constant'}{i}": c.tensor for i, c in enumerate(constants)}  # type: ignore[attr-defined]
         self._network = update.network()
 
     def __call__(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], step: Step) -> None:
-        """Make one update; parameters without a gradient get one of 0."""
-        given = {id(p): g for p, g in zip(parameters, gradients, strict=True)}
+        """Update the parameters. A missing gradient counts as 0."""
+        by_parameter = {id(p): g for p, g in zip(parameters, gradients, strict=True)}
         self._network.to(parameters[0].device)
         for parameter, constant in zip(self._parameters, self._gradients, strict=True):
-            found = given.get(id(parameter.tensor))
-            if found is None:
+            gradient = by_parameter.get(id(parameter.tensor))
+            if gradient is None:
                 constant.tensor.zero_()
             else:
-                constant.tensor.copy_(found)
+                constant.tensor.copy_(gradient)
         self._network({})

@@ -12,7 +12,7 @@ import torch
 from feedline.cntk._criterion import tensors_of
 from feedline.cntk._names import absent_members
 from feedline.cntk.core import NDArrayView
-from feedline.cntk.learners._schedules import IGNORE, TrainingParameterSchedule, taken_over
+from feedline.cntk.learners._schedules import IGNORE, TrainingParameterSchedule, as_schedule
 from feedline.cntk.variables import Parameter
 from feedline.train.learner import Learner as Modern
 from feedline.train.learner import Step
@@ -25,10 +25,10 @@ class Learner:
 
     Args:
         modern: underlying feedline learner.
-        minibatch_size: reference size in samples, if it was given; else None.
+        minibatch_size: reference size in samples, or None if the script did not set it.
         momentum: momentum to report with the learning rate, or None.
-        reports: whether it reports numbers at all.
-        parameters: parameters as the script passed them; None: the tensors.
+        reports: whether it reports numbers.
+        parameters: parameters as the script passed them. None: the tensors.
 
     Attributes:
         modern: underlying feedline learner.
@@ -44,9 +44,9 @@ class Learner:
     ) -> None:
         self.modern = modern
         tensors = modern.parameters.values()
-        given = tensors if parameters is None else parameters
-        self._parameters = tuple(p if isinstance(p, Parameter) else t for p, t in zip(given, tensors, strict=True))
-        # Makes the schedule part of the state, so that a checkpoint's replaces that of the script.
+        originals = tensors if parameters is None else parameters
+        self._parameters = tuple(p if isinstance(p, Parameter) else t for p, t in zip(originals, tensors, strict=True))
+        # The schedule becomes a part of the state, so that a checkpoint's schedule replaces the script's.
         modern.reset_learning_rate(modern.lr)
         self._size, self._momentum, self._reports = minibatch_size, momentum, reports
         self._reported: dict[str, float] = {}
@@ -57,7 +57,7 @@ class Learner:
 
     @property
     def minibatch_size(self) -> int:
-        """Reference size in samples; `IGNORE`: none. Set, it counts for schedules that come later."""
+        """Reference size in samples, or `IGNORE`. A new value counts for later schedules."""
         return self._size or IGNORE
 
     @minibatch_size.setter
@@ -65,7 +65,7 @@ class Learner:
         self._size = None if size is None else int(size)
 
     def create_checkpoint(self) -> dict[str, Any]:
-        """Return the learner's state: its counts, its schedule, and what its rule remembers, as tensors."""
+        """Return the learner's state: its counts, its schedule, and the state of its rule, as tensors."""
         return dict(self.modern.state_dict())
 
     def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Learner:
         self.modern.load_state_dict(checkpoint)
 
     def is_compatible_mode(self) -> bool:
-        """Whether the rule uses mean gradients: with ``minibatch_size=IGNORE`` or ``use_mean_gradient``."""
+        """Return whether the rule uses mean gradients: with ``minibatch_size=IGNORE`` or ``use_mean_gradient``."""
         return self._size == IGNORE
 
     def learning_rate(self) -> float:
@@ -89,7 +89,7 @@ class Learner:
         return TrainingParameterSchedule(self.modern.lr, True)
 
     def reset_learning_rate(self, learning_rate: TrainingParameterSchedule) -> None:
-        """Replace the schedule; the new one starts at the present position.
+        """Replace the schedule. The new schedule starts at the present position.
 
         Raises:
             ValueError: not a schedule, or a negative rate.
@@ -98,24 +98,24 @@ class Learner:
             raise ValueError(
                 f"expected a schedule, got {type(learning_rate).__name__}; see learning_parameter_schedule"
             )
-        self.modern.reset_learning_rate(taken_over(learning_rate, self._size, None).modern)
+        self.modern.reset_learning_rate(as_schedule(learning_rate, self._size, None).modern)
 
     def total_number_of_samples_seen(self) -> int:
-        """Number of samples that it has learned from."""
+        """Return the number of samples that it has learned from."""
         return self.modern.samples
 
     def total_number_of_minibatches_seen(self) -> int:
-        """Number of minibatches that it has learned from."""
+        """Return the number of minibatches that it has learned from."""
         return self.modern.minibatches
 
     def total_number_of_sweeps_seen(self) -> int:
-        """Number of minibatches that touched the end of a sweep."""
+        """Return the number of minibatches that touched the end of a sweep."""
         return self.modern.sweeps
 
     def update(
         self, gradient_values: Mapping[Any, Any], training_sample_count: int, is_sweep_end: bool = False
     ) -> bool:
-        """Make one update.
+        """Update the parameters.
 
         Args:
             gradient_values: sum of gradients over the samples for each parameter: an array, tensor or `NDArrayView` of
@@ -127,7 +127,7 @@ class Learner:
             False, with nothing changed, if the learning rate is 0.
 
         Raises:
-            ValueError: no samples, no gradient for a parameter, or one of another shape.
+            ValueError: no samples, no gradient for a parameter, or a gradient of another shape.
         """
         missing = sum(parameter not in gradient_values for parameter in self.parameters)
         if missing:
@@ -144,12 +144,12 @@ class Learner:
         if self._momentum is not None:
             schedule = self._momentum.modern
             now.append(("Momentum", schedule[self.modern.position], schedule.reference))
-        found = []
+        changes = []
         for name, value, reference in now:
             if self._reported.get(name) != value:
                 self._reported[name] = value
-                found.append((f"{name} per {'minibatch' if reference is None else f'{reference} samples'}", value))
-        return found
+                changes.append((f"{name} per {'minibatch' if reference is None else f'{reference} samples'}", value))
+        return changes
 
 
 class _Parameters(tuple[Any, ...]):
@@ -165,27 +165,27 @@ class UserLearner(Learner):
     Args:
         parameters: parameters of a function, tensors, or (name, tensor) pairs.
         lr_schedule: schedule of `learning_rate`, which the update may use. There is no update where it is 0.
-        as_numpy: whether gradients are NumPy arrays; otherwise tensors.
+        as_numpy: whether gradients are NumPy arrays, or tensors.
 
     Raises:
-        ValueError: no parameters, or a repeated one.
+        ValueError: no parameters, or a repeated parameter.
     """
 
     def __init__(
         self, parameters: Iterable[Any], lr_schedule: TrainingParameterSchedule, as_numpy: bool = True
     ) -> None:
         self.as_numpy = as_numpy
-        given = list(parameters)
-        rule = _OwnRule(self, tensors_of(given), taken_over(lr_schedule, None, None).modern)
-        super().__init__(rule, reports=False, parameters=given)
+        parameters = list(parameters)
+        rule = _OwnRule(self, tensors_of(parameters), as_schedule(lr_schedule, None, None).modern)
+        super().__init__(rule, reports=False, parameters=parameters)
         self._parameters = _Parameters(self._parameters)
         self._by_tensor = dict(zip(rule.parameters.values(), self.parameters, strict=True))
 
     def update(self, gradient_values: Mapping[Any, Any], training_sample_count: int, sweep_end: bool = False) -> bool:
-        """Update the parameters, in place; called without autograd.
+        """Update the parameters in place. It is called without autograd.
 
         Args:
-            gradient_values: sum of gradients over the samples, for each parameter that has one.
+            gradient_values: sum of gradients over the samples, for each parameter that has a gradient.
             training_sample_count: number of samples in the minibatch.
             sweep_end: whether the minibatch contains the end of a sweep.
 
@@ -203,22 +203,22 @@ class _OwnRule(Modern):
 
     def __init__(self, owner: UserLearner, parameters: Iterable[Any], lr: Any) -> None:
         super().__init__(parameters, lr, gradients="sum")
-        self._owner, self._sweep_end, self._went_on = owner, False, True
+        self._owner, self._sweep_end, self._continues = owner, False, True
 
     def update(self, samples: int, gradients: Any = None, *, sweep_end: bool = False, averaged: bool = False) -> bool:
         counts = self.samples, self.minibatches, self.sweeps
         self._sweep_end = sweep_end
         if not super().update(samples, gradients, sweep_end=sweep_end, averaged=averaged):
             return False
-        if not self._went_on:
+        if not self._continues:
             self.samples, self.minibatches, self.sweeps = counts
-        return self._went_on
+        return self._continues
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        given = [gradient.cpu().numpy() for gradient in batch.gradients] if self._owner.as_numpy else batch.gradients
+        arrays = [gradient.cpu().numpy() for gradient in batch.gradients] if self._owner.as_numpy else batch.gradients
         named = [self._owner._by_tensor[tensor] for tensor in batch.parameters]
-        values = dict(zip(named, given, strict=True))
-        self._went_on = self._owner.update(values, step.samples, self._sweep_end) is not False
+        values = dict(zip(named, arrays, strict=True))
+        self._continues = self._owner.update(values, step.samples, self._sweep_end) is not False
         return batch.numbers
 
 
@@ -227,6 +227,6 @@ def _tensor(value: Any, like: torch.Tensor) -> torch.Tensor:
         return value
     array = value.asarray() if isinstance(value, NDArrayView) else value
     tensor = torch.as_tensor(np.asarray(array), dtype=like.dtype, device=like.device)
-    # As in CNTK, leading axes of length 1 may be there or not.
+    # As in CNTK, axes of length 1 are optional.
     same = tuple(n for n in tensor.shape if n != 1) == tuple(n for n in like.shape if n != 1)
     return tensor.reshape(like.shape) if same else tensor

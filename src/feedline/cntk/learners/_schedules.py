@@ -22,7 +22,7 @@ class UnitType(enum.Enum):
 
 
 class TrainingParameterSchedule:
-    """Numbers over samples, or over sweeps without an epoch size; created by the functions of this module.
+    """Numbers over samples, or over sweeps without an epoch size. The functions of this module create schedules.
 
     ``schedule[n]`` is the number after n samples or sweeps.
 
@@ -36,7 +36,7 @@ class TrainingParameterSchedule:
 
     @property
     def minibatch_size(self) -> int:
-        """Reference minibatch size in samples; `IGNORE`: any."""
+        """Reference minibatch size in samples, or `IGNORE` for any size."""
         return self.modern.reference or IGNORE
 
     @property
@@ -57,10 +57,10 @@ def learning_parameter_schedule(
     """Return a schedule of numbers for minibatches of a size.
 
     Args:
-        schedule: number; or list of numbers, one for each epoch, and of ``(count, number)`` pairs, for ``count`` epochs
+        schedule: number, or list of numbers, one for each epoch, and of ``(count, number)`` pairs, for ``count`` epochs
             each. The last number has no end. A schedule is returned unchanged.
-        minibatch_size: reference minibatch size in samples; `IGNORE`: any; None: the learner's, or any.
-        epoch_size: number of samples in an epoch; None or 0: a sweep.
+        minibatch_size: reference minibatch size in samples, or `IGNORE` for any size. None: the learner's, or any.
+        epoch_size: number of samples in an epoch. None or 0: a sweep.
 
     Raises:
         ValueError: neither a number nor a list.
@@ -73,36 +73,36 @@ def learning_parameter_schedule(
 
 
 def learning_parameter_schedule_per_sample(schedule: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Return a schedule of numbers per sample; see `learning_parameter_schedule`."""
+    """Return a schedule of numbers per sample. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(schedule, 1, epoch_size)
 
 
 def training_parameter_schedule(
     schedule: Any, unit: UnitType = UnitType.minibatch, epoch_size: int | None = None
 ) -> TrainingParameterSchedule:
-    """Return a schedule of numbers per sample or per minibatch; see `learning_parameter_schedule`."""
+    """Return a schedule of numbers per sample or per minibatch. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(schedule, 1 if UnitType(unit) is UnitType.sample else IGNORE, epoch_size)
 
 
 def learning_rate_schedule(lr: Any, unit: UnitType, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """As `training_parameter_schedule`."""
+    """Former name of `training_parameter_schedule`."""
     return training_parameter_schedule(lr, unit, epoch_size)
 
 
 def momentum_schedule(
     momentum: Any, epoch_size: int | None = None, minibatch_size: int | None = None
 ) -> TrainingParameterSchedule:
-    """Return a schedule of momentum for minibatches of a size; see `learning_parameter_schedule`."""
+    """Return a schedule of momentum for minibatches of a size. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(momentum, minibatch_size, epoch_size)
 
 
 def momentum_schedule_per_sample(momentum: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Return a schedule of momentum per sample; see `learning_parameter_schedule`."""
+    """Return a schedule of momentum per sample. See `learning_parameter_schedule`."""
     return learning_parameter_schedule(momentum, 1, epoch_size)
 
 
 def momentum_as_time_constant_schedule(momentum: Any, epoch_size: int | None = None) -> TrainingParameterSchedule:
-    """Return a schedule of momentum as time constants: samples until a gradient's weight decays to 1/e; 0: none."""
+    """Return a schedule of momentum as time constants: samples until a gradient's weight decays to 1/e, or 0."""
     if isinstance(momentum, TrainingParameterSchedule):
         return momentum
     constants = _modern(momentum, 1, epoch_size)
@@ -114,7 +114,7 @@ def minibatch_size_schedule(schedule: Any, epoch_size: int = 1) -> TrainingParam
     """Return a schedule of minibatch sizes in samples, over samples.
 
     Args:
-        schedule: int; or list of ints and of ``(count, int)`` pairs, see `learning_parameter_schedule`.
+        schedule: int, or list of ints and of ``(count, int)`` pairs as in `learning_parameter_schedule`.
         epoch_size: number of samples in an epoch.
 
     Raises:
@@ -131,37 +131,37 @@ def minibatch_size_schedule(schedule: Any, epoch_size: int = 1) -> TrainingParam
     return TrainingParameterSchedule(_list(Schedule.sizes, schedule, epoch_size=epoch_size), False)
 
 
-def sizes_of(given: Any, what: str) -> TrainingParameterSchedule:
+def sizes_of(size: Any, label: str) -> TrainingParameterSchedule:
     """Return the schedule of a session's minibatch size: an int, or a `minibatch_size_schedule`.
 
     Raises:
         ValueError: another type.
     """
-    if isinstance(given, int):
-        return minibatch_size_schedule(given)
-    if not isinstance(given, TrainingParameterSchedule):
+    if isinstance(size, int):
+        return minibatch_size_schedule(size)
+    if not isinstance(size, TrainingParameterSchedule):
         raise ValueError(
-            f"expected {what} to be an int or the output of minibatch_size_schedule(), got {type(given).__name__}"
+            f"expected {label} to be an int or the output of minibatch_size_schedule(), got {type(size).__name__}"
         )
-    return given
+    return size
 
 
-def taken_over(given: Any, minibatch_size: int | None, epoch_size: int | None) -> TrainingParameterSchedule:
-    """Convert a learner's number, list or schedule; without a reference size it gets the learner's.
+def as_schedule(value: Any, minibatch_size: int | None, epoch_size: int | None) -> TrainingParameterSchedule:
+    """Convert a learner's number, list or schedule. Without a reference size it gets the learner's.
 
     Raises:
         ValueError: another type.
     """
-    if not isinstance(given, TrainingParameterSchedule):
-        return learning_parameter_schedule(given, minibatch_size, epoch_size)
-    if given.is_minibatch_size_explicitly_specified or minibatch_size is None:
-        return given
-    return with_reference(given, minibatch_size)
+    if not isinstance(value, TrainingParameterSchedule):
+        return learning_parameter_schedule(value, minibatch_size, epoch_size)
+    if value.is_minibatch_size_explicitly_specified or minibatch_size is None:
+        return value
+    return with_reference(value, minibatch_size)
 
 
-def with_reference(given: TrainingParameterSchedule, minibatch_size: int) -> TrainingParameterSchedule:
+def with_reference(schedule: TrainingParameterSchedule, minibatch_size: int) -> TrainingParameterSchedule:
     """Return the same numbers for minibatches of another size."""
-    steps, epoch_size = given.modern.steps, given.modern.epoch_size
+    steps, epoch_size = schedule.modern.steps, schedule.modern.epoch_size
     return TrainingParameterSchedule(Schedule(steps, epoch_size=epoch_size, reference=minibatch_size or None), True)
 
 
@@ -179,7 +179,7 @@ def _modern(schedule: Any, minibatch_size: int | None, epoch_size: int | None) -
 
 
 def _list(make: Any, values: list[Any], **options: Any) -> Schedule:
-    """Create a schedule from a list; raises CNTK's errors."""
+    """Create a schedule from a list, and raise CNTK's errors."""
     try:
         schedule: Schedule = make(values, **options)
     except TypeError as error:

@@ -1,6 +1,6 @@
 """`cntk.logging`: trace level and progress writers.
 
-feedline logs only warnings, through the `feedline` logger and Python's `warnings`; the trace level is stored and
+feedline logs only warnings, through the `feedline` logger and Python's `warnings`. The trace level is stored and
 validated, but has no effect.
 """
 
@@ -44,7 +44,7 @@ def set_trace_level(value: int | TraceLevel) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in (*NAMES["cntk.logging.progress_print"].importable, "progress_print"):  # which imports torch
+    if name in (*NAMES["cntk.logging.progress_print"].importable, "progress_print"):  # imports torch
         module = importlib.import_module("feedline.cntk.logging.progress_print")
         return module if name == "progress_print" else getattr(module, name)
     return look_up("cntk.logging", name)

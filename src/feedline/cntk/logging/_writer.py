@@ -1,4 +1,4 @@
-"""`ProgressWriter`: base class of progress writers, which decides when their methods are called."""
+"""`ProgressWriter`: base class of progress writers, which calls their methods when they are due."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Sums = tuple[float, float]
 
 
 class Totals(NamedTuple):
-    """A part of the training, or a test, when it is summarized; as `ProgressWriter` passes it on.
+    """The totals of a part of the training, or of a test, for a summary.
 
     Attributes:
         samples: number of label samples.
         updates: number of minibatches.
-        summaries: number of summaries so far, this one included.
+        summaries: number of summaries so far, including this one.
         loss, metric: sums over the samples.
-        milliseconds: time that it took.
+        milliseconds: duration.
     """
 
     samples: int
@@ -33,12 +33,12 @@ class Totals(NamedTuple):
 class ProgressWriter:
     """Base of progress writers: counts updates, and calls the ``on_…`` methods when they are due.
 
-    Sums run since the last summary; a callback gets each as a pair, before and after the updates it reports. They stay
-    on the device until a callback is due.
+    Sums run since the last summary. A callback gets each sum as a pair, before and after the updates that it reports.
+    They stay on the device until a callback is due.
 
     Args:
-        train_freq: updates between two calls of `on_write_training_update`; 0: call it after 1, 3, 7, 15, … updates.
-        train_first: number of first updates after each of which it is called too.
+        train_freq: updates between two calls of `on_write_training_update`. 0: call it after 1, 3, 7, 15, … updates.
+        train_first: number of updates at the start after each of which it is also called.
         test_freq, test_first: likewise for `on_write_test_update`.
         sync_freq, sync_first: likewise for `on_write_distributed_sync_update`.
     """
@@ -72,7 +72,7 @@ class ProgressWriter:
         aggregate_metric: float,
         elapsed_milliseconds: int,
     ) -> None:
-        """Handle the end of a part of the training; ``summaries`` counts from 1."""
+        """Handle the end of a part of the training. ``summaries`` counts from 1."""
         self._training_summary(
             Totals(samples, updates, summaries, aggregate_loss, aggregate_metric, elapsed_milliseconds)
         )
@@ -80,14 +80,14 @@ class ProgressWriter:
     def on_write_test_summary(
         self, samples: int, updates: int, summaries: int, aggregate_metric: float, elapsed_milliseconds: int
     ) -> None:
-        """Handle the end of a test; ``summaries`` counts from 1."""
+        """Handle the end of a test. ``summaries`` counts from 1."""
         self._test_summary(Totals(samples, updates, summaries, 0.0, aggregate_metric, elapsed_milliseconds))
 
     def _training_summary(self, totals: Totals) -> None:
         """Handle the end of a part of the training, in writers of this package."""
 
     def _test_summary(self, totals: Totals) -> None:
-        """Handle the end of a test, likewise."""
+        """Handle the end of a test, in writers of this package."""
 
     def on_training_update_end(self) -> None:
         """Handle the end of every update."""
@@ -98,7 +98,7 @@ class ProgressWriter:
     # ---- for trainers -----------------------------------------------------------------------------
 
     def update_training(self, samples: int, aggregate_loss: Any, aggregate_metric: Any) -> None:
-        """Count a minibatch that was trained on; sums run since the last summary."""
+        """Count a minibatch that was trained on. Sums run since the last summary."""
         self._training.update(
             samples,
             aggregate_loss,

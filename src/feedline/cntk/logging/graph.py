@@ -23,7 +23,7 @@ def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0
     Args:
         root: function or variable.
         visitor: predicate of a function, or of a variable that is a leaf.
-        depth: number of nested blocks to enter; -1: all.
+        depth: number of nested blocks to enter. -1: all.
     """
     roots = _roots(root)
     return [item for item in operands_in(roots, list(search_order(roots, depth))) if visitor(item)]
@@ -39,14 +39,14 @@ def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:
     """Return the function or variable of this name below a node, or None.
 
     Raises:
-        ValueError: there are several, or the name is not a str.
+        ValueError: several have this name, or the name is not a str.
     """
     if not isinstance(node_name, str):
         raise ValueError(f"expected a name as text, got {type(node_name).__name__}")
-    found = find_all_with_name(node, node_name, depth)
-    if len(found) > 1:
-        raise ValueError(f"expected one node with the name {node_name!r}, got {len(found)}: use find_all_with_name")
-    return found[0] if found else None
+    matches = find_all_with_name(node, node_name, depth)
+    if len(matches) > 1:
+        raise ValueError(f"expected one node with the name {node_name!r}, got {len(matches)}: use find_all_with_name")
+    return matches[0] if matches else None
 
 
 def find_by_uid(node: Any, node_uid: str, depth: int = 0) -> Any:
@@ -57,18 +57,18 @@ def find_by_uid(node: Any, node_uid: str, depth: int = 0) -> Any:
     """
     if not isinstance(node_uid, str):
         raise ValueError(f"expected a uid as text, got {type(node_uid).__name__}")
-    found = depth_first_search(node, lambda x: x.uid == node_uid, depth)
-    return found[0] if found else None
+    matches = depth_first_search(node, lambda x: x.uid == node_uid, depth)
+    return matches[0] if matches else None
 
 
 def get_node_outputs(node: Any, depth: int = 0) -> list[Any]:
-    """Return the outputs of all functions below a node, its own first."""
-    found = depth_first_search(node, lambda x: hasattr(x, "outputs"), depth)
-    return [output for function in found for output in function.outputs]
+    """Return the outputs of a node, and of all functions below it."""
+    functions = depth_first_search(node, lambda x: hasattr(x, "outputs"), depth)
+    return [output for function in functions for output in function.outputs]
 
 
 def plot(root: Any, filename: str | None = None) -> str:
-    """Return a network as text, and write a picture if a file is named; see `feedline.plot_network`.
+    """Return a network as text, and write a picture if a file is named. See `feedline.plot_network`.
 
     Args:
         root: function or variable.

@@ -35,13 +35,13 @@ class ProgressPrinter(ProgressWriter):
     """CNTK's lines, character for character, on standard output or in a file.
 
     Args:
-        freq: minibatches between two lines; 0: a table, with a row after 1, 3, 7, 15, … minibatches; None: none.
+        freq: minibatches between two lines. 0: a table, with a row after 1, 3, 7, 15, … minibatches. None: no lines.
         first: number of minibatches at the start that have a line each.
         tag: label in the lines of summaries.
         log_to_file: name of a file to write instead of standard output.
-        rank: rank of this worker, appended to the name as ``rank<i>``; None: nothing is appended.
+        rank: rank of this worker, appended to the name as ``rank<i>``. None: nothing is appended.
         gen_heartbeat: whether to print a heartbeat on standard output about every 10 seconds.
-        num_epochs: total number of summaries; None: unknown.
+        num_epochs: total number of summaries. None: unknown.
         test_freq, test_first: ``freq`` and ``first`` for tests.
         metric_is_pct: whether the metric is a fraction to print as a percentage.
         distributed_freq, distributed_first: ``freq`` and ``first`` for synchronizations of workers.
@@ -83,45 +83,45 @@ class ProgressPrinter(ProgressWriter):
         self._log.close()
 
     def write(self, key: str, value: float) -> None:
-        """One line."""
+        """Write a line."""
         self._log.line(f"{key}: {value}")
 
     def on_write_training_update(
         self, samples: Counts, updates: Counts, aggregate_loss: Sums, aggregate_metric: Sums
     ) -> None:
-        """Write one line or row."""
+        """Write a line or row."""
         self._write_update(samples, updates, aggregate_loss, aggregate_metric, self.freq == 0)
 
     def on_write_test_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
-        """Write one line or row."""
+        """Write a line or row."""
         self._write_update(samples, updates, None, aggregate_metric, self.test_freq == 0)
 
     def _write_update(self, samples: Counts, updates: Counts, loss: Sums | None, metric: Sums, as_row: bool) -> None:
         count, recent_loss = samples[1] - samples[0], None if loss is None else _recent(loss, samples)
         if as_row:
-            whole = None if loss is None else loss[1] / samples[1]
-            row = table_row(whole, recent_loss, metric[1] / samples[1], _recent(metric, samples), samples[1])
+            average_loss = None if loss is None else loss[1] / samples[1]
+            row = table_row(average_loss, recent_loss, metric[1] / samples[1], _recent(metric, samples), samples[1])
             self._log.line(row)
         else:
             first, last, shown = updates[0] + 1, updates[1], _recent(metric, samples)
             self._log.line(minibatch_line(first, last, recent_loss, shown, count, self.metric_is_pct))
 
     def on_write_distributed_sync_update(self, samples: Counts, updates: Counts, aggregate_metric: Sums) -> None:
-        """One line."""
+        """Write a line."""
         self._log.line(
             f"Distributed training: #Syncs elapsed = {updates[1] - updates[0]}, "
             f"#Samples elapsed = {samples[1] - samples[0]}"
         )
 
     def _training_summary(self, totals: Totals) -> None:
-        """Write one line, unless there is a table."""
+        """Write a line, unless there is a table."""
         if self.freq != 0:
             samples, seconds, percent = totals.samples, totals.milliseconds / 1000, self.metric_is_pct
             loss, metric, number = _average(totals.loss, samples), _average(totals.metric, samples), totals.summaries
             self._log.line(epoch_line(number, self.num_epochs, self.tag, loss, metric, samples, seconds, percent))
 
     def _test_summary(self, totals: Totals) -> None:
-        """One line."""
+        """Write a line."""
         samples, metric = totals.samples, _average(totals.metric, totals.samples)
         self._log.line(evaluation_line(totals.summaries, totals.updates, metric, samples, self.metric_is_pct))
 
@@ -132,7 +132,7 @@ class ProgressPrinter(ProgressWriter):
             print(HEARTBEAT, flush=True)
             self._last_beat = now
 
-    # ---- without a trainer, as older scripts do it ------------------------------------------------
+    # ---- without a trainer, for older scripts -----------------------------------------------------
 
     def update(self, loss: float, minibatch_size: int, metric: float | None = None) -> None:
         """Add a trained minibatch with these averages. Deprecated: pass the printer to the trainer."""
@@ -165,10 +165,10 @@ class TensorBoardProgressWriter(ProgressWriter):
     """Events for TensorBoard, under CNTK's tags.
 
     Args:
-        freq: minibatches between two events of training; None: summaries only.
+        freq: minibatches between two events of training. None: summaries only.
         log_dir: folder of the event file.
-        rank: rank of this worker; those other than 0 and None write nothing.
-        model: accepted; its graph is not drawn.
+        rank: rank of this worker. Ranks other than 0 and None write nothing.
+        model: accepted, but its graph is not drawn.
 
     Raises:
         ValueError: a frequency below 1.
@@ -196,8 +196,8 @@ class TensorBoardProgressWriter(ProgressWriter):
 
         Args:
             name: name of the images.
-            data: array (images, channels, height, width), with 1 or 3 channels, floating point in 0 to 1 or uint8; or a
-                dictionary whose first value is such an array, as for a model's outputs.
+            data: array (images, channels, height, width), with 1 or 3 channels, floating point in 0 to 1 or uint8, or
+                a dictionary whose first value is such an array, as for a model's outputs.
             step: step of the images.
 
         Raises:
@@ -247,7 +247,7 @@ class TensorBoardProgressWriter(ProgressWriter):
         self.write_value("summary/avg_metric", _average(totals.metric, totals.samples), totals.summaries)
 
     def _test_summary(self, totals: Totals) -> None:
-        """Write the average, over updates if there are any."""
+        """Write the average, over updates after training, or else over summaries."""
         trained = self.total_training_updates()
         group, step = ("minibatch", trained) if trained else ("summary", totals.summaries)
         self.write_value(f"{group}/test_avg_metric", _average(totals.metric, totals.samples), step)
@@ -262,7 +262,7 @@ class TrainingSummaryProgressCallback(ProgressWriter):
     """Progress writer that calls a function at each summary of a training.
 
     Args:
-        epoch_size: accepted; the session's ``progress_frequency`` decides.
+        epoch_size: accepted, but the session's ``progress_frequency`` decides.
         callback: function ``callback(epoch, loss, metric, samples)`` of the epoch's number, from 0, and its sums.
     """
 
@@ -281,8 +281,8 @@ def log_number_of_parameters(model: Any, trace_level: int = 0) -> None:
         model: function, or a `torch.nn.Module`.
         trace_level: 0, or more to print shapes.
     """
-    given = model.parameters() if callable(model.parameters) else model.parameters
-    shapes = [tuple(parameter.shape) for parameter in given]
+    parameters = model.parameters() if callable(model.parameters) else model.parameters
+    shapes = [tuple(parameter.shape) for parameter in parameters]
     count = sum(math.prod(shape) for shape in shapes)
     print(f"Training {count} parameters in {len(shapes)} parameter tensors.")
     if trace_level > 0:
@@ -299,5 +299,5 @@ def _recent(total: Sums, samples: Counts) -> float:
     return _average(total[1] - total[0], samples[1] - samples[0])
 
 
-def _deprecated(what: str) -> None:
-    warnings.warn(f"{what} is deprecated: give the printer to the Trainer", DeprecationWarning, stacklevel=3)
+def _deprecated(method: str) -> None:
+    warnings.warn(f"{method} is deprecated: give the printer to the Trainer", DeprecationWarning, stacklevel=3)

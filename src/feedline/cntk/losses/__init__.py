@@ -1,4 +1,4 @@
-"""`cntk.losses`: what networks are trained for."""
+"""`cntk.losses`: losses to train networks with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that are made of several operations, or bring parameters along."""
+"""Losses that consist of several operations, or have parameters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def fmeasure(output: Any, target: Any, beta: float = 1) -> Any:
     """Return 1 minus the F-measure, ``(1 + beta**2) * precision * recall / (beta**2 * precision + recall)``.
 
     Args:
-        output: what is found, (classes, height, width), counted for each class, or any other shape, counted at once.
-        target: what there is, of the same shape.
+        output: prediction, (classes, height, width), counted for each class, or of another shape, counted as a whole.
+        target: truth, of the same shape.
         beta: weight of the recall.
 
     Returns:
-        A function of shape (classes, 1, 1), or of one number a sample.
+        A function of shape (classes, 1, 1), or of one number per sample.
 
     Raises:
         ValueError: shapes of different numbers of axes.
@@ -50,22 +50,22 @@ def nce_loss(
     seed: Any = None,
     name: str = "",
 ) -> Any:
-    """Return the loss of noise contrastive estimation, one number a sample.
+    """Return the loss of noise contrastive estimation, one number per sample.
 
     With scores s of classes, probabilities q of the noise and n = ``num_samples`` it is
     ``logaddexp(s, log(n q)) - s`` of the label, plus n times the sum of ``q / f * logaddexp(s, log(n q))`` of the
-    classes that `random_sample` draws for the minibatch, minus the sum of ``n q log(n q)`` of all: f is the number of
-    times that a class is drawn in the mean, see `random_sample_inclusion_frequency`.
+    classes that `random_sample` draws for the minibatch, minus the sum of ``n q log(n q)`` of all. f is the mean number
+    of times that a class is drawn. See `random_sample_inclusion_frequency`.
 
     Args:
-        weights: (classes, size); an unknown size is that of ``inputs``.
+        weights: (classes, size). An unknown size is taken from ``inputs``.
         biases: (classes, 1).
         inputs: vectors (size,).
         labels: one-hot vectors (classes,), best sparse.
-        noise_distribution: weight above 0 of each class, an array (classes,); read once.
-        num_samples: number of classes that are drawn.
+        noise_distribution: weight above 0 of each class, an array (classes,), read once.
+        num_samples: number of classes to draw.
         allow_duplicates: whether a class can be drawn twice.
-        seed: not used: torch's generator is used.
+        seed: not used, as torch's generator draws the samples.
         name: name of the function.
 
     Raises:
@@ -91,11 +91,11 @@ def nce_loss(
     importance, log_prior = (
         Constant(a, dtype=dtype) for a in (q / np.asarray(frequency.eval(), np.float64).reshape(-1), prior)
     )
-    drawn = ops.random_sample(Constant(q, dtype=dtype), num_samples, allow_duplicates, seed)
+    samples = ops.random_sample(Constant(q, dtype=dtype), num_samples, allow_duplicates, seed)
     bias = ops.reshape(biases, (classes,))
-    of_drawn = ops.times_transpose(inputs, ops.times(drawn, weights)) + ops.times(drawn, bias, output_rank=0)
-    against = ops.times(drawn, importance, output_rank=0) * ops.log_add_exp(
-        of_drawn, ops.times(drawn, log_prior, output_rank=0)
+    of_samples = ops.times_transpose(inputs, ops.times(samples, weights)) + ops.times(samples, bias, output_rank=0)
+    against = ops.times(samples, importance, output_rank=0) * ops.log_add_exp(
+        of_samples, ops.times(samples, log_prior, output_rank=0)
     )
     entropy = float((num_samples * q * prior).sum())
     negatives = num_samples * ops.reduce_sum(against) - entropy
@@ -107,7 +107,7 @@ def nce_loss(
 def hierarchical_softmax_layer(
     input_var: Any, label_index: Any, label_dim: int, label_classes: int | None = None
 ) -> tuple[Any, Any, list[Any]]:
-    """Return probabilities of labels that are divided into classes: a softmax of the class, and one within it.
+    """Return probabilities of labels that are divided into classes: a softmax of the class, and another within it.
 
     The parameters are ``hsoftmax_w1`` (size, classes), ``hsoftmax_b1`` (classes,), ``hsoftmax_w2s`` (classes, size,
     labels of a class) and ``hsoftmax_b2s`` (classes, labels of a class).
@@ -116,32 +116,32 @@ def hierarchical_softmax_layer(
         input_var: vectors (size,).
         label_index: number of the label, (1,).
         label_dim: number of labels.
-        label_classes: number of classes; None: the root of ``label_dim``, rounded up.
+        label_classes: number of classes. None: the root of ``label_dim``, rounded up.
 
     Returns:
-        The probability of the label (1, 1), those of the classes (classes,), and a list of those of the labels of each
-        class.
+        The probability of the label (1, 1), the probabilities of the classes (classes,), and a list of the
+        probabilities of the labels of each class.
     """
     (size,) = input_var.shape
     classes = label_classes or math.ceil(math.sqrt(label_dim))
-    each = math.ceil(label_dim / classes)
+    count = math.ceil(label_dim / classes)
     w1 = Parameter((size, classes), glorot_normal(), name="hsoftmax_w1")
     b1 = Parameter((classes,), glorot_normal(), name="hsoftmax_b1")
-    w2s = Parameter((classes, size, each), glorot_normal(), name="hsoftmax_w2s")
-    b2s = Parameter((classes, each), glorot_normal(), name="hsoftmax_b2s")
-    of_class = ops.floor((label_index + 0.5) / each)
-    within = ops.round(label_index - of_class * each)
+    w2s = Parameter((classes, size, count), glorot_normal(), name="hsoftmax_w2s")
+    b2s = Parameter((classes, count), glorot_normal(), name="hsoftmax_b2s")
+    of_class = ops.floor((label_index + 0.5) / count)
+    within = ops.round(label_index - of_class * count)
     class_probs = ops.softmax(b1 + ops.times(input_var, w1))
-    chosen = ops.one_hot(of_class, classes)
-    w2 = ops.reshape(ops.times(chosen, w2s, output_rank=2), (size, -1))
-    b2 = ops.reshape(ops.times(chosen, b2s), (-1,))
+    one_hot = ops.one_hot(of_class, classes)
+    w2 = ops.reshape(ops.times(one_hot, w2s, output_rank=2), (size, -1))
+    b2 = ops.reshape(ops.times(one_hot, b2s), (-1,))
     in_class = ops.softmax(b2 + ops.times(input_var, w2))
-    output_prob = ops.times_transpose(ops.one_hot(within, each), in_class) * ops.times_transpose(chosen, class_probs)
+    output_prob = ops.times_transpose(ops.one_hot(within, count), in_class) * ops.times_transpose(one_hot, class_probs)
     all_probs = []
     for i in range(classes):
-        one = Constant(np.eye(classes, dtype=np.float32)[i])
-        labels = ops.softmax(ops.times(one, b2s) + ops.times(input_var, ops.times(one, w2s, output_rank=2)))
-        all_probs.append(labels * ops.times_transpose(one, class_probs))
+        row = Constant(np.eye(classes, dtype=np.float32)[i])
+        labels = ops.softmax(ops.times(row, b2s) + ops.times(input_var, ops.times(row, w2s, output_rank=2)))
+        all_probs.append(labels * ops.times_transpose(row, class_probs))
     return output_prob, class_probs, all_probs
 
 

@@ -1,4 +1,4 @@
-"""`cntk.metrics`: criteria that are reported next to the loss."""
+"""`cntk.metrics`: criteria to report next to the loss."""
 
 from __future__ import annotations
 

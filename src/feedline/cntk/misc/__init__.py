@@ -1,4 +1,4 @@
-"""`cntk.misc`: exchanging functions of a graph for others."""
+"""`cntk.misc`: exchange functions of a graph."""
 
 from __future__ import annotations
 

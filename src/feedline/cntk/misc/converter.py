@@ -16,14 +16,14 @@ __all__, __getattr__ = names_of(__name__)
 def convert(root_func: Any, filter: Callable[[Any], bool], converter: Callable[[Any], Any]) -> Function:
     """Return a copy of a graph in which functions are exchanged for others.
 
-    Functions inside blocks are exchanged, too. Parameters are shared with the graph, except those of functions that are
-    gone. What a converter returns is not looked at again.
+    Functions inside blocks are exchanged, too. The graph's parameters are shared, except for parameters of exchanged
+    functions. The functions that a converter returns are not exchanged again.
 
     Args:
         root_func: function whose graph is copied.
-        filter: called with each function; whether to exchange it.
-        converter: called with each of these, over inputs in which others are exchanged already; returns the function in
-            its place, of one output along the same axes.
+        filter: function of each function that returns whether to exchange it.
+        converter: function of each function to exchange, whose inputs are exchanged already. It returns the
+            replacement, a function of one output along the same axes.
 
     Raises:
         TypeError: the converter returned something else.
@@ -33,10 +33,10 @@ def convert(root_func: Any, filter: Callable[[Any], bool], converter: Callable[[
     for node in topological(roots):
         if node.is_leaf or not filter(operand_of(node)):
             continue
-        # Its inputs with what has been exchanged below it.
+        # The function over inputs that have been exchanged already.
         (current,) = replace([node], exchanged) if exchanged else [node]
-        made = converter(operand_of(current))
-        if not isinstance(made, Function) or len(made.outputs) != 1:
-            raise TypeError(f"expected a function of one output from the converter, got {made!r}")
-        exchanged[node] = made.node
+        converted = converter(operand_of(current))
+        if not isinstance(converted, Function) or len(converted.outputs) != 1:
+            raise TypeError(f"expected a function of one output from the converter, got {converted!r}")
+        exchanged[node] = converted.node
     return Function.of(replace(roots, exchanged) if exchanged else roots)

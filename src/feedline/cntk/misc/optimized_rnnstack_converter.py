@@ -19,22 +19,22 @@ _GATES = {"lstm": 4, "rnnReLU": 1, "rnnTanh": 1}
 
 
 def convert_optimized_rnnstack(cudnn_model: Any) -> Function:
-    """Return a copy of a model whose `optimized_rnnstack` are `layers.Recurrence`, with parameters of their own.
+    """Return a copy of a model whose `optimized_rnnstack` are `layers.Recurrence`, with new parameters.
 
-    Stacks that share a parameter share those of the layers.
+    Stacks that share a parameter share the parameters of the layers.
 
     Raises:
-        ValueError: a stack of GRUs, which are not those of `layers.GRU`.
+        ValueError: a stack of GRUs, which differ from `layers.GRU`.
     """
-    made: dict[Any, list[list[Any]]] = {}
+    converted: dict[Any, list[list[Any]]] = {}
 
     def converter(stack: Any) -> Any:
         x, weights = stack.inputs
-        if weights.node not in made:
-            made[weights.node] = _layers(stack, np.asarray(weights.value).reshape(-1))
-        for ways in made[weights.node]:
-            both = [layer(x) for layer in ways]
-            x = both[0] if len(both) == 1 else splice(*both)
+        if weights.node not in converted:
+            converted[weights.node] = _layers(stack, np.asarray(weights.value).reshape(-1))
+        for directions in converted[weights.node]:
+            outputs = [layer(x) for layer in directions]
+            x = outputs[0] if len(outputs) == 1 else splice(*outputs)
         return x
 
     return convert(cudnn_model, lambda f: "recurrentOp" in f.node.attributes, converter)
@@ -46,11 +46,11 @@ def _layers(stack: Any, numbers: NDArray[Any]) -> list[list[Any]]:
     op, hidden = get["recurrentOp"], get["hiddenSize"]
     if op not in _GATES:
         raise ValueError(f"expected a stack of LSTMs or plain recurrences, got {op!r}: its gates are other ones")
-    rows, ways = _GATES[op] * hidden, 2 if get["bidirectional"] else 1
-    sizes = [stack.inputs[0].shape[0], *[ways * hidden] * (get["numLayers"] - 1)]
+    rows, directions = _GATES[op] * hidden, 2 if get["bidirectional"] else 1
+    sizes = [stack.inputs[0].shape[0], *[directions * hidden] * (get["numLayers"] - 1)]
     at, steps = 0, []
     for size in sizes:
-        for _ in range(ways):
+        for _ in range(directions):
             step = _step(op, hidden)
             for weights, columns in ((step.W, size), (step.H, hidden)):
                 part = numbers[at : at + rows * columns].reshape(rows, columns)
@@ -60,8 +60,8 @@ def _layers(stack: Any, numbers: NDArray[Any]) -> list[list[Any]]:
     for step in steps:
         _set(step.b, _ordered(numbers[at : at + rows] + numbers[at + rows : at + 2 * rows], op))
         at += 2 * rows
-    recurrences = [layers.Recurrence(step, go_backwards=i % ways == 1) for i, step in enumerate(steps)]
-    return [recurrences[i : i + ways] for i in range(0, len(recurrences), ways)]
+    recurrences = [layers.Recurrence(step, go_backwards=i % directions == 1) for i, step in enumerate(steps)]
+    return [recurrences[i : i + directions] for i in range(0, len(recurrences), directions)]
 
 
 def _step(op: str, hidden: int) -> Any:

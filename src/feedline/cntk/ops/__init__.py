@@ -1,4 +1,4 @@
-"""`cntk.ops`: operations on variables and functions. Each creates one node of a graph, or a few."""
+"""`cntk.ops`: operations on variables and functions. Each creates a node of a graph, or a few."""
 
 from __future__ import annotations
 

@@ -9,17 +9,17 @@ from feedline._facades import defined_in
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import made, one_axis
+from feedline.cntk.ops._making import build, one_axis
 from feedline.errors import CompatError
 
 
 def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any = -1, name: str = "") -> Function:
-    """Return ``logsumexp(output) - target . output``, of shape (1,) for vectors; targets may be sparse.
+    """Return ``logsumexp(output) - target . output``, of shape (1,) for vectors. Targets may be sparse.
 
     For targets that sum to 1 this is ``-sum(target * log(softmax(output)))``. For matrices each row of outputs is
-    paired with each row of targets, unless ``axis`` is not the last; that axis is then kept, of length 1.
+    paired with each row of targets, unless ``axis`` is not the last. That axis then has length 1 in the result.
     """
-    return made("cross_entropy_with_softmax", [output_vector, target_vector], {"axis": _classes(axis)}, name)
+    return build("cross_entropy_with_softmax", [output_vector, target_vector], {"axis": _classes(axis)}, name)
 
 
 def classification_error(
@@ -37,12 +37,12 @@ def classification_error(
     if topN < 1:
         raise ValueError(f"expected topN of at least 1, got {topN}")
     attributes = {"axis": _classes(axis), "top": int(topN)}
-    return made("classification_error", [output_vector, target_vector], attributes, name)
+    return build("classification_error", [output_vector, target_vector], attributes, name)
 
 
 def squared_error(output: Any, target: Any, name: str = "") -> Function:
     """Return the sum of squared differences of each sample."""
-    return made("squared_error", [output, target], None, name)
+    return build("squared_error", [output, target], None, name)
 
 
 def binary_cross_entropy(output: Any, target: Any, name: str = "") -> Function:
@@ -50,7 +50,7 @@ def binary_cross_entropy(output: Any, target: Any, name: str = "") -> Function:
 
     1e-6 is added to the arguments of the logarithms.
     """
-    return made("binary_cross_entropy", [output, target], None, name)
+    return build("binary_cross_entropy", [output, target], None, name)
 
 
 def weighted_binary_cross_entropy(output: Any, target: Any, weight: Any, name: str = "") -> Function:
@@ -58,19 +58,19 @@ def weighted_binary_cross_entropy(output: Any, target: Any, weight: Any, name: s
 
     As in CNTK, the value is normalised to a mean weight of 1, but the gradient uses the weights unchanged.
     """
-    return made("weighted_binary_cross_entropy", [output, target, weight], None, name)
+    return build("weighted_binary_cross_entropy", [output, target, weight], None, name)
 
 
 def cosine_distance(x: Any, y: Any, name: str = "") -> Function:
     """Return the cosine of the angle between two samples."""
-    return made("cosine_distance", [x, y], None, name)
+    return build("cosine_distance", [x, y], None, name)
 
 
 def random_sample(weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = "") -> Function:
-    """Draw classes by weight; returns them one-hot, (num_samples, classes). ``seed`` is not used."""
+    """Draw classes by weight, and return them one-hot, (num_samples, classes). ``seed`` is not used."""
     pass_over(seed)
     attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
-    return made("random_sample", [weights], attributes, name)
+    return build("random_sample", [weights], attributes, name)
 
 
 def random_sample_inclusion_frequency(
@@ -78,24 +78,24 @@ def random_sample_inclusion_frequency(
 ) -> Function:
     """Return the expected number of times that `random_sample` draws each class, in the shape of ``weights``.
 
-    With duplicates ``num_samples * weight / sum``. Without them ``1 - (1 - weight / sum)**T``, where T draws find
-    ``num_samples`` classes in the mean; the result is as rough as CNTK says its own is. ``seed`` is not used.
+    With duplicates it is ``num_samples * weight / sum``. Without them it is ``1 - (1 - weight / sum)**T``, where T is
+    the mean number of draws that yield ``num_samples`` classes. As in CNTK, this is an estimate. ``seed`` is not used.
     """
     pass_over(seed)
     attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
-    return made("random_sample_inclusion_frequency", [weights], attributes, name)
+    return build("random_sample_inclusion_frequency", [weights], attributes, name)
 
 
 def cosine_distance_with_negative_samples(
     x: Any, y: Any, shift: int, num_negative_samples: int, name: str = ""
 ) -> Function:
-    """Return the cosine of the angle between a sample and its partner, and between it and those of later samples.
+    """Return the cosine of the angle between a sample and its partner, and between it and later samples' partners.
 
     Args:
         x: samples, (size,).
-        y: their partners, (size,); the partners of others are taken from the same minibatch, round its end.
-        shift: distance in samples to the first other partner.
-        num_negative_samples: number of others, one sample apart.
+        y: their partners, (size,). Negative samples are partners in the same minibatch, which wraps around.
+        shift: distance in samples to the first negative sample.
+        num_negative_samples: number of negative samples, one sample apart.
         name: name of the operation.
 
     Returns:
@@ -107,7 +107,7 @@ def cosine_distance_with_negative_samples(
     if num_negative_samples < 1 or shift < 1:
         raise ValueError(f"expected positive numbers, got shift={shift}, num_negative_samples={num_negative_samples}")
     attributes = {"shift": int(shift), "others": int(num_negative_samples)}
-    return made("cosine_distance_with_negative_samples", [x, y], attributes, name)
+    return build("cosine_distance_with_negative_samples", [x, y], attributes, name)
 
 
 def edit_distance_error(
@@ -120,14 +120,14 @@ def edit_distance_error(
     tokensToIgnore: Any = (),
     name: str = "",
 ) -> Function:
-    """Return edits over labels of the second operand, times the number of samples: one number for the minibatch.
+    """Return edits divided by labels of the second operand, times the number of samples: a number for the minibatch.
 
     Args:
-        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements; without a
+        input_a, input_b: sequences along one axis, whose labels are the indices of their largest elements. Without a
             sequence axis each sample is a sequence.
-        subPen, delPen, insPen: prices of edits; the cheapest edits are counted.
-        squashInputs: whether runs of a label count as one.
-        tokensToIgnore: labels that are left out, after that.
+        subPen, delPen, insPen: costs of edits. The cheapest edits count.
+        squashInputs: whether runs of a label count as a single label.
+        tokensToIgnore: labels to leave out, after squashing.
         name: name of the operation.
     """
     attributes = {
@@ -137,12 +137,12 @@ def edit_distance_error(
         "squash": builtins.bool(squashInputs),
         "ignored": tuple(int(token) for token in tokensToIgnore),
     }
-    return made("edit_distance_error", [input_a, input_b], attributes, name)
+    return build("edit_distance_error", [input_a, input_b], attributes, name)
 
 
 def labels_to_graph(labels: Any, name: str = "") -> Function:
     """Return labels as `forward_backward` takes them: the labels themselves."""
-    return made("alias", [labels], None, name)
+    return build("alias", [labels], None, name)
 
 
 def forward_backward(
@@ -151,11 +151,11 @@ def forward_backward(
     """Return minus the logarithm of the probability of the labels, for any alignment, summed over the minibatch (CTC).
 
     Args:
-        graph: labels (classes,) of each step, from `labels_to_graph`: 2 for the class of a label that begins at this
-            step, 1 for that of the one that goes on.
+        graph: labels (classes,) of each step, from `labels_to_graph`: 2 at the class of a label that begins at this
+            step, 1 at the class of a label that continues.
         features: scores (classes,) of each step, before a softmax, along the same sequences.
         blankTokenId: class of the blank.
-        delayConstraint: -1; no other value is supported.
+        delayConstraint: -1, the only supported value.
         name: name of the operation.
 
     Raises:
@@ -164,30 +164,30 @@ def forward_backward(
     """
     if delayConstraint != -1:
         raise CompatError(f"expected delayConstraint=-1, got {delayConstraint}: alignments are not bound to steps")
-    return made("forward_backward", [graph, features], {"blank": int(blankTokenId)}, name)
+    return build("forward_backward", [graph, features], {"blank": int(blankTokenId)}, name)
 
 
 def lambda_rank(output: Any, gain: Any, group: Any, name: str = "") -> Function:
-    """Return the mean of ``1 - NDCG`` over groups, times 100 and the number of samples; its gradient is LambdaRank's.
+    """Return the mean of ``1 - NDCG`` over groups, times 100 and the number of samples. Its gradient is LambdaRank's.
 
-    The gradient is that of a sum over pairs of each group, for the ranks that the scores have.
+    The gradient comes from a sum over the pairs of each group, with the ranks of the scores.
 
     Args:
         output: score of each sample.
-        gain: its gain.
-        group: number of its group; samples of a group follow each other.
+        gain: gain of each sample.
+        group: number of each sample's group. Samples of a group are adjacent.
         name: name of the operation.
     """
-    return made("lambda_rank", [output, gain, group], None, name)
+    return build("lambda_rank", [output, gain, group], None, name)
 
 
 def ndcg_at_1(output: Any, gain: Any, group: Any, name: str = "") -> Function:
-    """Return the mean NDCG at 1 of the groups, times 100 and the number of samples; see `lambda_rank`."""
-    return made("ndcg_at_1", [output, gain, group], None, name)
+    """Return the mean NDCG at 1 of the groups, times 100 and the number of samples. See `lambda_rank`."""
+    return build("ndcg_at_1", [output, gain, group], None, name)
 
 
 def _classes(axis: Any) -> int | None:
-    """Return the axis of the classes; None: the whole sample."""
+    """Return the axis of the classes, or None for the whole sample."""
     return None if isinstance(axis, Axis) and axis == Axis.all_static_axes() else one_axis(axis)
 
 

@@ -1,7 +1,7 @@
-"""Crops of pictures to the size of others, at offsets that are given, or that follow from the graph.
+"""Crop pictures to the size of other pictures, at given offsets, or at offsets that follow from the graph.
 
 Convolution, pooling and their transposes map the places of their results to places of their operand: place n of the
-result is around ``scale * n + begin`` of the operand. Along a path to a common ancestor the maps compose, and two
+result is around place ``scale * n + begin`` of the operand. Along a path to a common ancestor the maps compose. Two
 operands whose maps have the same scale differ by an offset.
 """
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from feedline._facades import defined_in
 from feedline.cntk._nodes import node_of
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import late, made
+from feedline.cntk.ops._making import build, late
 from feedline.networks import Node
 
-# Operations whose results have the places of all their operands, or of the first one.
+# Operations whose results have the places of all their operands, or of the first.
 _SAME = {
     *("plus", "minus", "element_times", "element_divide", "element_max", "element_min", "log_add_exp", "clip"),
     *("negate", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "square", "abs", "reciprocal", "floor", "ceil"),
@@ -32,7 +32,7 @@ class _Map(NamedTuple):
     begin: float
 
     def after(self, later: _Map) -> _Map:
-        """Return the map of something whose places ``later`` maps to those that this one maps."""
+        """Return the composition that applies ``later`` first, and then this map."""
         return _Map(self.scale * later.scale, self.scale * later.begin + self.begin)
 
 
@@ -47,16 +47,16 @@ def crop_manual(node_input: Any, node_referent: Any, offset_x: int, offset_y: in
         ValueError: a crop that reaches beyond the operand.
     """
     attributes = {"offset_y": int(offset_y), "offset_x": int(offset_x)}
-    return made("crop", [node_input, node_referent], attributes, name)
+    return build("crop", [node_input, node_referent], attributes, name)
 
 
 @late(2)
 def crop_automatic(node_input: Any, node_referent: Any, name: str = "") -> Function:
-    """Crop the last two axes to the size of another operand, where its places are.
+    """Crop the last two axes to the size of another operand, at its places.
 
     Args:
         node_input: operand to crop.
-        node_referent: operand that has an ancestor in common with it; it gets no gradient.
+        node_referent: operand that shares an ancestor with it. It gets no gradient.
         name: name of the operation.
 
     Raises:
@@ -70,42 +70,42 @@ def crop_automatic(node_input: Any, node_referent: Any, name: str = "") -> Funct
 def crop_automatic_with_ancestors(
     node_input: Any, node_referent: Any, ancestor_input: Any, ancestor_referent: Any, name: str = ""
 ) -> Function:
-    """Return `crop_automatic` where two ancestors, one of each operand, count as one and the same."""
+    """Crop as `crop_automatic`, where two ancestors, one of each operand, count as the same node."""
     return _crop(node_input, node_referent, (ancestor_input, ancestor_referent), name)
 
 
 def _crop(node_input: Any, node_referent: Any, ancestors: tuple[Any, ...], name: str) -> Function:
     operand, like = node_of(node_input), node_of(node_referent)
-    mine, theirs = _ancestors(operand), _ancestors(like)
-    shared: list[tuple[Node, Node]] = [(node, node) for node in theirs if node in mine]
+    input_maps, referent_maps = _ancestors(operand), _ancestors(like)
+    shared: list[tuple[Node, Node]] = [(node, node) for node in referent_maps if node in input_maps]
     if ancestors:
         a, b = map(node_of, ancestors)
-        shared += [(a, b)] if a in mine and b in theirs else []
+        shared += [(a, b)] if a in input_maps and b in referent_maps else []
     if not shared:
         raise ValueError("expected operands with a common ancestor, along operations that keep or scale places")
-    of_input, of_referent = mine[shared[0][0]], theirs[shared[0][1]]
+    of_input, of_referent = input_maps[shared[0][0]], referent_maps[shared[0][1]]
     offsets = []
-    for own, other in zip(of_input, of_referent, strict=True):
-        if own.scale != other.scale:
-            raise ValueError(f"expected operands of one scale, got {own.scale:g} and {other.scale:g} of their ancestor")
-        offsets.append(int((other.begin - own.begin) / own.scale))
-        if other.begin < own.begin:
-            raise ValueError(f"expected an offset of at least 0, got {(other.begin - own.begin) / own.scale:g}")
+    for cut, fixed in zip(of_input, of_referent, strict=True):
+        if cut.scale != fixed.scale:
+            raise ValueError(f"expected operands of one scale, got {cut.scale:g} and {fixed.scale:g} of their ancestor")
+        offsets.append(int((fixed.begin - cut.begin) / cut.scale))
+        if fixed.begin < cut.begin:
+            raise ValueError(f"expected an offset of at least 0, got {(fixed.begin - cut.begin) / cut.scale:g}")
     return crop_manual(node_input, node_referent, offsets[1], offsets[0], name)
 
 
 def _ancestors(node: Node) -> dict[Node, _Maps]:
-    """Return the maps to the node itself and to what lies below it, nearest first."""
-    found: dict[Node, _Maps] = {node: _UNCHANGED}
+    """Return the maps to the node itself and to the nodes below it, nearest first."""
+    ancestors: dict[Node, _Maps] = {node: _UNCHANGED}
     todo = [node]
     while todo:
         current = todo.pop(0)
         for child, maps in _operands(current):
-            if child not in found:
-                # Of the child's places: those of the result, mapped twice.
-                found[child] = (maps[0].after(found[current][0]), maps[1].after(found[current][1]))
+            if child not in ancestors:
+                # Map places of the result to the current node, and from it to the child.
+                ancestors[child] = (maps[0].after(ancestors[current][0]), maps[1].after(ancestors[current][1]))
                 todo.append(child)
-    return found
+    return ancestors
 
 
 def _operands(node: Node) -> list[tuple[Node, _Maps]]:
@@ -123,8 +123,8 @@ def _operands(node: Node) -> list[tuple[Node, _Maps]]:
     if node.op == "convolution_transpose":
         kernel, x = node.inputs
         forward = _window(node, node, kernel.shape[-2:])
-        turned = (_Map(1 / m.scale, -m.begin / m.scale) for m in forward)
-        return [(x, (next(turned), next(turned)))] if len(x.shape) == 3 else []
+        inverse = (_Map(1 / m.scale, -m.begin / m.scale) for m in forward)
+        return [(x, (next(inverse), next(inverse)))] if len(x.shape) == 3 else []
     if node.op == "crop":
         get = node.attributes
         return [(node.inputs[0], (_Map(1.0, get["offset_y"]), _Map(1.0, get["offset_x"])))]
@@ -136,7 +136,7 @@ def _window(node: Node, wide: Node, size: tuple[int, ...]) -> _Maps:
     get = node.attributes
     maps = []
     for n, k, stride, padded in zip(wide.shape[-2:], size, get["strides"][-2:], get["pad"][-2:], strict=True):
-        # Padded axes have their windows centred, and the odd cell over at the end.
+        # The windows of padded axes are centred, with an odd extra cell at the end.
         begin = (n - 1) % stride // 2 if padded else (k - 1) // 2
         maps.append(_Map(float(stride), float(begin)))
     return maps[0], maps[1]

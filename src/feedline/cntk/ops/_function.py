@@ -1,7 +1,7 @@
 """`Function`: construct, apply, rewrite, search, train and save the outputs of a graph.
 
-A `Function` is a handle on nodes of a graph. Calling it on variables returns another one that shares its parameters;
-calling it on data runs it.
+A `Function` is a handle on nodes of a graph. Calling it on variables returns another function with the same parameters.
+Calling it on data runs it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CloneMethod(Enum):
 
 
 class ModelFormat(Enum):
-    """Formats of `Function.save` and `Function.load`: CNTK's own, and ONNX; without one, feedline's own is written."""
+    """Formats of `Function.save` and `Function.load`: CNTK's, and ONNX. Without one, `save` writes feedline's."""
 
     CNTKv2 = 0
     ONNX = 1
@@ -86,11 +86,11 @@ class Function(Evaluable):
     def _take(self, roots: Sequence[Node], order: Sequence[Node], members: Mapping[str, Any] | None = None) -> None:
         self._roots = list(roots)
         self._order, self._members = list(order), dict(members or {})
-        self.step: Any = None  # step that `Recurrence` may run by a fused kernel; see cntk.layers.blocks
+        self.step: Any = None  # step that `Recurrence` may run by a fused kernel, see cntk.layers.blocks
 
     @staticmethod
     def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
-        """Return a decorator that sets the types of the parameters, see `cntk.layers.typing`; None: to be inferred."""
+        """Return a decorator that sets the types of parameters. See `cntk.layers.typing`. None: to be inferred."""
 
         def decorate(f: Callable[..., Any]) -> Function:
             names = parameters_of(f)
@@ -113,20 +113,20 @@ class Function(Evaluable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the function: to variables and functions, which returns a function, or to data, which runs it.
 
-        On data the result is that of `eval`; with several outputs it is a tuple, in their order.
+        On data it returns the result of `eval`, or with several outputs a tuple, in their order.
 
         Args:
-            *args: values of the arguments in order; or one dictionary by variable.
+            *args: values of the arguments in order, or a dictionary by variable.
             **kwargs: values by name of the argument.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
-            given = {self._named(key): value for key, value in args[0].items()}
+            values = {self._named(key): value for key, value in args[0].items()}
         else:
-            given = self._bound(args, kwargs)
-        if given and not any(isinstance(v, Operand) for v in given.values()):
-            results = self.eval({variable_of(node): value for node, value in given.items()})
+            values = self._bound(args, kwargs)
+        if values and not any(isinstance(v, Operand) for v in values.values()):
+            results = self.eval({variable_of(node): value for node, value in values.items()})
             return tuple(results[output] for output in self.outputs) if len(self._roots) > 1 else results
-        changes = {node: node_of(value) for node, value in given.items()}
+        changes = {node: node_of(value) for node, value in values.items()}
         return self._with(replace(self._roots, changes), changes)
 
     def _with(self, roots: Sequence[Node], changes: Mapping[Node, Node]) -> Function:
@@ -141,13 +141,13 @@ class Function(Evaluable):
         arguments = self.arguments
         if len(args) > len(arguments):
             raise TypeError(f"expected at most {len(arguments)} arguments, got {len(args)}")
-        given = {v.node: value for v, value in zip(arguments, args, strict=False)}
+        values = {v.node: value for v, value in zip(arguments, args, strict=False)}
         for name, value in kwargs.items():
             node = self._named(name)
-            if node in given:
+            if node in values:
                 raise TypeError(f"expected one value for {name!r}, got two")
-            given[node] = value
-        return given
+            values[node] = value
+        return values
 
     def _named(self, key: Any) -> Node:
         """Return the argument that a variable or a name refers to."""
@@ -159,11 +159,11 @@ class Function(Evaluable):
         return named[0]
 
     def __getitem__(self, key: Any) -> Any:
-        """Return an output of several by its number; of a function with one output, a part of each sample."""
+        """Return an output by its number, or for a function with one output a part of each sample."""
         return self.outputs[key] if len(self._roots) > 1 else super().__getitem__(key)
 
     def __rshift__(self, other: Any) -> Any:
-        # Not `Sequential`, which would replace operands that are already bound.
+        # `Sequential` would replace operands that are already bound.
         results = registered("then")(other, self.outputs if len(self._roots) > 1 else (self,))
         return Function.of([node for item in results for node in roots_of(item)], self._order)
 
@@ -196,12 +196,12 @@ class Function(Evaluable):
             ValueError: a variable that is not a placeholder of the function, or shapes or axes that do not fit.
         """
         changes = {node_of(key): node_of(value) for key, value in substitutions.items()}
-        own = [v.node for v in self.placeholders]
-        others = [p for p in changes if p not in own]
-        if others:
+        allowed = [v.node for v in self.placeholders]
+        unknown = [p for p in changes if p not in allowed]
+        if unknown:
             raise ValueError(
-                f"expected placeholders of the function, {', '.join(p.label for p in own) or 'which has none'}, "
-                f"got {', '.join(p.label for p in others)}"
+                f"expected placeholders of the function, {', '.join(p.label for p in allowed) or 'which has none'}, "
+                f"got {', '.join(p.label for p in unknown)}"
             )
         replace_in_place(self._roots, changes)
         return self
@@ -218,7 +218,7 @@ class Function(Evaluable):
         return self.replace_placeholders({open_ones[0]: substitution})
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
-        """Return all functions and variables of a name, within ``depth`` nested blocks; -1: all."""
+        """Return all functions and variables of a name, within ``depth`` nested blocks (-1: all)."""
         return operands_in(self._roots, [n for n in search_order(self._roots, depth) if called(n, name)])
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
@@ -227,17 +227,17 @@ class Function(Evaluable):
         Raises:
             ValueError: several have this name.
         """
-        found = self.find_all_by_name(name, depth)
-        if len(found) > 1:
-            raise ValueError(f"expected one node with the name {name!r}, got {len(found)}: use find_all_by_name")
-        return found[0] if found else None
+        matches = self.find_all_by_name(name, depth)
+        if len(matches) > 1:
+            raise ValueError(f"expected one node with the name {name!r}, got {len(matches)}: use find_all_by_name")
+        return matches[0] if matches else None
 
     find_all_with_name = find_all_by_name
 
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
-        """Return the function or variable with this `uid`, or None; see `find_all_by_name`."""
-        found = [n for n in search_order(self._roots, depth) if n.uid == uid]
-        return operands_in(self._roots, found[:1])[0] if found else None
+        """Return the function or variable with this `uid`, or None. See `find_all_by_name`."""
+        matches = [n for n in search_order(self._roots, depth) if n.uid == uid]
+        return operands_in(self._roots, matches[:1])[0] if matches else None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "node":
@@ -249,18 +249,18 @@ class Function(Evaluable):
         for output in self.outputs if len(self._roots) > 1 else ():
             if output.name == name:
                 return output
-        # Names inside a block take precedence over those of its operands.
-        found = _named(self._inside(), name) or _named(topological(self._roots), name)
-        if len(found) == 1:
-            return operands_in(self._roots, found)[0]
-        if found:
+        # Names inside a block take precedence over names of its operands.
+        matches = _named(self._inside(), name) or _named(topological(self._roots), name)
+        if len(matches) == 1:
+            return operands_in(self._roots, matches)[0]
+        if matches:
             raise AttributeError(
-                f"expected one parameter, constant or function {name!r}, got {len(found)}; use find_all_by_name"
+                f"expected one parameter, constant or function {name!r}, got {len(matches)}; use find_all_by_name"
             )
         raise AttributeError(f"expected an attribute, output, parameter, constant or function, got {name!r}")
 
     def _inside(self) -> list[Node]:
-        """Return the nodes inside the blocks, without their operands; without blocks all nodes."""
+        """Return the nodes inside the blocks, without their operands, or all nodes if there are no blocks."""
         border = {child for root in self._roots if "block" in root.attributes for child in root.inputs[1:]}
         return topological(self._roots, lambda node: [child for child in node.inputs if child not in border])
 
@@ -274,14 +274,14 @@ class Function(Evaluable):
         return Function.of(self._block().inputs[:1])
 
     def argument_map(self, *args: Any, **kwargs: Any) -> dict[Variable, Any]:
-        """Return the value that each argument would get from a call with these."""
+        """Return the value that a call with these arguments would bind to each variable."""
         return {variable_of(node): value for node, value in self._bound(args, kwargs).items()}
 
     def update_signature(self, *args: Any, **kwargs: Any) -> None:
         """Set types of placeholders, each a shape, a dictionary of shape and dynamic axes, or a variable."""
         changes = {}
-        for node, given in self._bound(args, kwargs).items():
-            changes[node] = typed(given.type if isinstance(given, (Function, Variable)) else given, node.name).node
+        for node, value in self._bound(args, kwargs).items():
+            changes[node] = typed(value.type if isinstance(value, (Function, Variable)) else value, node.name).node
         replace_in_place(self._roots, changes)
 
     # ---- training ---------------------------------------------------------------------------------
@@ -309,9 +309,9 @@ class Function(Evaluable):
             parameter_learners: learners that update the parameters.
             callbacks: progress writers, and at most one each of `CheckpointConfig`, `CrossValidationConfig` and
                 `TestConfig`.
-            progress_frequency: samples between summaries; None: ``epoch_size``.
-            max_epochs: number of epochs; None: one.
-            epoch_size: samples in an epoch; None: those of the arrays.
+            progress_frequency: samples between summaries. None: ``epoch_size``.
+            max_epochs: number of epochs. None: one.
+            epoch_size: samples in an epoch. None: all samples of the arrays.
             max_samples: number of samples, instead of ``max_epochs``.
 
         Returns:
@@ -343,7 +343,7 @@ class Function(Evaluable):
         model_inputs_to_streams: Any = None,
         callbacks: Any = (),
     ) -> Any:
-        """Return the average metric, or loss without a metric, over a source or arrays; see `train`.
+        """Return the average metric, or loss without a metric, over a source or arrays. See `train`.
 
         Returns:
             A `Record` of ``metric`` and ``samples``.
@@ -365,14 +365,14 @@ class Function(Evaluable):
         """Write the function to a file.
 
         Args:
-            filename: path of the file; missing folders are created.
-            format: None: feedline's own, the graph as JSON and the tensors as safetensors, which holds every operation;
-                `ModelFormat.CNTKv2`: the protobuf message that CNTK 2.7 reads; `ModelFormat.ONNX`.
+            filename: path of the file. Missing folders are created.
+            format: None for feedline's own, which has all operations, with the graph as JSON and the tensors as
+                safetensors; `ModelFormat.CNTKv2` for the protobuf message that CNTK 2.7 reads; or `ModelFormat.ONNX`.
 
         Raises:
             ValueError: the graph has a user's function, which feedline's own format cannot hold, an unknown shape, or
                 an unknown format.
-            CompatError: an operation that the other formats do not have; the error names it.
+            CompatError: an operation that the other formats do not have. The error names it.
             ModuleNotFoundError: the package of the extra ``cntk`` or ``onnx`` is not installed.
         """
         _files.save(filename, self._roots, [v.node for v in self.arguments], _format(format))
@@ -381,7 +381,7 @@ class Function(Evaluable):
         """Load values of parameters and constants.
 
         Args:
-            filename: path of a file that a function with the same graph saved; or of a model of CNTK with the same
+            filename: path of a file that a function with the same graph saved, or of a model of CNTK with the same
                 parameters, by shape, name and order.
 
         Raises:
@@ -394,8 +394,8 @@ class Function(Evaluable):
         """Load a function.
 
         Args:
-            model: path of a file that `save` wrote, or CNTK 2.7: which of the two, its first bytes say.
-            device: accepted for compatibility; networks move the tensors.
+            model: path of a file that `save` or CNTK 2.7 wrote. The first bytes decide which.
+            device: accepted for compatibility. Networks move the tensors.
             format: `ModelFormat.ONNX` for an ONNX file.
 
         Raises:
@@ -416,7 +416,7 @@ class Function(Evaluable):
 
 
 def _format(format: Any) -> str | None:
-    """Return the name of a format, given as such or by CNTK's number.
+    """Return the name of a format, from the format or its number in CNTK.
 
     Raises:
         ValueError: there is no such format.
@@ -438,15 +438,15 @@ def operand_of(node: Node) -> Any:
     return function
 
 
-def operands_in(roots: Sequence[Node], found: Sequence[Node]) -> list[Any]:
-    """Return `operand_of` each node found below roots; those inside recurrences can be evaluated."""
-    remember(roots, found)
-    return [operand_of(node) for node in found]
+def operands_in(roots: Sequence[Node], nodes: Sequence[Node]) -> list[Any]:
+    """Return `operand_of` each of the nodes below roots. Nodes inside recurrences can be evaluated."""
+    remember(roots, nodes)
+    return [operand_of(node) for node in nodes]
 
 
 def _named(nodes: Iterable[Node], name: str) -> list[Node]:
-    """Return the parameters and constants of a name, or other nodes if there are none; of a block not its inside."""
-    found = [node for node in nodes if called(node, name)]
-    inside = {node.inputs[0] for node in found if "block" in node.attributes}
-    found = [node for node in found if node not in inside]
-    return [node for node in found if node.weights is not None] or found
+    """Return the parameters and constants of a name, or else other nodes, without the inner node of a block."""
+    matches = [node for node in nodes if called(node, name)]
+    inside = {node.inputs[0] for node in matches if "block" in node.attributes}
+    matches = [node for node in matches if node not in inside]
+    return [node for node in matches if node.weights is not None] or matches

@@ -13,7 +13,7 @@ from feedline.cntk._nodes import node_of
 from feedline.cntk._tracing import block_of, roots_of
 from feedline.cntk.ops._elementwise import element_times, minus, plus, stop_gradient
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import late, made
+from feedline.cntk.ops._making import build, late
 from feedline.cntk.ops._user_function import UserFunction
 from feedline.cntk.variables import variable_of
 from feedline.networks import BATCH
@@ -30,7 +30,7 @@ def combine(*operands: Any, name: str = "") -> Function:
 
 def alias(x: Any, name: str = "") -> Function:
     """Return the operand under another name."""
-    return made("alias", [x], None, name)
+    return build("alias", [x], None, name)
 
 
 def as_block(
@@ -58,8 +58,8 @@ def user_function(user_func: UserFunction) -> Function:
 
 
 def reconcile_dynamic_axes(x: Any, dynamic_axes_as: Any, name: str = "") -> Function:
-    """Return the operand with the dynamic axes of another one."""
-    return made("sequence_broadcast_as", [x, dynamic_axes_as], None, name)
+    """Return the operand with the dynamic axes of another operand."""
+    return build("sequence_broadcast_as", [x, dynamic_axes_as], None, name)
 
 
 def per_dim_mean_variance_normalize(operand: Any, mean: Any, inv_stddev: Any, name: str = "") -> Function:
@@ -75,14 +75,14 @@ def image_scaler(x: Any, scalar: float, biases: Any, name: str = "") -> Function
 
 @late(1)
 def eye_like(x: Any, sparse_output: bool = True, name: str = "") -> Function:
-    """Return an identity matrix of the operand's shape; an operand with a batch axis has rows as many as samples.
+    """Return an identity matrix of the operand's shape. A batch axis counts as rows.
 
     Raises:
         ValueError: the operand is not a matrix.
     """
     node = node_of(x)
     if node.axes == (BATCH,) and len(node.shape) == 1:
-        return made("eye_rows", [x], {"sparse": builtins.bool(sparse_output)}, name)
+        return build("eye_rows", [x], {"sparse": builtins.bool(sparse_output)}, name)
     shape = node_of(x).shape
     if len(shape) != 2:
         raise ValueError(f"expected a matrix, got the shape {shape}")
@@ -100,19 +100,19 @@ def ones_like(x: Any, name: str = "") -> Function:
 
 
 def eval(op: Any, arguments: Any = None) -> Any:
-    """Run a function; see `Function.eval`."""
+    """Run a function. See `Function.eval`."""
     return op.eval(arguments)
 
 
 def assign(ref: Any, input: Any, name: str = "") -> Function:
-    """Return an operation that sets a parameter or constant when run; its result, the new value, has no gradient.
+    """Return an operation that sets a parameter or constant when run. Its result, the new value, has no gradient.
 
     Other operations in the same run read the previous value.
 
     Raises:
-        ValueError: ``ref`` is neither, or the value has a batch axis.
+        ValueError: ``ref`` is neither a parameter nor a constant, or the value has a batch axis.
     """
-    return made("assign", [ref, input], None, name)
+    return build("assign", [ref, input], None, name)
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves

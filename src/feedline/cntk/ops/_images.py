@@ -11,7 +11,7 @@ from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, late, made, spatial
+from feedline.cntk.ops._making import as_list, build, late, spatial
 from feedline.cntk.ops._reductions import reduce_mean
 from feedline.cntk.ops._shape import pad, slice
 from feedline.cntk.variables import Constant
@@ -39,17 +39,17 @@ def convolution(
     """Convolve samples (channels, *sizes) with a kernel (filters, channels, *window).
 
     Args:
-        convolution_map: kernel; (channels, *window), with as many axes as the data, is a single filter.
+        convolution_map: kernel. With as many axes as the data, (channels, *window), it is a single filter.
         operand: data.
-        strides: stride for all axes or for each; a leading one for channels is dropped.
-        sharing: True; no other value is supported.
+        strides: stride for all axes or for each. A leading stride for channels is dropped.
+        sharing: True, the only supported value.
         auto_padding: whether to pad each axis, so that windows are centred on all (strided) cells.
-        sequential: whether the first axis of the window is along sequences; the other settings have it first, too.
-            With padding, windows are around every (strided) step, without it within each sequence.
+        sequential: whether the first axis of the window is along sequences. The first items of the other settings are
+            for it. With padding, windows are around every (strided) step, without padding within each sequence.
         dilation: distance between cells of a kernel.
         reduction_rank: 1, or 0 for data without channels.
         groups: number of groups of channels, which are convolved separately.
-        max_temp_mem_size_in_samples: accepted; no effect.
+        max_temp_mem_size_in_samples: accepted, without effect.
         name: name of the operation.
 
     Raises:
@@ -61,11 +61,11 @@ def convolution(
         settings = (strides, auto_padding, dilation, reduction_rank, groups)
         return _over_steps(convolution_map, operand, settings, name)
     kernel, data = nodes_of(convolution_map, operand)
-    known = data.type.shape
-    if reduction_rank == 0 and known is not None and len(known) == len(kernel.shape):
-        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 0, "end": 0})  # one filter
+    data_shape = data.type.shape
+    if reduction_rank == 0 and data_shape is not None and len(data_shape) == len(kernel.shape):
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 0, "end": 0})  # a single filter
     rank = len(kernel.shape) - 1 - reduction_rank
-    if reduction_rank == 1 and known is not None and len(known) == len(kernel.shape):
+    if reduction_rank == 1 and data_shape is not None and len(data_shape) == len(kernel.shape):
         rank += 1
     if reduction_rank == 0:
         kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
@@ -75,7 +75,7 @@ def convolution(
 
 
 def _over_steps(convolution_map: Any, operand: Any, settings: tuple[Any, ...], name: str) -> Function:
-    """Convolve along sequences: the steps of each window become an axis, which the kernel then covers whole."""
+    """Convolve along sequences: the steps of each window become an axis that is as long as the kernel."""
     strides, auto_padding, dilation, reduction_rank, groups = settings
     kernel, data = nodes_of(convolution_map, operand)
     rank = len(kernel.shape) - 1 - reduction_rank
@@ -97,8 +97,8 @@ def _over_steps(convolution_map: Any, operand: Any, settings: tuple[Any, ...], n
     if moves[0] > 1:
         windows = apply("sequence_every", [windows], {"stride": moves[0]})
     attributes = {"strides": (1, *moves[1:]), "pad": (False, *pads[1:]), "dilation": (1, *gaps[1:]), "groups": groups}
-    each = apply("convolution", [kernel, windows], attributes)
-    return Function.of([apply("reshape", [each], {"shape": (), "begin": 1, "end": 2}, name)])
+    result = apply("convolution", [kernel, windows], attributes)
+    return Function.of([apply("reshape", [result], {"shape": (), "begin": 1, "end": 2}, name)])
 
 
 def convolution_transpose(
@@ -123,12 +123,12 @@ def convolution_transpose(
     if not all(as_list(sharing)) or set(as_list(dilation)) != {1} or reduction_rank != 1:
         raise CompatError("expected a shared kernel without dilation over data with channels")
     kernel, data = nodes_of(convolution_map, operand)
-    known = data.type.shape
-    if known is not None and len(known) == len(kernel.shape):  # one filter, without an axis for filters
+    data_shape = data.type.shape
+    if data_shape is not None and len(data_shape) == len(kernel.shape):  # a single filter, without an axis for filters
         kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
     rank = len(kernel.shape) - 2
-    wanted = None if output_shape is None else dims(output_shape)
-    shape = None if wanted is None else wanted[len(wanted) - rank :]
+    sizes = None if output_shape is None else dims(output_shape)
+    shape = None if sizes is None else sizes[len(sizes) - rank :]
     attributes = {**_steps(strides, auto_padding, rank), "shape": shape}
     return Function.of([apply("convolution_transpose", [kernel, data], attributes, name)])
 
@@ -151,8 +151,7 @@ def pooling(
         pooling_window_shape: shape of the window.
         strides: stride for all axes or for each.
         auto_padding: whether to pad each axis, so that windows are centred on all (strided) cells.
-        ceil_out_dim: whether a last window that reaches beyond an axis that is not padded counts, with its cells
-            inside.
+        ceil_out_dim: whether a last window counts that reaches beyond an unpadded axis, with its cells inside.
         include_pad: whether averages count padding, as zeros.
         name: name of the operation.
     """
@@ -163,7 +162,7 @@ def pooling(
         attributes["ceil"] = True
     if include_pad and pooling_type == AVG_POOLING:
         attributes["count_pad"] = True
-    return made(op, [operand], attributes, name)
+    return build(op, [operand], attributes, name)
 
 
 def roipooling(
@@ -171,14 +170,14 @@ def roipooling(
 ) -> Function:
     """Return the maxima of the windows of regions, (regions, channels, height, width) for each sample.
 
-    A region is scaled and rounded; its windows may share a cell, and one without cells is 0.
+    A region is scaled and rounded. Its windows may share a cell. A window without cells is 0.
 
     Args:
         operand: data (channels, height, width).
-        rois: regions (count, 4), each (x1, y1, x2, y2), both ends counted; they get no gradient.
+        rois: regions (count, 4), each (x1, y1, x2, y2), including both ends. They get no gradient.
         pooling_type: `MAX_POOLING`.
         roi_output_shape: number of windows down and across.
-        spatial_scale: size of ``operand`` over that of the picture in which regions are told.
+        spatial_scale: size of ``operand`` divided by the size of the picture whose pixels regions count.
         name: name of the operation.
 
     Raises:
@@ -187,7 +186,7 @@ def roipooling(
     if pooling_type != MAX_POOLING:
         raise ValueError(f"expected MAX_POOLING, got {pooling_type}")
     attributes = {"size": dims(roi_output_shape), "scale": float(spatial_scale)}
-    return made("roi_pooling", [operand, rois], attributes, name)
+    return build("roi_pooling", [operand, rois], attributes, name)
 
 
 def batch_normalization(
@@ -210,12 +209,12 @@ def batch_normalization(
     Args:
         operand: data with a batch axis.
         scale, bias: parameters with the shape of a channel (``spatial``) or of a sample.
-        running_mean, running_inv_std: constants of that shape; the second holds the variance, whatever its name.
+        running_mean, running_inv_std: constants of that shape. The second is the variance, in spite of its name.
         spatial: whether to compute one statistic per channel, the first axis.
-        normalization_time_constant: samples after which the old statistics have decayed to 1/e; negative: average all.
+        normalization_time_constant: samples after which old statistics have decayed to 1/e. Negative: average all.
         blend_time_constant: weight in samples of the running statistics in training.
         epsilon: number added to the variance.
-        use_cudnn_engine, disable_regularization: accepted; no effect.
+        use_cudnn_engine, disable_regularization: accepted, without effect.
         name: name of the operation.
         running_count: scalar constant, the number of samples in the running statistics.
     """
@@ -227,15 +226,15 @@ def batch_normalization(
     }
     count = Constant(0, name="aggregate_count") if running_count is None else running_count
     operands = [operand, scale, bias, running_mean, running_inv_std, count]
-    return made("batch_normalization", operands, attributes, name)
+    return build("batch_normalization", operands, attributes, name)
 
 
 def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "") -> Function:
-    """In training, zero elements with this probability, and scale up the others; ``seed`` is not used."""
+    """In training, zero elements with this probability, and scale up the rest. ``seed`` is not used."""
     if not 0 <= dropout_rate < 1:
         raise ValueError(f"expected a dropout rate of at least 0 and below 1, got {dropout_rate}")
     pass_over(seed)
-    return made("dropout", [x], {"rate": float(dropout_rate)}, name)
+    return build("dropout", [x], {"rate": float(dropout_rate)}, name)
 
 
 def unpooling(
@@ -247,7 +246,7 @@ def unpooling(
     auto_padding: Any = (False,),
     name: str = "",
 ) -> Function:
-    """Put the maxima of windows of ``pooling_input`` back where they were, with 0 elsewhere.
+    """Put the maxima of windows of ``pooling_input`` back to their places, with 0 elsewhere.
 
     Raises:
         ValueError: another type, or overlapping windows.
@@ -256,7 +255,7 @@ def unpooling(
         raise ValueError(f"expected MAX_UNPOOLING, got {unpooling_type}")
     size = dims(unpooling_window_shape)
     attributes = {"window": size, **_steps(strides, auto_padding, len(size))}
-    return made("max_unpooling", [operand, pooling_input], attributes, name)
+    return build("max_unpooling", [operand, pooling_input], attributes, name)
 
 
 @late(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from feedline._facades import defined_in
 from feedline.cntk._nodes import axis_names, dims, dtype_name
 from feedline.cntk.axis import Axis
-from feedline.cntk.variables import Constant, Parameter, Variable, own_dtype, placeholder, variable_of
+from feedline.cntk.variables import Constant, Parameter, Variable, array_dtype, placeholder, variable_of
 from feedline.networks.node import input_node
 
 
@@ -19,7 +19,7 @@ def input_variable(
     dynamic_axes: Any = None,
     name: str = "",
 ) -> Variable:
-    """Return an input: one sample per sequence, unless ``dynamic_axes`` says otherwise; see `Variable`."""
+    """Return an input, with one sample per sequence unless ``dynamic_axes`` has a sequence axis. See `Variable`."""
     axes = Axis.default_batch_axis() if dynamic_axes is None else dynamic_axes
     return Variable(dims(shape, free=True), dtype, needs_gradient, is_sparse, axes, name)
 
@@ -38,12 +38,12 @@ def placeholder_variable(shape: Any = None, dynamic_axes: Any = None, name: str 
 
 def parameter(shape: Any = None, init: Any = None, dtype: Any = None, device: Any = None, name: str = "") -> Parameter:
     """Return a `Parameter` with the element type of its array."""
-    return Parameter(shape, init, own_dtype(init, dtype), device, name)
+    return Parameter(shape, init, array_dtype(init, dtype), device, name)
 
 
 def constant(value: Any = None, shape: Any = None, dtype: Any = None, device: Any = None, name: str = "") -> Constant:
     """Return a `Constant` with the element type of its array."""
-    return Constant(value, shape, own_dtype(value, dtype), device, name)
+    return Constant(value, shape, array_dtype(value, dtype), device, name)
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves

@@ -18,13 +18,13 @@ from feedline.networks import Node, apply
 from feedline.networks.deferred import add_recipe, is_known, later
 
 
-def made(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None, name: str) -> Function:
+def build(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None, name: str) -> Function:
     return Function.of([apply(op, nodes_of(*operands), attributes, name)])
 
 
-def named(function: Callable[..., Function], name: str, what: str) -> Callable[..., Function]:
+def named(function: Callable[..., Function], name: str, doc: str) -> Callable[..., Function]:
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = what
+    function.__doc__ = doc
     return function
 
 
@@ -35,7 +35,7 @@ def kind(x: Any) -> Any:
 def late(operands: int) -> Callable[[Callable[..., Function]], Callable[..., Function]]:
     """Return a decorator of a function that asks its first ``operands`` arguments for their shapes.
 
-    Where these are not known yet, the function is called when they are; see `feedline.networks.deferred`.
+    If the shapes are unknown, the function is called later. See `feedline.networks.deferred`.
     """
 
     def decorate(function: Callable[..., Function]) -> Callable[..., Function]:
@@ -48,13 +48,13 @@ def late(operands: int) -> Callable[[Callable[..., Function]], Callable[..., Fun
 
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Function:
-            given = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs).arguments
             names = list(signature.parameters)[:operands]
-            nodes = nodes_of(*(given[name] for name in names))
+            nodes = nodes_of(*(bound[name] for name in names))
             if is_known(nodes):
                 return function(*args, **kwargs)
-            settings = {name: _setting(value) for name, value in given.items() if name not in (*names, "name")}
-            return Function.of([later(function.__name__, nodes, settings, given.get("name", ""))])
+            settings = {name: _setting(value) for name, value in bound.items() if name not in (*names, "name")}
+            return Function.of([later(function.__name__, nodes, settings, bound.get("name", ""))])
 
         return wrapped
 
@@ -87,7 +87,7 @@ def leading(axis: Any) -> bool:
     return isinstance(axis, Axis) and axis == Axis.new_leading_axis()
 
 
-def known_rank(operands: Sequence[Any]) -> tuple[int, ...]:
+def longest_shape(operands: Sequence[Any]) -> tuple[int, ...]:
     return max((n.shape for n in nodes_of(*operands)), key=len)
 
 
@@ -96,7 +96,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def spatial(value: Any, rank: int) -> tuple[Any, ...]:
-    """Return one value per spatial axis, from one for all, one for each, or one for channels and one for each."""
+    """Return a value per spatial axis, from a value for all, for each, or for channels and for each."""
     items = as_list(value)
     if len(items) == 1:
         return tuple(items * rank)

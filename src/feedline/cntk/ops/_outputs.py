@@ -9,7 +9,7 @@ from feedline.cntk._op_names import op_name
 from feedline.cntk._operand import Operand, registered
 from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._replacing import count as replacements
-from feedline.cntk._replacing import present, stands_for
+from feedline.cntk._replacing import current, replacement_of
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.loop_outputs import outside
@@ -19,29 +19,29 @@ from feedline.networks.traverse import renamed
 class Outputs(Operand):
     """Outputs of a graph: their types, their leaves, and the operation or block that computes them."""
 
-    _held: list[Node]
+    _root_nodes: list[Node]
     _networks: dict[tuple[Node, ...], Any]  # outputs that the network was compiled for
     _order: list[Node]
-    _seen: int
-    _alone = False  # whether it stands for the operation that computes its output, without the graph below
+    _replacements: int
+    _alone = False  # whether it is only the operation that computes its output, without the graph below
 
     @property
     def _roots(self) -> list[Node]:
         """Current nodes of the outputs."""
-        if self._seen != replacements():
-            self._roots = present(self._held)
-        return self._held
+        if self._replacements != replacements():
+            self._roots = current(self._root_nodes)
+        return self._root_nodes
 
     @_roots.setter
     def _roots(self, roots: list[Node]) -> None:
-        self._held, self._seen, self._networks = roots, replacements(), {}
+        self._root_nodes, self._replacements, self._networks = roots, replacements(), {}
 
     @property
     def node(self) -> Node:
         """Return the node of the only output.
 
         Raises:
-            ValueError: there are several.
+            ValueError: several outputs.
         """
         if len(self._roots) != 1:
             raise ValueError(f"expected a function with one output, got {len(self._roots)}: choose one of .outputs")
@@ -49,7 +49,7 @@ class Outputs(Operand):
 
     @property
     def output(self) -> Variable:
-        """The only output; ValueError if there are several."""
+        """The only output. ValueError: several outputs."""
         return variable_of(self.node)
 
     @property
@@ -60,10 +60,10 @@ class Outputs(Operand):
     @property
     def arguments(self) -> tuple[Variable, ...]:
         """Inputs and placeholders, which a call binds."""
-        found = leaves(outside(self._roots), "input", "placeholder")
-        order = [node if node in found else stands_for(node) for node in self._order]
-        first = [node for node in dict.fromkeys(order) if node in found]
-        return tuple(variable_of(node) for node in [*first, *(n for n in found if n not in first)])
+        arguments = leaves(outside(self._roots), "input", "placeholder")
+        order = [node if node in arguments else replacement_of(node) for node in self._order]
+        first = [node for node in dict.fromkeys(order) if node in arguments]
+        return tuple(variable_of(node) for node in [*first, *(n for n in arguments if n not in first)])
 
     signature = property(attrgetter("arguments"), doc="Same as `arguments`.")
 
@@ -74,7 +74,7 @@ class Outputs(Operand):
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        """All parameters of the graph, those of the last layer first; see `cntk._order`."""
+        """All parameters of the graph, beginning with the last layer. See `cntk._order`."""
         return tuple(variable_of(node) for node in leaves_in_order(self._roots, "parameter"))
 
     @property
@@ -84,7 +84,7 @@ class Outputs(Operand):
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """All leaves of the graph; of a `root_function` what the operation is applied to."""
+        """All leaves of the graph, or the operands of a `root_function`."""
         if self._alone:
             return tuple(variable_of(child) for child in operands(self._roots[0]))
         kinds = ("input", "placeholder", "parameter", "constant")
@@ -139,9 +139,9 @@ class Outputs(Operand):
 
     @property
     def root_function(self) -> Any:
-        """The operation or block that computes the only output: its `inputs` are what it is applied to.
+        """The operation or block that computes the only output, whose `inputs` are its operands.
 
-        A function of several outputs, or of a leaf, is its own.
+        For several outputs, or for a leaf, it is the function itself.
         """
         if self._alone or len(self._roots) != 1 or self._roots[0].is_leaf:
             return self
@@ -149,7 +149,7 @@ class Outputs(Operand):
 
     @property
     def owner(self) -> Any:
-        """The function itself, so that functions can stand in for variables."""
+        """The function itself, so that functions can replace variables."""
         return self
 
     @property
@@ -167,7 +167,7 @@ class Outputs(Operand):
         return self._roots[0]
 
     def as_string(self) -> str:
-        """Return the text that `repr` gives."""
+        """Return the same text as `repr`."""
         return repr(self)
 
     type = property(attrgetter("output.type"), doc="Type of the only output.")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from feedline._facades import defined_in
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import axis_number, axis_numbers, made, named, one_axis
+from feedline.cntk.ops._making import axis_number, axis_numbers, build, named, one_axis
 from feedline.errors import CompatError
 
 
-def _reduction(op: str, what: str) -> Callable[..., Function]:
+def _reduction(op: str, noun: str) -> Callable[..., Function]:
     def function(x: Any, axis: Any = None, keepdims: bool = True, name: str = "") -> Function:
         return _reduce(op, x, axis, keepdims, name)
 
-    over = "over an axis or a list of them, which are kept, of length 1, unless ``keepdims`` is False."
+    over = "over an axis or a list of axes, which remain with length 1, unless ``keepdims`` is False."
     return named(
-        function, op, f"Return the {what} {over}\n\n    None: over the whole sample, to a single number.\n    "
+        function, op, f"Return the {noun} {over}\n\n    None: over the whole sample, to a single number.\n    "
     )
 
 
@@ -35,52 +35,52 @@ reduce_sum_square = _reduction("reduce_sum_square", "sum of squares")
 
 def argmax(x: Any, axis: Any = None, name: str = "") -> Function:
     """Return the index of the largest element along an axis, or of a flattened sample."""
-    return made("argmax", [x], {"axis": one_axis(axis, None)}, name)
+    return build("argmax", [x], {"axis": one_axis(axis, None)}, name)
 
 
 def argmin(x: Any, axis: Any = None, name: str = "") -> Function:
     """Return the index of the smallest element along an axis, or of a flattened sample."""
-    return made("argmin", [x], {"axis": one_axis(axis, None)}, name)
+    return build("argmin", [x], {"axis": one_axis(axis, None)}, name)
 
 
 def _reduce(op: str, x: Any, axis: Any, keepdims: bool, name: str) -> Function:
     how = op.removeprefix("reduce_")
-    kept = {} if keepdims else {"keepdims": False}
+    settings = {} if keepdims else {"keepdims": False}
     if isinstance(axis, (list, tuple)) and any(isinstance(a, Axis) and a.is_batch_axis for a in axis):
-        others = tuple(axis_number(a) for a in axis if not (isinstance(a, Axis) and a.is_batch_axis))
-        return made("reduce_batch", [x], {"how": how, "axis": others, **kept}, name)
+        static_axes = tuple(axis_number(a) for a in axis if not (isinstance(a, Axis) and a.is_batch_axis))
+        return build("reduce_batch", [x], {"how": how, "axis": static_axes, **settings}, name)
     if isinstance(axis, Axis) and not axis.is_static_axis:
         if axis == Axis.all_axes():
-            return made("reduce_everything", [x], {"how": how}, name)
+            return build("reduce_everything", [x], {"how": how}, name)
         if axis.is_batch_axis:
-            return made("reduce_batch", [x], {"how": how}, name)
+            return build("reduce_batch", [x], {"how": how}, name)
         return _along_sequences(how, x, name)
     if axis is None or axis == Axis.all_static_axes():
-        return made(op, [x], {"axis": None}, name)
-    return made(op, [x], {"axis": tuple(axis_numbers(axis)), **kept}, name)
+        return build(op, [x], {"axis": None}, name)
+    return build(op, [x], {"axis": tuple(axis_numbers(axis)), **settings}, name)
 
 
 def _along_sequences(how: str, x: Any, name: str) -> Function:
     """Reduce each sequence to one sample."""
     if how in ("sum", "mean", "max"):
-        return made(f"sequence_reduce_{how}", [x], None, name)
+        return build(f"sequence_reduce_{how}", [x], None, name)
 
-    def over(what: str, operand: Any) -> Function:
-        return made(f"sequence_reduce_{what}", [operand], None, "")
+    def over(kind: str, operand: Any) -> Function:
+        return build(f"sequence_reduce_{kind}", [operand], None, "")
 
     if how == "min":
-        return made("negate", [over("max", made("negate", [x], None, ""))], None, name)
+        return build("negate", [over("max", build("negate", [x], None, ""))], None, name)
     if how == "l1":
-        return made("sequence_reduce_sum", [made("abs", [x], None, "")], None, name)
+        return build("sequence_reduce_sum", [build("abs", [x], None, "")], None, name)
     if how in ("l2", "sum_square"):
-        squares = made("square", [x], None, "")
+        squares = build("square", [x], None, "")
         if how == "sum_square":
-            return made("sequence_reduce_sum", [squares], None, name)
-        return made("sqrt", [over("sum", squares)], None, name)
+            return build("sequence_reduce_sum", [squares], None, name)
+        return build("sqrt", [over("sum", squares)], None, name)
     if how == "log_sum_exp":
-        top = made("stop_gradient", [over("max", x)], None, "")
-        moved = made("minus", [x, made("sequence_broadcast_as", [top, x], None, "")], None, "")
-        return made("plus", [made("log", [over("sum", made("exp", [moved], None, ""))], None, ""), top], None, name)
+        top = build("stop_gradient", [over("max", x)], None, "")
+        moved = build("minus", [x, build("sequence_broadcast_as", [top, x], None, "")], None, "")
+        return build("plus", [build("log", [over("sum", build("exp", [moved], None, ""))], None, ""), top], None, name)
     raise CompatError(
         f"expected a static axis for reduce_{how}, got that of sequences: use sequence.reduce_sum of logs"
     )

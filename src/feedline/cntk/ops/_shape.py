@@ -10,7 +10,7 @@ from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, known_rank, late, leading, made
+from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
 from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1
@@ -19,59 +19,59 @@ CONSTANT_PAD, REFLECT_PAD, SYMMETRIC_PAD = 0, 1, 2
 
 
 def times(left: Any, right: Any, output_rank: int = 1, infer_input_rank_to_map: int = -1, name: str = "") -> Function:
-    """Contract the last axes of left with the first axes of right, whose last ``output_rank`` axes are kept.
+    """Contract the last axes of left with the first axes of right, whose last ``output_rank`` axes remain.
 
     Args:
         left: dense or sparse samples.
-        right: usually a parameter; one with unknown dimensions takes them from left.
+        right: usually a parameter. It takes unknown dimensions from left.
         output_rank: number of axes of right in the result.
-        infer_input_rank_to_map: number of leading axes of left to keep if right is a parameter of unknown shape; -1:
-            determined by its number of axes; -2: the products of the steps of both sequences are added up.
+        infer_input_rank_to_map: number of leading axes of left to keep if right is a parameter of unknown shape. -1:
+            determined by its number of axes. -2: add up the products of the steps of both sequences.
         name: name of the operation.
     """
     if infer_input_rank_to_map == TIMES_REDUCE_SEQUENCE_AXIS_WITHOUT_INFERRED_INPUT_RANK:
-        each = made("times", [left, right], {"output_rank": output_rank, "map_rank": None}, "")
-        return made("sequence_reduce_sum", [each], None, name)
+        products = build("times", [left, right], {"output_rank": output_rank, "map_rank": None}, "")
+        return build("sequence_reduce_sum", [products], None, name)
     map_rank = None if infer_input_rank_to_map == TIMES_NO_INFERRED_INPUT_RANK else infer_input_rank_to_map
-    return made("times", [left, right], {"output_rank": output_rank, "map_rank": map_rank}, name)
+    return build("times", [left, right], {"output_rank": output_rank, "map_rank": map_rank}, name)
 
 
 def times_transpose(left: Any, right: Any, name: str = "") -> Function:
     """Return ``left`` times the transpose of ``right``, a matrix or a vector."""
-    return made("times_transpose", [left, right], None, name)
+    return build("times_transpose", [left, right], None, name)
 
 
 def reshape(x: Any, shape: Any, begin_axis: Any = None, end_axis: Any = None, name: str = "") -> Function:
-    """Reshape the axes from ``begin_axis`` to before ``end_axis``; one length may be -1, and is inferred.
+    """Reshape the axes from ``begin_axis`` to before ``end_axis``. A length of -1 is inferred.
 
-    `Axis.new_leading_axis` is the end of the axes here.
+    `Axis.new_leading_axis` means the end of the axes.
     """
     if leading(begin_axis):
         return _ending(x, shape, name=name)
     begin, end = (None if a is None or leading(a) else axis_number(a) for a in (begin_axis, end_axis))
-    return made("reshape", [x], {"shape": dims(shape), "begin": begin, "end": end}, name)
+    return build("reshape", [x], {"shape": dims(shape), "begin": begin, "end": end}, name)
 
 
 @late(1)
 def _ending(x: Any, shape: Any, name: str = "") -> Function:
-    """Add axes at the end; of length 1, as no numbers are left for others."""
+    """Add axes of length 1 at the end."""
     end = len(node_of(x).shape)
     return reshape(x, shape, end, end, name)
 
 
 @late(1)
 def squeeze(x: Any, axes: Any = None, name: str = "") -> Function:
-    """Remove axes of length 1: all of them, or the given ones."""
+    """Remove the given axes of length 1, by default all."""
     shape = node_of(x).shape
-    gone = {i for i, n in enumerate(shape) if n == 1} if axes is None else {a % len(shape) for a in axis_numbers(axes)}
-    if any(shape[i] != 1 for i in gone):
-        raise ValueError(f"expected axes of length 1, got {sorted(gone)} of the shape {shape}")
-    return reshape(x, [n for i, n in enumerate(shape) if i not in gone], name=name)
+    drop = {i for i, n in enumerate(shape) if n == 1} if axes is None else {a % len(shape) for a in axis_numbers(axes)}
+    if any(shape[i] != 1 for i in drop):
+        raise ValueError(f"expected axes of length 1, got {sorted(drop)} of the shape {shape}")
+    return reshape(x, [n for i, n in enumerate(shape) if i not in drop], name=name)
 
 
 @late(1)
 def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
-    """Insert an axis of length 1: after this ``axis`` of the operand, or where a negative one is in the result.
+    """Insert an axis of length 1 after ``axis`` of the operand, or at a negative ``axis`` of the result.
 
     Raises:
         ValueError: the operand has no such axis.
@@ -87,7 +87,7 @@ def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
 
 @late(1)
 def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Reshape to a matrix: the axes before ``axis`` (None: 0) by all others; -1 is the end, -2 the last axis.
+    """Reshape to a matrix: the axes before ``axis`` (None: 0) by the axes from it on. -1 is the end, -2 the last axis.
 
     Raises:
         ValueError: the operand has no such axis.
@@ -103,7 +103,7 @@ def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
 def transpose(x: Any, perm: Any, name: str = "") -> Function:
     """Permute axes: axis i of the result is axis ``perm[i]`` of the operand."""
     order = [axis_number(a) for a in perm]
-    return made("transpose", [x], {"perm": tuple(a + len(order) if a < 0 else a for a in order)}, name)
+    return build("transpose", [x], {"perm": tuple(a + len(order) if a < 0 else a for a in order)}, name)
 
 
 @late(1)
@@ -116,7 +116,7 @@ def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function
 
 
 def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = None, name: str = "") -> Function:
-    """Return part of a sample along one or several axes; an ``end_index`` of 0 means the end.
+    """Return part of a sample along one or several axes. An ``end_index`` of 0 means the end.
 
     A negative stride goes through the range from its end.
     """
@@ -126,7 +126,7 @@ def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = No
     if not len(axes) == len(starts) == len(ends) == len(steps):
         raise ValueError(f"expected as many begins, ends and strides as the {len(axes)} axes")
     attributes = {"axis": tuple(axes), "begin": tuple(starts), "end": tuple(ends), "strides": tuple(steps)}
-    return made("slice", [x], attributes, name)
+    return build("slice", [x], attributes, name)
 
 
 def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
@@ -134,38 +134,38 @@ def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
     operands = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else list(inputs)
     if len(operands) == 1:
         return alias(operands[0], name)
-    return made(
-        "splice", operands, {"axis": -len(known_rank(operands)) - 1 if leading(axis) else axis_number(axis)}, name
+    return build(
+        "splice", operands, {"axis": -len(longest_shape(operands)) - 1 if leading(axis) else axis_number(axis)}, name
     )
 
 
 def one_hot(x: Any, num_classes: int, sparse_output: bool = False, axis: Any = -1, name: str = "") -> Function:
     """Return one-hot vectors of the operand's elements, along a new axis."""
     attributes = {"classes": int(num_classes), "axis": axis_number(axis), "sparse": builtins.bool(sparse_output)}
-    return made("one_hot", [x], attributes, name)
+    return build("one_hot", [x], attributes, name)
 
 
 def gather(reference: Any, indices: Any, axis: Any = None, name: str = "") -> Function:
     """Return slices of ``reference`` along its first axis, or ``axis``, by index."""
     number = None if axis is None else axis_number(axis)
-    return made("gather", [indices, reference], {"axis": number}, name)
+    return build("gather", [indices, reference], {"axis": number}, name)
 
 
 def pad(x: Any, pattern: Any, mode: int = CONSTANT_PAD, constant_value: float = 0, name: str = "") -> Function:
-    """Pad each axis; ``pattern`` has a pair (before, after) per axis."""
+    """Pad each axis by ``pattern``, a pair (before, after) per axis."""
     kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect", SYMMETRIC_PAD: "symmetric"}[mode]
     attributes = {"pattern": tuple(tuple(p) for p in pattern), "mode": kind, "value": float(constant_value)}
-    return made("pad", [x], attributes, name)
+    return build("pad", [x], attributes, name)
 
 
 def to_batch(x: Any, name: str = "") -> Function:
     """Return an operand without a batch axis with its first axis as the batch."""
-    return made("to_batch", [x], None, name)
+    return build("to_batch", [x], None, name)
 
 
 def unpack_batch(x: Any, name: str = "") -> Function:
     """Return an operand with its batch as the first axis of a sample, whose length is a `FreeDimension`."""
-    return made("unpack_batch", [x], None, name)
+    return build("unpack_batch", [x], None, name)
 
 
 def to_sequence(
@@ -175,23 +175,23 @@ def to_sequence(
 
     Args:
         x: operand with only a batch axis.
-        sequence_lengths: number of steps of each sample, one number each; None: all.
-        sequence_axis_name_prefix: accepted; axes have names of their own.
+        sequence_lengths: number of steps of each sample. None: all.
+        sequence_axis_name_prefix: accepted, without effect on the axis's name.
         name: name of the operation.
 
     Raises:
         ValueError: samples of one axis, or, when it runs, lengths that samples do not have.
     """
-    return made("to_sequence", [x] if sequence_lengths is None else [x, sequence_lengths], None, name)
+    return build("to_sequence", [x] if sequence_lengths is None else [x, sequence_lengths], None, name)
 
 
 def to_sequence_like(x: Any, dynamic_axes_like: Any, name: str = "") -> Function:
-    """Return sequences along those of another operand, whose steps are along the first axis of samples (steps, *shape).
+    """Return sequences along another operand's, whose steps are along the first axis of samples (steps, *shape).
 
     Raises:
-        ValueError: samples of one axis, or, when it runs, of more or fewer steps than the longest sequence has.
+        ValueError: samples of one axis, or, when it runs, of more or fewer steps than the longest sequence.
     """
-    return made("to_sequence_like", [x, dynamic_axes_like], None, name)
+    return build("to_sequence_like", [x, dynamic_axes_like], None, name)
 
 
 @late(1)
@@ -207,7 +207,7 @@ def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
 
 @late(1)
 def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
-    """Rearrange blocks of cells into channels; the inverse of `depth_to_space`."""
+    """Rearrange blocks of cells into channels: the inverse of `depth_to_space`."""
     channels, height, width = _image(operand)
     b = int(block_size)
     if height % b or width % b:

@@ -1,4 +1,4 @@
-"""Stacks of recurrences whose weights are one parameter, in the layout of cuDNN."""
+"""Stacks of recurrences whose weights are a single parameter, in the layout of cuDNN."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def optimized_rnnstack(
 
     Args:
         operand: sequences of vectors (size,).
-        weights: parameter with the numbers of all layers, of any shape; an unknown dimension is that which it takes.
-            First come for each layer and direction the weights (gates * hidden, size of its input) and (gates * hidden,
-            hidden), then for each two biases (gates * hidden,). The gates of an LSTM are input, forget, candidate,
-            output, those of a GRU, which resets the product of the state, reset, update, candidate.
+        weights: parameter with the numbers of all layers, of any shape. An unknown dimension is inferred. First come
+            for each layer and direction the weights (gates * hidden, size of its input) and (gates * hidden, hidden),
+            then for each two biases (gates * hidden,). The gates of an LSTM are input, forget, candidate, output. The
+            gates of a GRU, which resets the product of the state, are reset, update, candidate.
         hidden_size: number of outputs of each layer and direction.
         num_layers: number of layers.
         bidirectional: whether each layer runs both ways, and splices the two results.
@@ -54,10 +54,10 @@ def optimized_rnnstack(
     numbers = _Numbers(apply("reshape", [flat], {"shape": (total,)}))
     matrices = [(numbers.matrix(rows, c.size), numbers.matrix(rows, hidden_size)) for c in cells]
     biases = [(numbers.vector(rows), numbers.vector(rows)) for _ in cells]
-    each = list(zip(cells, matrices, biases, strict=True))
+    runs = list(zip(cells, matrices, biases, strict=True))
     for layer in range(num_layers):
-        both = [c.run(x, m, b, way) for way, (c, m, b) in enumerate(each[layer * ways : (layer + 1) * ways])]
-        x = both[0] if len(both) == 1 else apply("splice", both, {"axis": -1})
+        outputs = [c.run(x, m, b, way) for way, (c, m, b) in enumerate(runs[layer * ways : (layer + 1) * ways])]
+        x = outputs[0] if len(outputs) == 1 else apply("splice", outputs, {"axis": -1})
     settings = {
         "hiddenSize": hidden_size,
         "numLayers": num_layers,
@@ -69,15 +69,15 @@ def optimized_rnnstack(
 
 
 def _settle(flat: Node, total: int) -> None:
-    """Fix the unknown dimension of the parameter; ValueError if it has not as many numbers."""
-    known = 1
+    """Infer the unknown dimension of the parameter. ValueError: it has more or fewer numbers than ``total``."""
+    known_size = 1
     for n in flat.shape:
-        known *= 1 if n == _INFERRED else n
+        known_size *= 1 if n == _INFERRED else n
     unknown = list(flat.shape).count(_INFERRED)
-    if unknown > 1 or total % known or (not unknown and known != total):
+    if unknown > 1 or total % known_size or (not unknown and known_size != total):
         raise ValueError(f"expected a parameter of {total} numbers, got the shape {flat.shape}")
     if unknown and flat.weights is not None:
-        flat.weights.settle(tuple(total // known if n == _INFERRED else n for n in flat.shape))
+        flat.weights.settle(tuple(total // known_size if n == _INFERRED else n for n in flat.shape))
 
 
 class _Numbers:
@@ -93,12 +93,12 @@ class _Numbers:
 
     def matrix(self, rows: int, columns: int) -> Node:
         """Return the transpose of the next (rows, columns)."""
-        whole = apply("reshape", [self.vector(rows * columns)], {"shape": (rows, columns)})
-        return apply("transpose", [whole], {"perm": (1, 0)})
+        part = apply("reshape", [self.vector(rows * columns)], {"shape": (rows, columns)})
+        return apply("transpose", [part], {"perm": (1, 0)})
 
 
 class _Cell:
-    """One direction of one layer."""
+    """A direction of a layer."""
 
     def __init__(self, size: int, hidden: int, recurrent_op: str) -> None:
         self.size, self._hidden, self._op = size, hidden, recurrent_op

@@ -20,7 +20,7 @@ class UserFunction(Function):
 
     Args:
         inputs: variables to which it is applied.
-        as_numpy: whether data are arrays; otherwise torch tensors of rows.
+        as_numpy: whether data are arrays, or torch tensors of rows.
         attributes: attributes to keep.
         name: name of the operation.
     """
@@ -34,8 +34,8 @@ class UserFunction(Function):
         self._user_name, self._user_outputs = name, list[Variable]()
         self._take([], [], {"user_attributes": attributes})
 
-    def _taken_roots(self) -> None:
-        """Ask for the outputs, when they are first needed: the constructor of a subclass has ended by then."""
+    def _infer_roots(self) -> None:
+        """Infer the outputs when they are first needed, after the constructor of a subclass has run."""
         self._user_outputs = [variable_of(v.node) for v in self.infer_outputs()]
         outputs = [v.node for v in self._user_outputs]
         call = apply("user", [v.node for v in self._user_inputs], {"user": self}, self._user_name)
@@ -46,8 +46,8 @@ class UserFunction(Function):
 
     @property
     def _roots(self) -> list[Node]:
-        if not self._held:
-            self._taken_roots()
+        if not self._root_nodes:
+            self._infer_roots()
         return Outputs._roots.fget(self)  # type: ignore[attr-defined,no-any-return]
 
     @_roots.setter
@@ -72,11 +72,11 @@ class UserFunction(Function):
         """
         raise NotImplementedError("expected infer_outputs to be overridden: return [output_variable(...)]")
 
-    # As in CNTK, these override a function's methods with other arguments.
+    # As in CNTK, these methods have other arguments than a function's.
     def forward(  # type: ignore[override]
         self, argument: Any, outputs: Any = None, device: Any = None, outputs_to_retain: Any = None
     ) -> Any:
-        """Compute the outputs; returns ``(state, result)``, or with several outputs fills them and returns the state.
+        """Compute the output and return ``(state, result)``, or fill several ``outputs`` and return the state.
 
         Raises:
             NotImplementedError: not overridden.
@@ -86,7 +86,7 @@ class UserFunction(Function):
     def backward(  # type: ignore[override]
         self, state: Any, root_gradients: Any, variables: Any = None
     ) -> Any:
-        """Compute gradients; returns that of the only input, or with several inputs fills ``variables``.
+        """Return the gradient of the only input, or fill ``variables`` with the gradients of several inputs.
 
         Raises:
             NotImplementedError: not overridden.
@@ -94,44 +94,43 @@ class UserFunction(Function):
         raise NotImplementedError("expected backward to be overridden: return the gradient of the input")
 
     def forward_rows(self, tensors: Sequence[Any], sequences: Sequence[Any], needs: Sequence[bool]) -> Any:
-        """Call `forward` with data in CNTK's form; returns (state, results)."""
-        given = [self._given(x, s) for x, s in zip(tensors, sequences, strict=True)]
-        argument = given[0] if len(given) == 1 else given
-        many = len(self._roots) > 1
-        if many:
-            results: Any = dict.fromkeys(self._user_outputs)
-            state = self.forward(argument, results)
-            made = [results[v] for v in self._user_outputs]
+        """Call `forward` with data in CNTK's form, and return (state, results)."""
+        data = [self._to_user(x, s) for x, s in zip(tensors, sequences, strict=True)]
+        argument = data[0] if len(data) == 1 else data
+        several = len(self._roots) > 1
+        if several:
+            slots: Any = dict.fromkeys(self._user_outputs)
+            state = self.forward(argument, slots)
+            results = [slots[v] for v in self._user_outputs]
         else:
             state, single = self.forward(argument)
-            made = [single]
-        return state, [self._taken(y, tensors[0], root) for y, root in zip(made, self._roots, strict=True)]
+            results = [single]
+        return state, [self._from_user(y, tensors[0], root) for y, root in zip(results, self._roots, strict=True)]
 
     def backward_rows(self, state: Any, gradients: Sequence[Any], needs: Sequence[bool], sequences: Any) -> list[Any]:
-        """Call `backward`; returns the gradients of the inputs."""
-        own = sequences[0] if sequences else None
-        given = [self._given(g, own) for g in gradients]
+        """Call `backward`, and return the gradients of the inputs."""
+        data = [self._to_user(g, sequences[0] if sequences else None) for g in gradients]
         like = gradients[0]
-        if len(self._user_inputs) == 1 and len(given) == 1:
-            found: list[Any] = [self.backward(state, given[0])]
+        if len(self._user_inputs) == 1 and len(data) == 1:
+            results: list[Any] = [self.backward(state, data[0])]
         else:
             slots: dict[Any, Any] = {v: None for v, n in zip(self._user_inputs, needs, strict=True) if n}
-            roots = given[0] if len(given) == 1 else dict(zip(self._user_outputs, given, strict=True))
+            roots = data[0] if len(data) == 1 else dict(zip(self._user_outputs, data, strict=True))
             self.backward(state, roots, slots)
-            found = [slots.get(v) for v in self._user_inputs]
+            results = [slots.get(v) for v in self._user_inputs]
         return [
-            None if g is None or not n else self._taken(g, like, v.node)
-            for g, n, v in zip(found, needs, self._user_inputs, strict=True)
+            None if g is None or not n else self._from_user(g, like, v.node)
+            for g, n, v in zip(results, needs, self._user_inputs, strict=True)
         ]
 
-    def _given(self, rows: Any, sequences: Any) -> Any:
+    def _to_user(self, rows: Any, sequences: Any) -> Any:
         from feedline.networks.packed import PackedRows as Rows
 
         if not self._as_numpy:
             return rows.detach()
         return arrays_of(Rows(rows, sequences))
 
-    def _taken(self, result: Any, like: Any, node: Node) -> Any:
+    def _from_user(self, result: Any, like: Any, node: Node) -> Any:
         import numpy as np
         import torch
 

@@ -16,7 +16,7 @@ __all__, __getattr__ = names_of(__name__)
 
 
 def load_model(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
-    """Load a function; see `Function.load`."""
+    """Load a function. See `Function.load`."""
     return Function.load(model, device, format)
 
 

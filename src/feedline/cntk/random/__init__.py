@@ -1,4 +1,4 @@
-"""`cntk.random`: numbers drawn at each run of a network, by torch's generators; seeds are not used."""
+"""`cntk.random`: numbers that torch's generators draw at each run of a network. Seeds are not used."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ def _of(shape: Any, dtype: Any) -> Constant:
 def uniform(
     shape: Any, dtype: Any = None, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
-    """Uniform from ``low`` to ``high``."""
+    """Return uniform numbers from ``low`` to ``high``."""
     return _drawn("uniform", _of(shape, dtype), (low, high), seed, name)
 
 
 def uniform_like(x: Any, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = "") -> Function:
-    """As `uniform`, in the shape and along the axes of the operand."""
+    """Return `uniform` numbers in the shape and along the axes of the operand."""
     return _drawn("uniform", x, (low, high), seed, name)
 
 
 def normal(
     shape: Any, dtype: Any = None, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
-    """Normal with standard deviation ``scale``."""
+    """Return normal numbers with standard deviation ``scale``."""
     return _drawn("normal", _of(shape, dtype), (mean, scale), seed, name)
 
 
 def normal_like(x: Any, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = "") -> Function:
-    """As `normal`, in the shape and along the axes of the operand."""
+    """Return `normal` numbers in the shape and along the axes of the operand."""
     return _drawn("normal", x, (mean, scale), seed, name)
 
 
 def gumbel(
     shape: Any, dtype: Any = None, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
-    """Gumbel's distribution."""
+    """Return numbers with Gumbel's distribution."""
     return _drawn("gumbel", _of(shape, dtype), (loc, scale), seed, name)
 
 
 def gumbel_like(x: Any, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = "") -> Function:
-    """As `gumbel`, in the shape and along the axes of the operand."""
+    """Return `gumbel` numbers in the shape and along the axes of the operand."""
     return _drawn("gumbel", x, (loc, scale), seed, name)
 
 
 def bernoulli(shape: Any, dtype: Any = None, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
-    """1 with probability ``mean``, else 0."""
+    """Return numbers that are 1 with probability ``mean``, else 0."""
     return _drawn("bernoulli", _of(shape, dtype), (mean,), seed, name)
 
 
 def bernoulli_like(x: Any, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
-    """As `bernoulli`, in the shape and along the axes of the operand."""
+    """Return `bernoulli` numbers in the shape and along the axes of the operand."""
     return _drawn("bernoulli", x, (mean,), seed, name)

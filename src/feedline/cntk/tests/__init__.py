@@ -1,1 +1,1 @@
-"""`cntk.tests`: what notebooks import from the package of CNTK's own tests."""
+"""`cntk.tests`: names that notebooks import from CNTK's tests."""

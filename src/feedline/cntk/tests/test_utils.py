@@ -1,4 +1,4 @@
-"""`cntk.tests.test_utils`: what notebooks call in their first cell, and constants of CNTK's own tests."""
+"""`cntk.tests.test_utils`: functions that notebooks call in their first cell, and constants of CNTK's tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AA = np.asarray
 
 
 def cntk_device(device_id: int) -> DeviceDescriptor:
-    """Return the GPU of a number; -1: the CPU.
+    """Return the GPU of a number, or the CPU for -1.
 
     Raises:
         ValueError: torch has no such GPU.
@@ -26,7 +26,7 @@ def cntk_device(device_id: int) -> DeviceDescriptor:
 
 
 def set_device_from_pytest_env() -> None:
-    """Set the default device that the environment variable ``TEST_DEVICE`` names: ``cpu``, or else the first GPU.
+    """Set the default device from the environment variable ``TEST_DEVICE``: ``cpu``, or else the first GPU.
 
     Without the variable nothing changes.
 

@@ -33,10 +33,10 @@ class CheckpointConfig:
     """Settings of checkpoints.
 
     Args:
-        filename: path of the model; the checkpoint is ``<filename>.ckp``. None: no checkpoints.
-        frequency: number of samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
+        filename: path of the model. The checkpoint is ``<filename>.ckp``. None: no checkpoints.
+        frequency: number of samples, or ``(count, DataUnit)``. None: at the end only. 0: never.
         restore: whether to continue from the newest checkpoint of that name.
-        preserve_all: whether to keep all, as ``<filename>0``, ``<filename>1``, …; the last one is also ``<filename>``.
+        preserve_all: whether to keep all, as ``<filename>0``, ``<filename>1``, …. The last is also ``<filename>``.
 
     Raises:
         ValueError: a frequency without a filename.
@@ -59,15 +59,15 @@ class CrossValidationConfig:
     """Settings of cross validation.
 
     Args:
-        minibatch_source: finite source, or any with ``max_samples``, or a tuple of arrays, one per argument of the
-            criterion; each validation uses the same data. None: only the callback is called.
-        frequency: number of samples, or ``(count, DataUnit)``; None: at the end only; 0: never.
+        minibatch_source: finite source, any source with ``max_samples``, or a tuple of arrays, one per argument of the
+            criterion. Each validation uses the same data. None: only the callback is called.
+        frequency: number of samples, or ``(count, DataUnit)``. None: at the end only. 0: never.
         minibatch_size: int, or a `minibatch_size_schedule` over the samples of one validation.
-        callback: function ``callback(index, average_error, samples, minibatches)``; returning False ends the training.
-        max_samples: number of samples of one validation; None: all.
-        model_inputs_to_streams: streams by key; None: as in training.
-        criterion: function whose arguments, in their order, the arrays are for; None: the trainer's loss. As in CNTK
-            it is not evaluated: the trainer's metric is.
+        callback: function ``callback(index, average_error, samples, minibatches)``. Returning False ends the training.
+        max_samples: number of samples of one validation. None: all.
+        model_inputs_to_streams: streams by key. None: as in training.
+        criterion: function to whose arguments, in order, the arrays belong. None: the trainer's loss. As in CNTK, the
+            trainer's metric is evaluated, and not this function.
         source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:
@@ -88,10 +88,10 @@ class CrossValidationConfig:
     ) -> None:
         self.source, self.size = _tested(minibatch_source, minibatch_size, source, mb_size)
         self.criterion = criterion
-        nothing = self.source is None and callback is None
-        if nothing and frequency not in (None, 0):
+        unused = self.source is None and callback is None
+        if unused and frequency not in (None, 0):
             raise ValueError(f"expected a source or a callback for cross validation every {frequency}, got neither")
-        self.frequency = every(0 if nothing else frequency)
+        self.frequency = every(0 if unused else frequency)
         self.callback, self.max_samples, self.streams = callback, max_samples, model_inputs_to_streams
 
 
@@ -99,11 +99,11 @@ class TestConfig:
     """Settings of the final test.
 
     Args:
-        minibatch_source: finite source, or a tuple of arrays, one per argument of the criterion; None: no test.
+        minibatch_source: finite source, or a tuple of arrays, one per argument of the criterion. None: no test.
         minibatch_size: int, or a `minibatch_size_schedule` over the samples of the test.
-        model_inputs_to_streams: streams by key; None: as in training.
-        criterion: function whose arguments, in their order, the arrays are for; None: the trainer's loss. As in CNTK
-            it is not evaluated: the trainer's metric is.
+        model_inputs_to_streams: streams by key. None: as in training.
+        criterion: function to whose arguments, in order, the arrays belong. None: the trainer's loss. As in CNTK, the
+            trainer's metric is evaluated, and not this function.
         source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:
@@ -126,22 +126,22 @@ class TestConfig:
         self.streams = model_inputs_to_streams
 
 
-def every(given: Frequency) -> tuple[int, DataUnit]:
-    """Return a frequency as count and unit; 0: never.
+def every(value: Frequency) -> tuple[int, DataUnit]:
+    """Return a frequency as count and unit. A count of 0 means never.
 
     Raises:
         ValueError: the count is negative.
     """
-    count, unit = given if isinstance(given, tuple) else (sys.maxsize if given is None else given, DataUnit.sample)
+    count, unit = value if isinstance(value, tuple) else (sys.maxsize if value is None else value, DataUnit.sample)
     if count < 0:
-        raise ValueError(f"expected a frequency of at least 0, got {given}")
+        raise ValueError(f"expected a frequency of at least 0, got {value}")
     return int(count), DataUnit(unit)
 
 
 def _tested(source: Any, size: Any, older_source: Any, older_size: Any) -> tuple[Any, TrainingParameterSchedule]:
     """Return source and sizes of a test, under either name."""
-    for old, new, given in (("source", "minibatch_source", older_source), ("mb_size", "minibatch_size", older_size)):
-        if given is not None:
+    for old, new, value in (("source", "minibatch_source", older_source), ("mb_size", "minibatch_size", older_size)):
+        if value is not None:
             warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)
     source = older_source if older_source is not None else source
     return source, sizes_of(older_size if older_size is not None else size, "minibatch_size")

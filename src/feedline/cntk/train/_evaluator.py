@@ -31,16 +31,16 @@ class Evaluator:
         self._function = eval_function
         self._network, _, _ = module_of(eval_function, None)
         self._network.eval()
-        given = progress_writers or []
-        self._writers = [given] if isinstance(given, ProgressWriter) else list(given)
+        writers = progress_writers or []
+        self._writers = [writers] if isinstance(writers, ProgressWriter) else list(writers)
         self._sum = 0.0
 
-    evaluation_function = property(attrgetter("_function"), doc="As given.")
+    evaluation_function = property(attrgetter("_function"), doc="The function.")
 
     def test_minibatch(
         self, arguments: Any, device: DeviceDescriptor | None = None, distributed: bool = False
     ) -> float:
-        """Return the average over a minibatch; see `Trainer.test_minibatch`. The model is not moved to ``device``.
+        """Return the average over a minibatch. See `Trainer.test_minibatch`. The model is not moved to ``device``.
 
         Raises:
             CompatError: ``distributed`` with several workers.

@@ -93,8 +93,8 @@ def train(
     training_session(
         trainer, source, sizes, streams, progress_frequency=frequency, max_samples=max_samples, **configs
     ).train()
-    found = Record(updates=collector.updates, epoch_summaries=collector.epochs)
-    return found.updated_with(test_summary=collector.tests[-1]) if "test_config" in configs else found
+    record = Record(updates=collector.updates, epoch_summaries=collector.epochs)
+    return record.updated_with(test_summary=collector.tests[-1]) if "test_config" in configs else record
 
 
 def test(criterion: Any, source: Any, size: Any, streams: Any, callbacks: Any) -> Record:

@@ -36,7 +36,7 @@ class WorkerDescriptor(NamedTuple):
 
 @absent_members("cntk.train.distributed")
 class Communicator:
-    """Connection of the workers; see `mpi_communicator`."""
+    """The connection of the workers. See `mpi_communicator`."""
 
     _ranks: Connections | None = None
 
@@ -46,14 +46,14 @@ class Communicator:
         return [WorkerDescriptor(rank, host.decode()) for rank, host in enumerate(hosts)]
 
     def current_worker(self) -> WorkerDescriptor:
-        """This one."""
+        """Return this worker."""
         return WorkerDescriptor(self.rank(), socket.gethostname())
 
     def barrier(self) -> None:
         """Wait until every worker has arrived.
 
         Raises:
-            StoreError: a worker is missing; names it.
+            StoreError: a worker is missing. The error names it.
         """
         _ranks().barrier()
 
@@ -63,7 +63,7 @@ class Communicator:
 
     @staticmethod
     def finalize() -> None:
-        """Close the connections; called by every worker at the end of a script."""
+        """Close the connections. Every worker calls it at the end of a script."""
         if Communicator._ranks is not None:
             Communicator._ranks.close()
             Communicator._ranks = None
@@ -83,7 +83,7 @@ class Communicator:
 
 @absent_members("cntk.train.distributed")
 class DistributedLearner(Learner):
-    """A learner of several workers, each of which has one over equal parameters."""
+    """A learner of several workers, each of which has a learner over equal parameters."""
 
     def __init__(self, learner: Learner) -> None:
         super().__init__(learner.modern, learner._size, learner._momentum, learner._reports)
@@ -109,7 +109,7 @@ def data_parallel_distributed_learner(
     Args:
         learner: learner to distribute.
         distributed_after: number of samples until which every worker trains on whole minibatches.
-        num_quantization_bits: bits of a gradient's element when sent; 1 to 16, or 32: not quantized.
+        num_quantization_bits: bits of a gradient's element when sent: 1 to 16, or 32 without quantization.
         use_async_buffered_parameter_update: not supported.
 
     Raises:
@@ -140,7 +140,7 @@ def block_momentum_distributed_learner(
     Args:
         learner: learner to distribute.
         block_size: samples of all workers between two agreements.
-        block_momentum_as_time_constant: time constant in samples of all workers; None: derived from the block size.
+        block_momentum_as_time_constant: time constant in samples of all workers. None: derived from the block size.
         use_nestrov_momentum: whether to use Nesterov momentum.
         reset_sgd_momentum_after_aggregation: whether to reset learners' states after each block.
         block_learning_rate: factor of the change in a block.

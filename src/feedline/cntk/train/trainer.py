@@ -20,7 +20,7 @@ from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
-from feedline.cntk.ops._evaluation import handed
+from feedline.cntk.ops._evaluation import values_of
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.collective.ranks import rank
@@ -42,9 +42,9 @@ class Trainer:
     """A model with its criterion and learners.
 
     Args:
-        model: function, or None; or a `torch.nn.Module` called as ``model(minibatch)`` with a mapping from the script's
+        model: function, or None, or a `torch.nn.Module` called as ``model(minibatch)`` with a mapping from the script's
             keys to `feedline.Value`.
-        criterion: ``(loss, metric)``, ``(loss, None)``, ``(loss,)`` or the loss: functions of the graph; or, for a
+        criterion: ``(loss, metric)``, ``(loss, None)``, ``(loss,)`` or the loss: functions of the graph, or, for a
             module, Python functions of its output and the minibatch that return one number per label sample, see
             `feedline.train.Trainer`.
         parameter_learners: learner, or a list of them.
@@ -52,7 +52,7 @@ class Trainer:
 
     Raises:
         ValueError: a malformed criterion, no learner, a learner's parameter that is not the model's, or two learners
-            with the same one.
+            with the same parameter.
         CompatError: a criterion of Python functions for a model that is not a `torch.nn.Module`.
 
     Attributes:
@@ -94,12 +94,12 @@ class Trainer:
 
     @staticmethod
     def _get_loss_metric(criterion: Any) -> tuple[Any, Any]:
-        """Return loss, and metric or None, of a criterion; examples call it to define their own ``train``."""
+        """Return loss, and metric or None, of a criterion. Examples call it in their ``train``."""
         return functions_of(criterion) or _pair(criterion)
 
-    # ---- what it is -------------------------------------------------------------------------------
+    # ---- parts and results ------------------------------------------------------------------------
 
-    model = property(attrgetter("_model"), doc="Model, as given.")
+    model = property(attrgetter("_model"), doc="The model.")
 
     @property
     def loss_function(self) -> Any:
@@ -108,7 +108,7 @@ class Trainer:
 
     @property
     def evaluation_function(self) -> Any:
-        """Metric, or None."""
+        """The metric, or None."""
         return self._functions[1]
 
     @property
@@ -131,7 +131,7 @@ class Trainer:
         """Mean loss per label sample of the last minibatch.
 
         Raises:
-            RuntimeError: there was none, or it was empty.
+            RuntimeError: no minibatch so far, or an empty one.
         """
         return self._previous().loss
 
@@ -140,7 +140,7 @@ class Trainer:
         """Mean metric per label sample of the last minibatch.
 
         Raises:
-            RuntimeError: there was none, it was empty, or there is no metric.
+            RuntimeError: no minibatch so far, an empty one, or no metric.
         """
         metric = self._previous().metric
         if metric is None:
@@ -161,18 +161,18 @@ class Trainer:
         device: DeviceDescriptor | None = None,
         is_sweep_end: bool | None = None,
     ) -> Any:
-        """Make one update.
+        """Train on a minibatch.
 
         Args:
-            arguments: data by key: `MinibatchData`, values, arrays, CSR matrices, or lists of these, one per sequence;
-                empty at the end.
-            outputs: functions or variables below the criterion, whose values before the update to return, too.
-            device: ignored; the model's device is used.
-            is_sweep_end: whether the minibatch contains the end of a sweep, if the data does not say.
+            arguments: data by key: `MinibatchData`, values, arrays, CSR matrices, or lists of these, one per sequence.
+                It is empty at the end.
+            outputs: functions or variables below the criterion, to return their values before the update.
+            device: ignored, as the model's device is used.
+            is_sweep_end: whether the minibatch contains the end of a sweep, for data without that information.
 
         Returns:
             False, with nothing updated, for an empty minibatch, and if every learner's rate is 0. With ``outputs`` a
-            pair of that and a dictionary from variables to arrays, or to lists of one array per sequence.
+            pair of this and a dictionary from variables to arrays, or to lists of one array per sequence.
 
         Raises:
             ValueError: ``is_sweep_end`` together with `MinibatchData`.
@@ -194,7 +194,7 @@ class Trainer:
             writer.update_training(self._last.samples, self._trained.loss_sum, self._trained.metric_sum)
             if self._last.samples and not isinstance(self.modern.strategy, Alone):
                 writer.update_distributed_sync(self._last.samples, self._trained.metric_sum)
-        return self._last.updated if watched is None else (self._last.updated, handed(watched, watched.more))
+        return self._last.updated if watched is None else (self._last.updated, values_of(watched, watched.extra))
 
     def _watch(self, outputs: Any) -> CriterionNetwork | None:
         """Return the criterion's network with further outputs."""
@@ -214,16 +214,16 @@ class Trainer:
         return (self._watched or model)(minibatch)
 
     def test_minibatch(self, arguments: Any, device: DeviceDescriptor | None = None) -> float:
-        """Return the mean metric of a minibatch over its own samples; NaN if it is empty. See `train_minibatch`.
+        """Return the mean metric of a minibatch over its samples, or NaN if it is empty. See `train_minibatch`.
 
         Raises:
-            ValueError: there is no metric.
+            ValueError: no metric.
         """
         metric = self.test(arguments).metric
         return float("nan") if metric is None else metric
 
     def test(self, arguments: Any) -> Summary:
-        """Test on a minibatch; returns sums and samples. See `test_minibatch`."""
+        """Test on a minibatch, and return sums and samples. See `test_minibatch`."""
         if self.modern.metric is None:
             raise ValueError("expected a trainer with a metric to test with, got one without; pass (loss, metric)")
         summary = self.modern.test_minibatch(self._minibatch(arguments))  # type: ignore[arg-type]  # as above
@@ -250,13 +250,13 @@ class Trainer:
         self._tested = NOTHING
 
     def print_node_timing(self) -> None:
-        """Say that there are none: see `cntk.debugging.set_node_timing`."""
+        """Print that no timing exists. See `cntk.debugging.set_node_timing`."""
         print("no node timing: use cntk.debugging.start_profiler and enable_profiler around train_minibatch")
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
     def save_checkpoint(self, filename: str, external_state: Mapping[str, Any] | None = None) -> None:
-        """Write the model to ``<filename>``, and everything to restore the trainer to ``<filename>.ckp``.
+        """Write the model to ``<filename>``, and the trainer's state to ``<filename>.ckp``.
 
         Both are safetensors files, written by rank 0. A collective call: on every rank it returns once they are
         written. Each is replaced atomically, and ``<filename>.ckp``, which includes random generators, only after its
@@ -264,40 +264,40 @@ class Trainer:
 
         Args:
             filename: path of the model.
-            external_state: state to return from `restore_from_checkpoint`: strings as keys; None, bool, int, float,
-                str, arrays, and lists and dictionaries of these.
+            external_state: state to return from `restore_from_checkpoint`: a dictionary from strings to None, bool,
+                int, float, str, arrays, and lists and dictionaries of these.
 
         Raises:
             ValueError: an external state of other types.
-            OSError: rank 0 cannot write; a StateError on the others.
+            OSError: rank 0 cannot write. The other ranks raise a StateError.
         """
         parts: dict[str, torch.Tensor] = {}
         external = _flat(dict(external_state or {}), "external", parts)
         if isinstance(self.modern.model, CriterionNetwork):
             parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
         self.modern.strategy.settle(saving=True)
-        generators = self._ranks.gather_json(random_state())
+        random = self._ranks.gather_json(random_state())
 
         def write() -> None:
-            tensors, own = self.modern.state_dict()
-            state = {"format": _FORMAT, "version": _VERSION, "trainer": own, "external": external, "random": generators}
+            tensors, trainer = self.modern.state_dict()
+            state = {"format": _FORMAT, "version": _VERSION, "trainer": trainer, "external": external, "random": random}
             # The checkpoint is written last, so that its model is complete when it appears.
             if isinstance(self._model, Function):
                 self._model.save(filename)
             else:
-                own_tensors = {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
-                replace_tensors(Path(filename), own_tensors)
+                model_tensors = {n.removeprefix("model/"): t for n, t in tensors.items() if n.startswith("model/")}
+                replace_tensors(Path(filename), model_tensors)
             replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
         self._ranks.first(write)
 
     def _roots(self) -> list[Node]:
-        """Return the root nodes of model and criterion, as far as they are functions."""
+        """Return the root nodes of model and criterion, if they are functions."""
         parts = [self._model, *self._functions]
         return [node for part in parts if isinstance(part, (Function, Variable)) for node in roots_of(part)]
 
     def restore_from_checkpoint(self, filename: str) -> dict[str, Any]:
-        """Restore ``<filename>.ckp``; learning rates follow the schedule in it.
+        """Restore ``<filename>.ckp``, including the schedules of learning rates.
 
         Returns:
             The external state.
@@ -323,8 +323,8 @@ class Trainer:
                 raise StateError(
                     f"expected a checkpoint of feedline.cntk in {path}, got another: {shown(error, 200)}"
                 ) from error
-            own = {name: t for name, t in tensors.items() if not name.startswith(("external/", "carried/"))}
-            self.modern.load_state_dict(own, trainer)
+            trainer_tensors = {n: t for n, t in tensors.items() if not n.startswith(("external/", "carried/"))}
+            self.modern.load_state_dict(trainer_tensors, trainer)
             if isinstance(self.modern.model, CriterionNetwork):
                 carried = {n.removeprefix("carried/"): t for n, t in tensors.items() if n.startswith("carried/")}
                 self.modern.model.carry_on(carried)
@@ -340,9 +340,9 @@ def saved_state(path: Path) -> dict[str, Any]:
         StateError: the file is missing, torn, or no checkpoint of this façade.
     """
     state = load_state(path)
-    expected, found = {"format": _FORMAT, "version": _VERSION}, {k: state.get(k) for k in ("format", "version")}
-    if found != expected:
-        raise StateError(f"expected a checkpoint of feedline.cntk in {path}", saved=found, current=expected)
+    expected, saved = {"format": _FORMAT, "version": _VERSION}, {k: state.get(k) for k in ("format", "version")}
+    if saved != expected:
+        raise StateError(f"expected a checkpoint of feedline.cntk in {path}", saved=saved, current=expected)
     return state
 
 
@@ -377,16 +377,16 @@ def _pair(criterion: Any) -> tuple[Any, Any]:
     return parts[0], parts[1] if len(parts) == 2 else None
 
 
-def _listed(given: Any, kind: type) -> list[Any]:
-    found = [given] if isinstance(given, kind) else list(given)
-    for item in found:
+def _listed(value: Any, kind: type) -> list[Any]:
+    items = [value] if isinstance(value, kind) else list(value)
+    for item in items:
         if not isinstance(item, kind):
             raise TypeError(f"expected a cntk {kind.__name__}, got {type(item).__name__}")
-    return found
+    return items
 
 
 def _flat(value: Any, path: str, parts: dict[str, torch.Tensor]) -> Any:
-    """Convert an external state to JSON types; its arrays are put into ``parts`` under their path."""
+    """Convert an external state to JSON types, and put its arrays into ``parts`` under their path."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -412,5 +412,5 @@ def _unflat(value: Any, parts: Mapping[str, torch.Tensor]) -> Any:
         return [_unflat(item, parts) for item in value]
     if not isinstance(value, dict):
         return value
-    ((kind, held),) = value.items()
-    return parts[held].numpy() if kind == "array" else {key: _unflat(item, parts) for key, item in held.items()}
+    ((kind, content),) = value.items()
+    return parts[content].numpy() if kind == "array" else {key: _unflat(item, parts) for key, item in content.items()}

@@ -38,16 +38,16 @@ class TrainingSession:
     """A training run, from the newest checkpoint or the start to the end of its data.
 
     After each minibatch come, in this order and if due: checkpoint, progress, cross validation. A minibatch that
-    crosses several marks of one triggers it once. At the end each is done once more if anything was trained since.
+    crosses several marks of an action triggers it once. At the end each action runs again if there was training since.
 
     Args:
         trainer: trainer.
-        mb_source: training source; or a tuple of arrays, one per argument of the trainer's criterion.
+        mb_source: training source, or a tuple of arrays, one per argument of the trainer's criterion.
         mb_size: minibatch size in samples: int, or a `minibatch_size_schedule` over samples trained.
         model_inputs_to_streams: stream for each key that model and criterion use.
-        max_samples: number of label samples to train on; None: until the data ends.
-        progress_frequency: number of samples, or ``(count, DataUnit)``, between summaries; None: one at the end.
-        checkpoint_config, cv_config, test_config: settings of each; None: none.
+        max_samples: number of label samples to train on. None: until the data ends.
+        progress_frequency: number of samples, or ``(count, DataUnit)``, between summaries. None: one at the end.
+        checkpoint_config, cv_config, test_config: settings of each action, or None.
 
     Raises:
         ValueError: no trainer, no source, no streams, or another minibatch size.
@@ -90,19 +90,19 @@ class TrainingSession:
     # ---- to be overridden -------------------------------------------------------------------------
 
     def on_minibatch_start(self) -> None:
-        """Called when a minibatch, possibly an empty one, was read."""
+        """Handle a minibatch, possibly an empty one, that was read."""
 
     def on_minibatch_end(self) -> Any:
-        """Called when a minibatch was trained on; returning False ends the training."""
+        """Handle a minibatch that was trained on. Returning False ends the training."""
 
     def on_checkpoint_start(self, checkpoint_index: int) -> None:
-        """Called before a checkpoint is written."""
+        """Handle a checkpoint that will be written."""
 
     def on_checkpoint_end(self, checkpoint_index: int) -> None:
-        """Called when a checkpoint is on disk."""
+        """Handle a checkpoint that is on disk."""
 
     def on_cross_validation_end(self, index: int, average_error: float, num_samples: int, num_minibatches: int) -> Any:
-        """Called after a cross validation; returning False ends the training. Calls the configured callback."""
+        """Call the configured callback after a cross validation. Returning False ends the training."""
         if self.cv.callback is None:
             return True
         return self.cv.callback(index, average_error, num_samples, num_minibatches)
@@ -113,7 +113,7 @@ class TrainingSession:
         """Train to the end.
 
         Args:
-            device: device passed to sources; the model stays on its own.
+            device: device passed to sources. The model is not moved.
 
         Raises:
             ValueError: a source without an end.
@@ -122,17 +122,17 @@ class TrainingSession:
         self._check_ends()
         self._device = device
         self._restore()
-        began = self.trainer.total_number_of_samples_seen
-        going_on, stopped = True, False
-        while going_on:
+        start = self.trainer.total_number_of_samples_seen
+        running, stopped = True, False
+        while running:
             minibatch = read(self.source, 0 if stopped else self._next_size(), self.streams, device, self._partition())
             self.on_minibatch_start()
-            going_on = self.trainer.train_minibatch(minibatch, device=device)
+            running = self.trainer.train_minibatch(minibatch, device=device)
             stopped |= self.on_minibatch_end() is False
             for action in self._actions:
                 stopped |= action.after(self._counts()) is False
         self.trainer.modern.strategy.settle()
-        if self.trainer.total_number_of_samples_seen != began:
+        if self.trainer.total_number_of_samples_seen != start:
             for action in self._actions:
                 action.at_end(self._counts())
             if self.checkpoint.preserve_all:
@@ -140,17 +140,17 @@ class TrainingSession:
         self._run_test()
 
     def _next_size(self) -> int:
-        seen = self.trainer.total_number_of_samples_seen
-        size = int(self.size[seen]) * self.trainer.modern.strategy.scale(seen)
-        return size if self.max_samples is None else max(0, min(size, self.max_samples - seen))
+        samples = self.trainer.total_number_of_samples_seen
+        size = int(self.size[samples]) * self.trainer.modern.strategy.scale(samples)
+        return size if self.max_samples is None else max(0, min(size, self.max_samples - samples))
 
     def _partition(self) -> tuple[int, int]:
         """Return the partition of the next minibatch that this worker trains on."""
-        strategy, seen = self.trainer.modern.strategy, self.trainer.total_number_of_samples_seen
+        strategy, samples = self.trainer.modern.strategy, self.trainer.total_number_of_samples_seen
         if isinstance(strategy, Alone):
             return (0, 1)
         ranks = strategy.session_ranks()
-        return (ranks.rank, ranks.count) if strategy.apart(seen) else (0, 1)
+        return (ranks.rank, ranks.count) if strategy.apart(samples) else (0, 1)
 
     def _counts(self) -> dict[DataUnit, int]:
         first = self.trainer.parameter_learners[0].modern
@@ -215,7 +215,7 @@ class TrainingSession:
         self.trainer.save_checkpoint(name, {_SOURCE: self.source.get_checkpoint_state()})
 
     def _restore(self) -> None:
-        """Restore the newest checkpoint: the one with most samples, not, as in CNTK, the one without a number."""
+        """Restore the checkpoint with most samples, unlike CNTK, which takes the checkpoint without a number."""
         name, ranks = self.checkpoint.filename, self.trainer._ranks
         if name is None or not self.checkpoint.restore:
             return
@@ -229,7 +229,7 @@ class TrainingSession:
 
 
 class _Action:
-    """Action triggered each time a count has grown by its frequency."""
+    """An action that runs each time a count has grown by its frequency."""
 
     def __init__(self, frequency: tuple[int, DataUnit], run: Callable[[int], Any]) -> None:
         (self._every, self._unit), self._run = frequency, run
@@ -241,16 +241,16 @@ class _Action:
         self._index = self._done_at // self._every if self._every else 0
 
     def after(self, counts: Mapping[DataUnit, int]) -> Any:
-        """Run the action if it is due; returns its result."""
+        """Run the action if it is due, and return its result."""
         index = counts[self._unit] // self._every if self._every else self._index
         if index == self._index:
             return None
-        said = self._run(self._index)
+        result = self._run(self._index)
         self.start(counts)
-        return said
+        return result
 
     def at_end(self, counts: Mapping[DataUnit, int]) -> None:
-        """Run the action once more if a count has grown since the last time."""
+        """Run the action again if its count has grown since the last time."""
         count = counts[self._unit]
         if self._every and count != self._done_at:
             self._run(self._index)
@@ -299,30 +299,30 @@ def _checkpoints(name: str) -> list[str]:
     return [str(path)[: -len(".ckp")] for path in files if re.fullmatch(rf"{stem}\d*\.ckp", path.name)]
 
 
-def _newest(found: Sequence[str], name: str) -> str | None:
-    """Return the whole checkpoint with most samples, in a tie the one without a number; warns of those skipped.
+def _newest(names: Sequence[str], name: str) -> str | None:
+    """Return the undamaged checkpoint with most samples, in a tie the one without a number. Warn of skipped ones.
 
     Returns:
-        Its name; None if there are no checkpoints.
+        Its name, or None if there are no checkpoints.
 
     Raises:
-        RuntimeError: no checkpoint is whole.
+        RuntimeError: all checkpoints are damaged.
     """
-    told: list[tuple[int, bool, str]] = []
+    candidates: list[tuple[int, bool, str]] = []
     errors = []
-    for path in found:
+    for path in names:
         try:
-            told.append((saved_samples(Path(f"{path}.ckp")), path == name, path))
+            candidates.append((saved_samples(Path(f"{path}.ckp")), path == name, path))
         except RuntimeError as error:
             errors.append(error)
-    for _, _, path in sorted(told, reverse=True):
+    for _, _, path in sorted(candidates, reverse=True):
         try:
             check_whole(Path(f"{path}.ckp"))
         except RuntimeError as error:
             errors.append(error)
             continue
-        for passed in errors:
-            _log.warning("skipping a checkpoint: %s", passed)
+        for failure in errors:
+            _log.warning("skipping a checkpoint: %s", failure)
         return path
     if errors:
         raise errors[0]

@@ -29,16 +29,16 @@ def AttentionModel(
 ) -> Function:
     """Return additive attention, ``(encoder_hidden_state, decoder_hidden_state) -> weighted mean of encoder states``.
 
-    The weights for a decoder state d are the softmax of ``tanh(e K + d Q) v`` over the encoder states e. May be used in
-    the step of a recurrence. The weights are the operation ``attention_weights`` in it, of shape (longest, 1), with
-    zeros after the end of shorter sequences.
+    The weights for a decoder state d are the softmax of ``tanh(e K + d Q) v`` over the encoder states e. It may be used
+    in the step of a recurrence. The weights are its operation ``attention_weights``, of shape (longest, 1), with zeros
+    after the end of shorter sequences.
 
     Args:
         attention_dim: width of the hidden layer.
-        attention_span: number of encoder states to attend to, the last ones of each sequence; None: all.
-        attention_axis: accepted; no effect, as the axis of the steps is not one of the result's.
+        attention_span: number of encoder states to attend to, the last states of each sequence. None: all.
+        attention_axis: accepted, without effect, as the result does not have the axis of the steps.
         init: initializer of weights.
-        go_backwards: whether the states of ``attention_span`` are the first ones of each sequence.
+        go_backwards: whether the states of ``attention_span`` are the first states of each sequence.
         enable_self_stabilization: whether to scale operands by learned factors.
         name: name of the layer.
 
@@ -58,8 +58,8 @@ def AttentionModel(
     def attend(encoder_hidden_state: Any, decoder_hidden_state: Any) -> Any:
         padded = [apply("sequence_padded", [node_of(x)]) for x in (keys(encoder_hidden_state), encoder_hidden_state)]
         valid = apply("sequence_valid", [node_of(encoder_hidden_state)], part)
-        wanted = node_of(query(decoder_hidden_state))
-        keyed = [padded[0], valid, wanted, node_of(scaled)]
+        query_node = node_of(query(decoder_hidden_state))
+        keyed = [padded[0], valid, query_node, node_of(scaled)]
         shares = apply("attention_weights", keyed, label="attention_weights")
         return final(Function.of([apply("attention_mean", [shares, padded[1]])]))
 

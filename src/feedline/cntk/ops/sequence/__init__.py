@@ -35,11 +35,11 @@ def input_variable(
 input = input_variable
 
 
-def _each(op: str, what: str) -> Callable[..., Function]:
+def _each(op: str, doc: str) -> Callable[..., Function]:
     def function(seq: Any, name: str = "") -> Function:
-        return _made(f"sequence_{op}", [seq], name)
+        return _build(f"sequence_{op}", [seq], name)
 
-    return named(function, op, what)
+    return named(function, op, doc)
 
 
 first = _each("first", "Return the first sample of each sequence.")
@@ -53,11 +53,11 @@ softmax = _each("softmax", "Return exponentials divided by their element-wise su
 
 def broadcast_as(operand: Any, broadcast_as_operand: Any, name: str = "") -> Function:
     """Repeat the single sample of each sequence for each sample of another variable's sequences."""
-    return _made("sequence_broadcast_as", [operand, broadcast_as_operand], name)
+    return _build("sequence_broadcast_as", [operand, broadcast_as_operand], name)
 
 
 def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "") -> Function:
-    """Delay samples by ``time_step`` steps; negative: advance them; 0: return the operand itself.
+    """Delay samples by ``time_step`` steps. A negative step advances them, 0 returns the operand itself.
 
     Args:
         x: sequences, or a placeholder for them.
@@ -72,51 +72,51 @@ def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "")
 
 
 def past_value(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "") -> Function:
-    """Delay samples by ``time_step`` steps; see `delay`."""
+    """Delay samples by ``time_step`` steps. See `delay`."""
     return delay(x, initial_state, _positive(time_step), name)
 
 
 def future_value(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "") -> Function:
-    """Advance samples by ``time_step`` steps; see `delay`."""
+    """Advance samples by ``time_step`` steps. See `delay`."""
     return delay(x, initial_state, -_positive(time_step), name)
 
 
 def gather(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, name: str = "") -> Function:
-    """Select the samples at which a condition is 1, along a new sequence axis; see `where` for other numbers.
+    """Select the samples at which a condition is 1, along a new sequence axis. See `where` for other numbers.
 
     Raises:
         CompatError: ``new_sequence_axis_typeinfo`` is given.
     """
     _refuse_type(new_sequence_axis_typeinfo)
-    return _made("sequence_gather", [seq, condition], name)
+    return _build("sequence_gather", [seq, condition], name)
 
 
 def where(condition: Any, name: str = "") -> Function:
     """Return the indices of the steps at which a condition is 1, along a new sequence axis.
 
-    Another number says how often a step comes. Of a fraction there come as many steps as it takes to reach the sum of
-    the condition so far: ``[1.5, 1.5]`` gives ``[0, 0, 1]``.
+    Another number repeats the step. With fractions, a step comes until there are as many steps as the sum of the
+    condition so far: ``[1.5, 1.5]`` gives ``[0, 0, 1]``.
     """
-    return _made("sequence_where", [condition], name)
+    return _build("sequence_where", [condition], name)
 
 
 def scatter(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, name: str = "") -> Function:
-    """Put samples selected by `gather` back at their steps, with 0 elsewhere; those of one step are added.
+    """Put samples selected by `gather` back at their steps, with 0 elsewhere. Samples of the same step are added.
 
     Raises:
         CompatError: ``new_sequence_axis_typeinfo`` is given.
     """
     _refuse_type(new_sequence_axis_typeinfo)
-    return _made("sequence_scatter", [seq, condition], name)
+    return _build("sequence_scatter", [seq, condition], name)
 
 
 def slice(seq: Any, begin_index: int, end_index: int, name: str = "") -> Function:
-    """Return a range of steps of each sequence; negative ones count from its end, and an ``end_index`` of 0 is it."""
-    return _made("sequence_slice", [seq], name, {"begin": begin_index, "end": end_index})
+    """Return a range of steps of each sequence. Negative indices count from its end, and an end of 0 is its end."""
+    return _build("sequence_slice", [seq], name, {"begin": begin_index, "end": end_index})
 
 
 def unpack(x: Any, padding_value: float, no_mask_output: bool = False, name: str = "") -> Function:
-    """Return the steps of each sequence as an axis of a sample, and which of them are there.
+    """Return the steps of each sequence as an axis of a sample, and a mask of the steps.
 
     Args:
         x: sequences of samples, (*shape).
@@ -125,8 +125,8 @@ def unpack(x: Any, padding_value: float, no_mask_output: bool = False, name: str
         name: name of the operation.
 
     Returns:
-        A function of one or two outputs, each with a batch axis only: (longest, *shape), where the number of steps is a
-        `FreeDimension`; and (longest,), with 1 for steps and 0 for padding.
+        A function of one or two outputs, each with a batch axis only: the steps, (longest, *shape), whose number is a
+        `FreeDimension`, and the mask, (longest,), with 1 for steps and 0 for padding.
     """
     node = node_of(x)
     steps = apply("sequence_unpacked", [node], {"padding": float(padding_value)}, name)
@@ -144,5 +144,5 @@ def _positive(steps: int) -> int:
     return int(steps)
 
 
-def _made(op: str, operands: Sequence[Any], name: str, attributes: Mapping[str, Any] | None = None) -> Function:
+def _build(op: str, operands: Sequence[Any], name: str, attributes: Mapping[str, Any] | None = None) -> Function:
     return Function.of([apply(op, [node_of(x) for x in operands], attributes, name)])
