@@ -142,6 +142,8 @@ class StateError(FeedlineError):
             lines.append(f"  {hint}")
         super().__init__("\n".join(lines))
 
+    __reduce__ = DataError.__reduce__
+
 
 class WorkerError(FeedlineError, RuntimeError):
     """A worker died; also a ``RuntimeError``, like the one of PyTorch's loader.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from feedline import DataError, SchemaError, Stream, Value
+from feedline import DataError, SchemaError, StateError, Stream, Value
 
 shapes = st.lists(st.integers(0, 3), max_size=2).map(tuple)
 dtypes = st.sampled_from(["float32", "float64", "int64", "uint8", "bool", "float16"])
@@ -230,6 +230,21 @@ def test_a_data_error_survives_another_process():
 
 class NamedDataError(DataError):
     """One of a user's own."""
+
+
+def test_a_state_error_survives_another_process():
+    """Whatever the constructor of its class takes, which here is not its text."""
+    error = NumberedStateError(5)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is NumberedStateError
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+class NumberedStateError(StateError):
+    """Another one."""
+
+    def __init__(self, number):
+        super().__init__(f"expected state {number}", saved={"number": number}, hint="h")
 
 
 HANDED_ON = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import weakref
 
 import numpy as np
 import pytest
@@ -333,6 +335,34 @@ def failing_updater(rank):
 
 def test_an_updaters_exception_belongs_to_the_push_and_leaves_no_trace():
     assert run(failing_updater, 2) == [[0.0] * 3] * 2
+
+
+class UpdateError(Exception):
+    """Raised by an updater; other than built-in exceptions, it can be referred to weakly."""
+
+
+def an_updaters_exception_is_freed(rank):
+    store = create("dist_sync")
+    store.init("a", torch.zeros(3))
+
+    def update(key, merged, stored):
+        raise UpdateError(key)
+
+    store.set_updater(update)
+    freed = []
+    gc.disable()
+    try:
+        store.push("a", torch.ones(3))
+    except UpdateError as error:
+        weakref.finalize(error, freed.append, True)
+    finally:
+        gc.enable()
+    return freed
+
+
+def test_an_updaters_exception_holds_on_to_nothing_once_it_was_caught():
+    """Its frames have the tensors that were pushed, which a circle would keep until the next collection."""
+    assert run(an_updaters_exception_is_freed, 2) == [[True]] * 2
 
 
 def pushing(rank, timeout, ends=None):

@@ -256,9 +256,11 @@ class DistStore(LocalStore):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        error, self._update_error = self._update_error, None
-        if error is not None:
-            raise error
+        if self._update_error is not None:
+            try:
+                raise self._update_error  # not from a variable: it would hold on to this frame, and that to it
+            finally:
+                self._update_error = None
 
     async def _together(self, what: str, change: Callable[[], object] = lambda: None) -> None:
         """Make a change on all workers, once what was pushed before is assigned."""

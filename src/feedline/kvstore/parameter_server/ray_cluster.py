@@ -108,7 +108,11 @@ class RayConnection:
             if early and sys.modules["ray"].is_initialized():
                 self._use(address)
             else:
-                self._make(address, settings or {}, early)
+                try:
+                    self._make(address, settings or {}, early)
+                except BaseException:
+                    self._settings.close()
+                    raise
             RayConnection._users += 1
         self._open = True
 
