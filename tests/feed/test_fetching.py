@@ -205,6 +205,18 @@ def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_rank_that_takes_nothing_fetches_nothing(store, shuffle):
+    """A minibatch of one sequence is that of rank 0."""
+    with source(store, shuffle, read_ahead=0) as feed:
+        minibatch = feed.next_minibatch(1, partition=(1, 2))
+        assert (minibatch.num_sequences, minibatch.global_samples) == (0, 1)
+        assert minibatch["x"].shape == (WIDTH,)
+        assert (feed.stats().disk_bytes, feed.stats().held_bytes) == (0, 0)
+        second = feed.next_minibatch(1, partition=(0, 2))
+        np.testing.assert_array_equal(second["x"].rows[:, 0], second.ids)
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("forced", [False, True])
 def test_what_was_asked_for_is_counted_wherever_it_was(folder, shuffle, forced):
     with source(folder, shuffle) as feed:
