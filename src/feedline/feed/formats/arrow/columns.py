@@ -426,7 +426,7 @@ def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[
     return joined([value for value, _ in pieces]), np.concatenate(bad)
 
 
-class Items(Protocol):
+class FieldItems(Protocol):
     """Items of a field: numbers, strings, lists or structs.
 
     Attributes:
@@ -443,13 +443,13 @@ class Items(Protocol):
     def nulls(self) -> Flags | None:
         """Return which items are null; None: none of them is."""
 
-    def lists(self) -> tuple[Ints, Items]:
+    def lists(self) -> tuple[Ints, FieldItems]:
         """Return the bounds of lists of any length, from 0, and what they hold."""
 
-    def fixed(self) -> tuple[int, Items] | None:
+    def fixed(self) -> tuple[int, FieldItems] | None:
         """Return the size of lists of fixed size, and what they hold; None: these are no lists."""
 
-    def field(self, which: int | str) -> Items:
+    def field(self, which: int | str) -> FieldItems:
         """Return a field of structs."""
 
     def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
@@ -463,7 +463,7 @@ class Items(Protocol):
 
 
 class ArrowItems:
-    """The `Items` of one of Arrow's arrays; decoding it may take ``memory_bytes``."""
+    """The `FieldItems` of one of Arrow's arrays; decoding it may take ``memory_bytes``."""
 
     mapped = False
 
@@ -472,7 +472,7 @@ class ArrowItems:
 
     @property
     def has_fields(self) -> bool:
-        """See `Items`."""
+        """See `FieldItems`."""
         return bool(self._array.type.num_fields)
 
     def __len__(self) -> int:
@@ -482,17 +482,17 @@ class ArrowItems:
         return ArrowItems(array, self._memory_bytes)
 
     def nulls(self) -> Flags:
-        """See `Items.nulls`."""
+        """See `FieldItems.nulls`."""
         return nulls_of(self._array)
 
     def lists(self) -> tuple[Ints, ArrowItems]:
-        """See `Items.lists`."""
+        """See `FieldItems.lists`."""
         bounds = self._array.offsets.to_numpy().astype(np.int64)
         first, last = int(bounds[0]), int(bounds[-1])
         return bounds - first, self._with(self._array.values.slice(first, last - first))
 
     def fixed(self) -> tuple[int, ArrowItems] | None:
-        """See `Items.fixed`."""
+        """See `FieldItems.fixed`."""
         size = getattr(self._array.type, "list_size", None)
         if size is None:
             return None
@@ -500,25 +500,25 @@ class ArrowItems:
         return size, self._with(self._array.values.slice(self._array.offset * size, len(self._array) * size))
 
     def field(self, which: int | str) -> ArrowItems:
-        """See `Items.field`."""
+        """See `FieldItems.field`."""
         return self._with(self._array.field(which))
 
     def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
-        """See `Items.strings`."""
+        """See `FieldItems.strings`."""
         found = from_arrow(self._array, self._memory_bytes)
         return found.bounds, found.data
 
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-        """See `Items.numbers`."""
+        """See `FieldItems.numbers`."""
         found = _numbers(self._array, self._memory_bytes)
         return found if dtype is None else found.astype(dtype, copy=False)  # stores hold bools as bytes
 
     def copied(self, array: NDArray[Any]) -> NDArray[Any]:
-        """See `Items.copied`."""
+        """See `FieldItems.copied`."""
         return array
 
 
-def value_of(items: Items, how: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
+def value_of(items: FieldItems, how: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
     """Return the sequences of a column, and which of them cannot be read; None: all can.
 
     Raises:
@@ -543,7 +543,7 @@ def value_of(items: Items, how: Column, memory_bytes: int) -> tuple[Value, Flags
     return value, _either(bad, rows_bad)
 
 
-def _string_rows(items: Items, stream: Stream, offsets: Ints | None) -> tuple[BytesValue, Flags | None]:
+def _string_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tuple[BytesValue, Flags | None]:
     bad = items.nulls()
     if items.has_fields:
         items = items.field("bytes")
@@ -552,7 +552,7 @@ def _string_rows(items: Items, stream: Stream, offsets: Ints | None) -> tuple[By
     return BytesValue(bounds, data, offsets, text=stream.is_text), bad
 
 
-def _sparse_rows(items: Items, stream: Stream, offsets: Ints | None) -> tuple[SparseValue, Flags | None]:
+def _sparse_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tuple[SparseValue, Flags | None]:
     bad = items.nulls()
     indptr, entries = items.lists()
     index, values = entries.field(0), entries.field(1)
@@ -571,7 +571,9 @@ def _sparse_rows(items: Items, stream: Stream, offsets: Ints | None) -> tuple[Sp
     return SparseValue(indptr, numbers, found, stream.size, offsets), bad
 
 
-def _dense_rows(items: Items, how: Column, offsets: Ints | None, memory_bytes: int) -> tuple[DenseValue, Flags | None]:
+def _dense_rows(
+    items: FieldItems, how: Column, offsets: Ints | None, memory_bytes: int
+) -> tuple[DenseValue, Flags | None]:
     stream, count = how.stream, len(items)
     levels: list[tuple[Ints, Flags]] = []
     for _ in how.dims:

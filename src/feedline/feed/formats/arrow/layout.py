@@ -181,7 +181,7 @@ class MappedBatch:
 
 @dataclass(slots=True)
 class MappedItems:
-    """The `Items` ``start:stop`` of a field of a mapped batch."""
+    """The `FieldItems` ``start:stop`` of a field of a mapped batch."""
 
     batch: MappedBatch
     place: Place
@@ -191,35 +191,35 @@ class MappedItems:
 
     @property
     def has_fields(self) -> bool:
-        """See `Items`."""
+        """See `FieldItems`."""
         return bool(self.place.children)
 
     def __len__(self) -> int:
         return self.stop - self.start
 
     def nulls(self) -> Flags | None:
-        """See `Items.nulls`."""
+        """See `FieldItems.nulls`."""
         return self.batch.nulls(self.place, self.start, self.stop)
 
     def lists(self) -> tuple[Ints, MappedItems]:
-        """See `Items.lists`."""
+        """See `FieldItems.lists`."""
         first, bounds = self.batch.bounds(self.place, self.start, self.stop)
         return bounds, MappedItems(self.batch, self.place.children[0], first, first + int(bounds[-1]))
 
     def fixed(self) -> tuple[int, MappedItems] | None:
-        """See `Items.fixed`."""
+        """See `FieldItems.fixed`."""
         if not self.place.children:
             return None
         size = self.place.kind.list_size
         return size, MappedItems(self.batch, self.place.children[0], self.start * size, self.stop * size)
 
     def field(self, which: int | str) -> MappedItems:
-        """See `Items.field`."""
+        """See `FieldItems.field`."""
         number = self.place.kind.get_field_index(which) if isinstance(which, str) else which
         return MappedItems(self.batch, self.place.children[number], self.start, self.stop)
 
     def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
-        """See `Items.strings`."""
+        """See `FieldItems.strings`."""
         import pyarrow as pa
 
         place = self.place
@@ -231,7 +231,7 @@ class MappedItems:
         return bounds, self.batch.view(place.buffer + 2, _UINT8, first, first + int(bounds[-1]))
 
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-        """See `Items.numbers`."""
+        """See `FieldItems.numbers`."""
         kind, buffer = np.dtype(self.place.kind.to_pandas_dtype()), self.place.buffer + 1
         if kind == np.bool_:
             return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
@@ -239,7 +239,7 @@ class MappedItems:
         return found if dtype in (None, kind) else found.view(np.bool_)  # a store's, which holds bools as bytes
 
     def copied(self, array: NDArray[Any]) -> NDArray[Any]:
-        """See `Items.copied`."""
+        """See `FieldItems.copied`."""
         return _native.copied(array)
 
 
