@@ -107,6 +107,16 @@ def test_sparse_values_agree_with_scipy(value):
         value.rows  # noqa: B018
 
 
+def test_sparse_sequences_of_a_dtype_that_scipy_lacks():
+    """Matrices become half precision, of which SciPy makes none; they are copied."""
+    matrix = scipy.sparse.csr_matrix(np.array([[0, 1.5], [2, 0]]))
+    value = Value.from_sequences([matrix, matrix[:1]], "float16")
+    matrix.data[:] = 0
+    assert value.dtype == np.float16
+    assert value.dense().rows.tolist() == [[0, 1.5], [2, 0], [0, 1.5]]
+    assert value.lengths.tolist() == [2, 1]
+
+
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=6))
 def test_one_hot_of_sequences(indices):
     """One-hot rows have a one at the class, and give the classes back."""

@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import feedline as fl
@@ -17,7 +17,7 @@ from feedline.feed.reading import copy_ahead as ahead
 from tests.feed.elsewhere import Elsewhere
 from tests.forked import Forked
 from tests.inside import copies_waiting, copy_ahead_of, never_together
-from tests.laws.corpora import CountedCorpus, worlds
+from tests.laws.corpora import CountedCorpus, World, worlds
 
 
 def forced(source):
@@ -66,6 +66,7 @@ steps = st.lists(
 
 @pytest.mark.filterwarnings("ignore:a minibatch of .* leaves none:RuntimeWarning")
 @given(worlds(), sizes, steps, st.sampled_from(["global", "cntk"]), st.one_of(st.none(), st.integers(1, 150)))
+@example(World([1] * 6, [1] * 6, True, {"seed": 0, "shuffle": True}), 1, [], "global", None)  # views, one by one
 def test_on_is_off(world, size, asked, filling, limit):
     """Same minibatches, positions, states and figures, at every step."""
     on, off = pair(world, filling=filling, max_samples=limit)

@@ -7,6 +7,7 @@ import json
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import feedline as fl
@@ -202,6 +203,36 @@ def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
         assert stats.disk_bytes >= ROWS * WIDTH * 4
         feed.seek(samples=0)
     assert stats.held_bytes == 0
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+def test_a_rank_that_takes_nothing_fetches_nothing(store, shuffle):
+    """A minibatch of one sequence is that of rank 0."""
+    with source(store, shuffle, read_ahead=0) as feed:
+        minibatch = feed.next_minibatch(1, partition=(1, 2))
+        assert (minibatch.num_sequences, minibatch.global_samples) == (0, 1)
+        assert minibatch["x"].shape == (WIDTH,)
+        assert (feed.stats().disk_bytes, feed.stats().held_bytes) == (0, 0)
+        second = feed.next_minibatch(1, partition=(0, 2))
+        np.testing.assert_array_equal(second["x"].rows[:, 0], second.ids)
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES)
+@pytest.mark.parametrize("length", [None, 2])
+def test_nulls_are_not_counted_among_what_is_fetched(tmp_path, shuffle, length):
+    """Neither in minibatches nor in lanes."""
+    rows = [[float(i), None] if i % 7 == 3 else [float(i)] * (i % 3 + 1) for i in range(200)]
+    table = pa.table({"x": pa.array(rows, pa.list_(pa.float32()))})
+    with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as file:
+        file.write_table(table, max_chunksize=50)
+    corpus = fl.ArrowDeserializer(tmp_path / "x.arrow")
+    options = {"shuffle": shuffle, "max_sweeps": 1, "on_error": fl.Quarantine(tmp_path / "listed.jsonl")}
+    with fl.MinibatchSource(corpus, truncation_length=length, **options) as feed:
+        reader_of(feed).forced = True
+        found = list(feed.minibatches(16))
+    assert all(m.num_samples == m["x"].num_samples for m in found)
+    numbers = np.sort(np.concatenate([m["x"].rows for m in found]))
+    np.testing.assert_array_equal(numbers, np.concatenate([row for row in rows if None not in row]))
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)

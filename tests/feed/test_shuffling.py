@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from feedline import _native
 from feedline.feed.conversion import shuffling
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.store import StoreDeserializer
+from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
@@ -162,3 +164,21 @@ def test_streams_ragged_in_some_parts_only(tmp_path):
     found = [int(sequence[0]) for sequence in everything(store)["x"].sequences()]
     assert found == expected_order(1, 301)
     assert store.lengths(np.arange(301)).sum() == 302
+
+
+def test_combining_takes_no_memory_for_each_sequence(tmp_path):
+    """Lengths of sequences are copied block by block."""
+    count = 5_000_000
+    offsets = np.arange(count + 1)
+    offsets[-1] += 1
+    x = fl.Value.from_dense(np.zeros(count + 1, np.uint8), offsets)
+    fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "s")
+    (tmp_path / "t").mkdir()
+    tracemalloc.start()
+    try:
+        combine([tmp_path / "s"], tmp_path / "t")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16_000_000  # four copies of a block, and not 20 MB of lengths
+    assert StoreDeserializer(tmp_path / "t").lengths(np.arange(count)).sum() == count + 1

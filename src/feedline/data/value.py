@@ -141,7 +141,9 @@ class Value(abc.ABC):
             if len(widths) > 1:
                 raise ValueError(f"expected the same number of columns in all sequences, got {sorted(widths)}")
             ends = np.cumsum([0] + [m.shape[0] for m in rows], dtype=np.int64)
-            return Value.from_scipy(_scipy_sparse().vstack(rows, "csr", dtype or np.float32), ends)
+            stacked = _scipy_sparse().vstack(rows, "csr")
+            numbers = stacked.data.astype(dtype or np.float32, copy=False)  # SciPy has no float16
+            return Value.from_csr(stacked.indptr, stacked.indices, numbers, stacked.shape[1], ends)
         arrays = [np.asarray(unmasked(s), dtype) for s in sequences]
         for i, array in enumerate(arrays):
             if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
 from feedline.feed.reading.fetching import FetchingReader
-from feedline.feed.reading.reader import Ints, Slots, Upcoming
+from feedline.feed.reading.reader import Ints, SegmentSlice, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import Timeline
@@ -27,6 +28,10 @@ class BlockReader(WindowReader, FetchingReader):
     ) -> None:
         WindowReader.__init__(self)
         FetchingReader.__init__(self, corpus, timeline, chunks, stats, budget_bytes)
+
+    def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
+        """See `Reader.take`. For parts without sequences a chunk is mapped, and their windows are not fetched."""
+        return FetchingReader.take(self, parts)
 
     def _hold(self, chunks: Ints) -> tuple[Slots, Ints | None]:
         slots, first = self._slots_of(self._blocks.chunk[chunks]), self._blocks.first[chunks]

@@ -185,7 +185,7 @@ class DecodingReader(WindowReader, Selecting):
     def _chunk_of(self, chunk_id: int, just_submitted: bool) -> Chunk:
         """Wait for a chunk that is being read.
 
-        If reading it ahead failed, read it again unless it was ``asked`` for just now: the cause may be gone.
+        If reading it ahead failed, read it again unless it was submitted just now: the cause may be gone.
         """
         while True:
             job = self._entries[chunk_id].job

@@ -225,9 +225,9 @@ class Delivery:
             begun = staging.stage(slots, index)
         if isinstance(begun, _native.Staged):
             assert staging is not None
-            good = self._pass_over(staging.settle(begun, ids), ids, rank)
-            if good is not None:
-                which, ids = np.flatnonzero(good), ids[good]
+            readable = self._pass_over(staging.settle(begun, ids), ids, rank)
+            if readable is not None:
+                which, ids, good = np.flatnonzero(readable), ids[readable], _narrowed(good, readable)
         try:
             if begun is None:
                 values = chunks.gather(slots, index)

@@ -61,9 +61,12 @@ class MappedReader(Reader):
     def _locate(self, entries: Ints, index: Ints) -> tuple[Slots, Ints]:
         """Return the slots of ``entries`` of a plan, and ``index`` in them as index in what these slots hold."""
         blocks = self._timeline.blocks
-        if blocks is None:
-            return self._in_views(entries, index)
-        return self._in_views(blocks.chunk[entries], index + blocks.first[entries])
+        return self._in_views(self._chunks_of(entries), index if blocks is None else index + blocks.first[entries])
+
+    def _chunks_of(self, entries: Ints) -> Ints:
+        """Return the chunks that ``entries`` of a plan are, or are blocks of."""
+        blocks = self._timeline.blocks
+        return entries if blocks is None else blocks.chunk[entries]
 
     def _in_views(self, chunks: Ints, index: Ints) -> tuple[Slots, Ints]:
         """Return the slots of ``chunks``, and ``index`` in these chunks as index in their views."""
@@ -104,8 +107,16 @@ class MappedReader(Reader):
         return view
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
-        """Return True: a view is made at once."""
-        return True
+        """Return whether the chunks of ``parts`` are mapped: making a view may read."""
+        return not self._unmapped or all(map(self._is_mapped, parts))
+
+    def _is_mapped(self, part: SegmentSlice) -> bool:
+        """Return whether `take` would map no chunk."""
+        segment, a, b = part
+        if segment.held is self._views:
+            return True
+        place = segment.place if self._maps_all(segment) else segment.place[a:b]
+        return bool((self._mapped[self._chunks_of(segment.plan.chunks[place])] >= 0).all())
 
     def holds(self, plan: WindowPlan) -> bool:
         """Return True: holding views costs nothing."""

@@ -46,6 +46,10 @@ class RowReader(FetchingReader):
             self._look(slots, index)
         return slots, index
 
+    def ready(self, parts: Sequence[SegmentSlice]) -> bool:
+        """Return True: chunks are mapped for sequences that are staged ahead."""
+        return True
+
     def finds(self, ordinals: Ints) -> bool:
         """Return whether the page cache holds the sequences ``ordinals``, judged by a sample of pages.
 

@@ -427,7 +427,7 @@ def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[
 
 
 class FieldItems(Protocol):
-    """FieldItems of a field: numbers, strings, lists or structs.
+    """Items of a field: numbers, strings, lists or structs.
 
     Attributes:
         mapped: whether they lie in a file, where parts may be lost at any time.

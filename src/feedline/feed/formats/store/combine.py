@@ -56,7 +56,7 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
 def _join_lengths(stores: Sequence[Path], manifests: Sequence[Manifest], name: str, lengths: LengthsFile) -> Lengths:
     try:
         for store, manifest in zip(stores, manifests, strict=True):
-            found = np.ones(manifest.sequences, np.int32)
+            found = np.broadcast_to(np.int32(1), manifest.sequences)
             if name in manifest.lengths:
                 found = np.load(store / manifest.lengths[name].file, mmap_mode="r", allow_pickle=False)
             for start in range(0, len(found), 1 << 20):
