@@ -1,12 +1,12 @@
 """Shards that begin with a table of offsets, as MosaicML Streaming and LitData write them, described by an index.json.
 
 A shard is ``u32 count, u32 offsets[count + 1]``, and between two offsets a sample: the size, u32, of every field whose
-size is not in the index, then the fields. Guarantees: whatever a shard contains, only its own bytes are read. A sample
-whose sizes do not add up keeps its place and reports why. Cost: opening reads index.json and looks up the size of every
-file, and if arrays are sequences of any length, the sizes of all samples. An uncompressed shard becomes one or several
-chunks, views of the mapped file or of bytes that were fetched ahead: byte strings, and numbers in samples of one size,
-are copied once, into the minibatch, other numbers once more, when their chunk is read. A compressed shard is one chunk,
-or several if its samples are compressed in runs (`packing`), unpacked into memory whenever they are read.
+size is not in the index, then the fields. Guarantees: only the bytes of a shard are read, even if it is damaged. A
+sample whose sizes do not add up keeps its place and reports why. Cost: opening reads index.json and looks up the size
+of every file, and if arrays are sequences of any length, the sizes of all samples. An uncompressed shard becomes one or
+several chunks, views of the mapped file or of bytes that were fetched ahead: byte strings, and numbers in samples of
+one size, are copied once, into the minibatch, other numbers once more, when their chunk is read. A compressed shard is
+one chunk, or several if its samples are compressed in runs (`packing`), unpacked into memory whenever they are read.
 """
 
 from __future__ import annotations

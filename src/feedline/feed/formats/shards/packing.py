@@ -20,7 +20,8 @@ CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
 """Names of codecs in indexes to their names in pyarrow."""
 
 _STEP_BYTES = 8 << 20  # allocated at a time, whatever size a file claims
-_AT_ONCE, _LIKELY = 8 << 20, 64  # claimed sizes up to so many bytes, or times the packed bytes, are believed
+# Claimed sizes up to this many bytes, or this many times the packed bytes, are believed.
+_AT_ONCE, _LIKELY = 8 << 20, 64
 _MAGIC = b"LDFZ01\0\0\1\0\0\0"  # with version and flags
 _HEAD = struct.Struct("<12sIII")
 _RUN = np.dtype([("first", "<u4"), ("samples", "<u4"), ("byte", "<u8"), ("size", "<u4"), ("unpacked", "<u4")])

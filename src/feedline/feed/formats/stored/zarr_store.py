@@ -101,7 +101,7 @@ class Keys(abc.ABC):
 
     @abc.abstractmethod
     def files(self, key: str) -> Iterator[str]:
-        """Yield the paths of the files at and below a key, those of its documents first."""
+        """Yield the paths of the files at and below a key, its documents first."""
 
     def close(self) -> None:  # noqa: B027  # folders hold nothing open
         """Close the archive that is open in this process. Reading opens it again."""
