@@ -40,7 +40,7 @@ _PIECE_BYTES = 4 << 20
 
 
 # The counterpart of `_CorpusReader` for datasets, called with (dataset, streams, jobs=, executor=, skip=). By its name,
-# as it belongs to the loader, which depends on this module.
+# as it belongs to the loader, a higher layer than this module.
 _DATASET_READER = "feedline.feed.loader.dataset_chunks:DatasetChunks"
 
 

@@ -159,7 +159,7 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         """Return the file of a picture, or its archive and its name there."""
 
     def _located(self, ordinal: int) -> dict[str, Any]:
-        """Return where a picture's label is declared, for errors."""
+        """Return the place that declares the label of a picture, for errors."""
         return {"path": self._place(ordinal)[0], "sequence": ordinal}
 
     def _size(self, ordinal: int) -> int:
@@ -656,7 +656,7 @@ def listed_in_map(path: str) -> list[str]:
 
 
 def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageMapDeserializer:
-    """Open a map file; see `open_corpus`."""
+    """Open a map file. See `open_corpus`."""
     # A store has no working directory.
     root = os.path.dirname(paths[0]) if object_at(paths[0]) is not None else None
     return ImageMapDeserializer(paths[0], streams, root=root, memory=memory_bytes)

@@ -49,7 +49,7 @@ class _Feature(NamedTuple):
     """A feature of a record.
 
     Attributes:
-        kind: see `_KINDS`; -1: steps differ.
+        kind: see `_KINDS`. -1: steps differ.
         steps: number of steps of a feature list, else 1.
         least, most: smallest and largest number of values of a step.
     """

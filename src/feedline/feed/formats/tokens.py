@@ -31,7 +31,7 @@ from feedline.feed.formats.shards.litdata_index import litdata_index, token_arra
 from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable, whole_number
 
-CHUNK_BYTES = 16 << 20  # of tokens that rows advance over; part of the order
+CHUNK_BYTES = 16 << 20  # of tokens that rows advance over, part of the order
 
 # Megatron's index: magic, version, code of the dtype, number of sequences, number of documents. Then the lengths of the
 # sequences, int32, their first bytes, int64, and the first sequence of each document, int64.

@@ -1,4 +1,4 @@
-"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather; a batch is a chunk.
+"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather. A batch is a chunk.
 
 Files are mapped, and chunks are views of them: samples are copied once, into the minibatch. Opening walks over the
 heads of the batches, about 1 us each, and reads no data. Data in a form that a gather cannot use is copied when its
@@ -73,7 +73,7 @@ Paths = str | os.PathLike[str]
 Ints = NDArray[np.int64]
 
 _MOST_LOST = 1 << 20  # sequences of a batch that keep their places if it cannot be read
-_VIEW_BYTES = 4 << 20  # of a chunk of chosen rows; part of the order
+_VIEW_BYTES = 4 << 20  # of a chunk of chosen rows, part of the order
 _REQUESTS = 16  # at a time, for the buffers that views need
 
 
@@ -233,7 +233,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 yield file, batch, [(layout.places[column.field], column) for column in columns]
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the extent of a batch that must be decoded; none for a batch that is read as a view."""
+        """Return the extent of a batch that must be decoded, and none for a batch that is read as a view."""
         if self._mapped or self._rows is not None:
             return []
         file, i = self._locate(chunk)

@@ -8,7 +8,7 @@ dictionaries
 binary, string (also large, view,  bytes, str
 dictionary-encoded)
 struct<bytes, path>                bytes, as Hugging Face stores images and audio
-fixed-size list of these           dense, a dimension per level; `arrow.fixed_shape_tensor` with its own shape
+fixed-size list of these           dense, a dimension per level (`arrow.fixed_shape_tensor`: with its shape)
 list of any of the above           the same, ragged
 lists that have equal lengths      dense, if declared: `Stream((3, 224, 224))`, or of Hugging Face's Array2D to Array5D
 list of struct<index, value>       sparse, if declared (or written from a store)
@@ -463,7 +463,7 @@ class FieldItems(Protocol):
 
 
 class ArrowItems:
-    """The `FieldItems` of one of Arrow's arrays; decoding it may take ``memory_bytes``."""
+    """The `FieldItems` of one of Arrow's arrays. Decoding it may take ``memory_bytes``."""
 
     mapped = False
 

@@ -164,7 +164,7 @@ class ArrowFile:
         return head if head is not None else _native.copied(self.map().bytes[batch.start : batch.start + batch.head])
 
     def dictionaries_of(self, batch: Batch) -> list[Dictionary]:
-        """Return the messages with the dictionaries of a batch: in a stream, the last before it, unless replaced."""
+        """Return the messages with the dictionaries of a batch: in a stream, those before it that none has replaced."""
         needed: list[Dictionary] = []
         for message in self.dictionaries:
             if self._is_stream and message.start > batch.start:

@@ -236,7 +236,7 @@ class MappedItems:
         if kind == np.bool_:
             return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
         numbers = self.batch.view(buffer, kind, self.start, self.stop)
-        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # a store's, which holds bools as bytes
+        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # of a store, which has bools as bytes
 
     def copied(self, array: NDArray[Any]) -> NDArray[Any]:
         """See `FieldItems.copied`."""
@@ -255,7 +255,7 @@ def _is_large(kind: Any) -> bool:
 def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
     """Return the buffers of a column that `MappedItems` reads. It only makes views of the other buffers.
 
-    Copies of lists of unequal lengths read further buffers; see `is_even`.
+    Copies of lists of unequal lengths read further buffers, see `is_even`.
     """
     buffers: list[int] = []
     within = [place]

@@ -61,7 +61,7 @@ _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _MOST_STREAMS = 1 << 16
 _FEW, _TINY = 1024, 64 << 10
 _DAMAGED = "the file is damaged or was truncated; write it again from its source"
-# As CbfError in native/include/feedline/cbf.h; {e} and {g}: expected and got.
+# As CbfError in native/include/feedline/cbf.h. {e} and {g}: expected and got.
 _SENTENCES = {
     1: "expected {e} bytes for the lengths of a chunk's sequences, got a chunk of {g}",
     2: "expected a sequence of {e} bytes, got {g} bytes to the end of its chunk",

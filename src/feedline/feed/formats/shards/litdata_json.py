@@ -6,7 +6,7 @@ byte     content
 0        u32 size, JSON text
 1 to 4   u32 count, then texts (u32 size each), int64, float64, or bools of a byte
 5        u32 count, then pairs of a text and another value
-6        u32 rows, u32 keys, the keys; for each row and key a byte (16 null, 17 text, 18 int64, 19 float64,
+6        u32 rows, u32 keys, the keys, then for each row and key a byte (16 null, 17 text, 18 int64, 19 float64,
          20 bool) and the value
 7 to 11  a text, int64, float64, bool, or null
 =======  ===============================================================================================

@@ -93,7 +93,7 @@ class Keys(abc.ABC):
             key: the key.
             start: first byte, from the end if negative.
             stop: the byte after the last one; None: the end.
-            most_bytes: bytes that it may take; 0: as many as a chunk.
+            most_bytes: bytes that it may take. 0: as many as a chunk.
 
         Raises:
             DataError: it cannot be read, or takes more.
