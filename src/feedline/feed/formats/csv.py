@@ -61,7 +61,7 @@ class CSVDeserializer(RowsDeserializer):
             the file. Or stream name to the name of a column (scalars), or to a list of names (vectors), whose types are
             inferred. None at all: each column is a stream.
         columns: for vectors: stream name to the names of its columns, in order.
-        header: whether the first row has the names of the columns; None: it has unless one of its cells is a number.
+        header: whether the first row has the names of the columns; None: yes, unless one of its cells is a number.
             Without a header columns are named ``"0"``, ``"1"`` and so on. A column without a name is
             ``"Unnamed: 0"``, by its place.
         delimiter: one character; None: comma, semicolon, tab or ``|``, whichever cuts the first rows into the most

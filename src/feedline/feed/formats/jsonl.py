@@ -50,8 +50,8 @@ class JSONLinesDeserializer(RowsDeserializer):
     """Rows of JSON Lines files (``.jsonl``, ``.ndjson``), also in ``.gz`` and ``.zst``. Each object is a sequence.
 
     A value nested as deep as its stream's shape is one sample: a number for ``fl.Stream(())``, a list of four for
-    ``fl.Stream(4)``. Nested one deeper it is a list of samples, of any length. Strings are samples of ``dtype="str"``.
-    ``dtype="bytes"`` takes any value as its JSON text, for a transform to decode.
+    ``fl.Stream(4)``. Nested one level deeper it is a list of samples, of any length. Strings are samples of
+    ``dtype="str"``. ``dtype="bytes"`` takes any value as its JSON text, for a transform to decode.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
