@@ -1,7 +1,7 @@
 """Convert any corpus or dataset to a store.
 
 Conversion streams chunk by chunk: memory is bounded by one chunk of the source per job and one of the store or, if the
-store is shuffled, by a budget. What is complete when a conversion is interrupted is kept for the next call.
+store is shuffled, by a budget. The complete parts of an interrupted conversion are kept for the next call.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from feedline.feed.remote.stores import is_address, without_credentials
 _PIECE_BYTES = 4 << 20
 
 
-# What reads datasets as `_CorpusReader` reads corpora, called with (dataset, streams, jobs=, executor=, skip=). By its
-# name, as it stands above this module: datasets are read by the loader, which opens corpora by `open_corpus`.
+# The counterpart of `_CorpusReader` for datasets, called with (dataset, streams, jobs=, executor=, skip=). By its name,
+# as it belongs to the loader, a higher layer than this module.
 _DATASET_READER = "feedline.feed.loader.dataset_chunks:DatasetChunks"
 
 
@@ -96,58 +96,58 @@ def convert(
     """Write all sequences of a corpus, or all items of a dataset, to a new store.
 
     Each item of a dataset becomes a sequence, in the order of the dataset. The parts of a sample become streams: keys
-    of a dictionary, fields of a named tuple, the places of a tuple ("0", "1", ...), ``"box.size"`` for nested ones, "x"
-    for a sample that is one array. Numbers, arrays, tensors and lists of numbers keep their shape and dtype; texts and
-    byte strings stay what they are; an array whose first dimension differs between items becomes a sequence of that
-    many samples. What becomes of a part is inferred from some items, spread over the dataset; items that differ from
+    of a dictionary, fields of a named tuple, the places of a tuple ("0", "1", ...), ``"box.size"`` for nested parts,
+    "x" for a sample that is one array. Numbers, arrays, tensors and lists of numbers keep their shape and dtype. Texts
+    and byte strings are stored unchanged. An array whose first dimension differs between items becomes a sequence of
+    that many samples. The stream of a part is inferred from some items, spread over the dataset. Items that differ from
     them are an error that names item and stream. A list of texts alone is taken for a list of paths.
 
     Args:
-        source: a deserializer, a path as for `open_corpus`, or a dataset: a torch or Hugging Face one, a
-            sequence of samples, or something to iterate over.
-        destination: folder to create; it appears once everything is written. Or the address of one in an object store,
-            ``s3://bucket/folder``: each file is sent there as soon as it is complete, and its local copy removed; the
-            manifest comes last. The bytes are the same.
-        streams: with a path: its streams, see `open_corpus`; with CSV also columns, see `CSVDeserializer`. With a
-            dataset: names for the parts of a tuple, in order, or the names of those parts to store; or a mapping from
-            names to declarations, None for those to infer.
-        jobs: number of threads that read chunks of a corpus, each holding one; with a dataset that can be indexed, of
-            worker processes that read its items; 1: none. The store is the same for any number, random augmentation
-            included.
+        source: a deserializer, a path as for `open_corpus`, or a dataset: of torch or Hugging Face, a sequence of
+            samples, or an iterable.
+        destination: folder to create, which appears once everything is written. Or the address of a folder in an object
+            store, ``s3://bucket/folder``: each file is sent as soon as it is complete, and its local copy removed, and
+            the manifest comes last. The bytes are the same.
+        streams: with a path: its streams, see `open_corpus`, with CSV also columns, see `CSVDeserializer`. With a
+            dataset: names for the parts of a tuple, in order, the names of the parts to store, or a mapping from names
+            to declarations, or to None for streams to infer.
+        jobs: number of threads that read chunks of a corpus, each holding one, or of worker processes that read items
+            of a dataset that can be indexed. 1: none. The store is the same for any number, even with random
+            augmentation.
         executor: where chunks or items are read: ``"local"``, or by ``jobs`` workers of ``"ray"``, on any machine of
-            its cluster. What a worker or a machine that dies was reading is read again elsewhere. The store is the
-            same, and work that one executor has begun another may continue.
+            its cluster. If a worker or a machine dies, another reads its chunk or item again. The store is the same,
+            and one executor may continue work that another has begun.
         progress: called as ``progress(done, total)`` after each chunk: in stored bytes of the source, or in items of a
             dataset (a total of 0: unknown). True: shown on stderr, as a bar or, where it is no terminal, in lines.
         overwrite: whether to replace a store of that name.
-        on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` them: the store is then another
-            corpus, with other ordinals, and `ConversionSummary.skipped` counts them.
+        on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` unreadable sequences: the store is then
+            another corpus, with other ordinals, and `ConversionSummary.skipped` counts them.
         skip: quarantine file, or several, of sequences of a corpus to leave out, also counted; None: none.
-        chunk_bytes: bytes of rows in one chunk of the store; None: 32 MiB, 4 MiB if compressed.
+        chunk_bytes: bytes of rows in one chunk of the store; None: 32 MiB, or 4 MiB if compressed.
         part_bytes: size in bytes at which the store begins another file.
         compression: compression of the store's chunks: ``"lz4"``, ``"zstd"``, ``"auto"`` or None, see
             `StoreWriter`.
         shuffle: None: in the order of the corpus. A seed, 0 <= seed < 2**64: in a random order, so that reading the
             store sequentially, at the speed of the disk, is a good shuffle. Writes the data twice, and needs twice
             its space meanwhile. If it is interrupted or killed, the same call continues where it stopped.
-        memory: bytes that shuffling may hold; above 2 GiB, also passed to `open_corpus` for a path.
-        remote: of addresses, of source and destination, how to reach the object store; None: as `Remote()`. The
-            deadline is a second more for each MiB of a file to write.
-        work: with an address as destination, the folder of this machine for the files on their way and for what makes
-            the same call continue; None: ``converting`` in the user's cache folder. It needs room for three files of
-            ``part_bytes``; with shuffle, for all data twice.
+        memory: bytes that shuffling may hold. Above 2 GiB, also passed to `open_corpus` for a path.
+        remote: how to reach the object store of an address as source or destination; None: as `Remote()`. The deadline
+            is a second more for each MiB of a file to write.
+        work: with an address as destination, the folder of this machine for files on their way and for records by which
+            the same call continues; None: ``converting`` in the user's cache folder. It needs room for three files of
+            ``part_bytes``, or with shuffle, for all data twice.
 
-    After an interrupt, an error or a kill, the same call continues after the last part that is complete, or from there
-    in a shuffle's passes. Without a complete one nothing is left behind. A hidden folder next to the destination,
-    ``.NAME.converting``, holds that work (with an address, one in ``work``); an exception names it.
+    After an interrupt, an error or a kill, the same call continues after the last complete part, or the last complete
+    piece of a shuffle's passes. If there is none, nothing is kept. A hidden folder next to the destination,
+    ``.NAME.converting``, holds that work (with an address, a folder in ``work``), and an exception names it.
 
     Raises:
-        DataError: an unreadable sequence or chunk, a full disk, or another process converting to the same name.
+        DataError: a sequence or chunk is unreadable, the disk is full, or another process converts to the same name.
         FileExistsError: the name is taken.
         SchemaError: samples of a dataset cannot be stored, or differ in their parts, shapes or dtypes.
-        TypeError: nothing that can be read.
-        ValueError: the destination is named like a file of another format, or lies inside the source folder; or a
-            mixture, or another corpus with an order of its own.
+        TypeError: the source is nothing that can be read.
+        ValueError: the destination is named like a file of another format, or is inside the source folder, or the
+            source is a corpus with an order, such as a mixture.
     """
     if isinstance(destination, str):
         destination = without_file(destination)
@@ -177,7 +177,7 @@ def convert(
         raise ValueError(f"expected executor 'local' or 'ray', got {executor!r}")
     jobs = whole_number("jobs", jobs, 1)
     target = _target(source, destination, remote, work)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         is_corpus = isinstance(source, Deserializer) or names_files(source)
         if is_corpus:
             if not (streams is None or isinstance(streams, Mapping)):
@@ -192,7 +192,7 @@ def convert(
                 memory = max(settings.memory, CHUNK_MEMORY)
                 options = remote if is_address(source) else None
                 corpus = open_corpus(source, streams=streams, memory=memory, remote=options)
-                held.enter_context(contextlib.closing(corpus))
+                stack.enter_context(contextlib.closing(corpus))
             reader = _CorpusReader(corpus, jobs, executor, skip)
         else:
             if skip is not None:
@@ -203,7 +203,7 @@ def convert(
             reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
         settings = settings._replace(source=reader.digest())
         write = _in_order if shuffle is None else shuffled
-        report = held.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
+        report = stack.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
         manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
     return ConversionSummary(
@@ -224,15 +224,16 @@ def _in_order(
     overwrite: bool,
     progress: Report | None,
 ) -> tuple[Manifest, int]:
-    """Write all sequences of ``chunks`` to a new store; like `shuffled`, but in the order of the corpus."""
-    plan = settings._asdict() | {"memory": None}  # parts are the same bytes for any budget, so another one may go on
-    with unfinished(target, plan, overwrite=overwrite) as work, contextlib.ExitStack() as held:
+    """Write all sequences of ``chunks`` to a new store, like `shuffled`, but in the order of the corpus."""
+    plan = settings._asdict() | {"memory": None}  # parts have the same bytes for any budget, which may change
+    with unfinished(target, plan, overwrite=overwrite) as work, contextlib.ExitStack() as stack:
         journal = Journal(work, target, DONE)
         start, written, skipped = journal.progress
         sequences = journal.records[-1].sequences - written if journal.records else 0
         writer: StoreWriter | None = None
-        reading = held.enter_context(contextlib.closing(chunks(start)))  # else a traceback would keep the workers alive
-        seen = sequences + skipped
+        # Closed here, as a traceback would keep the workers alive.
+        reading = stack.enter_context(contextlib.closing(chunks(start)))
+        ordinal = sequences + skipped
         for number, (chunk, done, total) in enumerate(reading, start):
             if writer is None:
                 writer = StoreWriter(
@@ -244,18 +245,18 @@ def _in_order(
                     compression=settings.compression,
                     journal=journal,
                 )
-                held.callback(writer.abort)
+                stack.callback(writer.abort)
             journal.reading(number, sequences, skipped)
-            # Copied piece by piece: copying checks the entries, which views of a mapped file otherwise escape.
+            # Copied piece by piece, as copying checks the entries of views of a mapped file.
             for piece in chunk.pieces(_PIECE_BYTES):
-                seen += piece.num_sequences
+                ordinal += piece.num_sequences
                 skipped += len(piece.errors)
-                piece = readable(piece, settings.on_error, seen - piece.num_sequences)
+                piece = readable(piece, settings.on_error, ordinal - piece.num_sequences)
                 sequences += piece.num_sequences
                 if written:  # in the first chunk after an interrupt
-                    known = min(written, piece.num_sequences)
-                    written -= known
-                    piece = piece.slice(known, piece.num_sequences)
+                    present = min(written, piece.num_sequences)
+                    written -= present
+                    piece = piece.slice(present, piece.num_sequences)
                 writer.write(piece)
             if progress is not None:
                 progress(done, total)
@@ -267,7 +268,7 @@ def _in_order(
 
 
 def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
-    """Refuse a destination inside the source folder: reading that again would find the store in it."""
+    """Refuse a destination inside the source folder, where the next reader of the source would find the store."""
     if not isinstance(source, StoreDeserializer) and not names_files(source):
         return
     if isinstance(source, Deserializer):
@@ -313,7 +314,7 @@ class _CorpusReader:
     """A corpus, without the sequences that ``skip`` lists, read in order by threads or workers.
 
     Raises:
-        ValueError: it has an order of its own.
+        ValueError: the corpus has an order, such as a mixture.
     """
 
     def __init__(self, corpus: Deserializer, jobs: int, executor: str, skip: Paths | None) -> None:
@@ -326,18 +327,18 @@ class _CorpusReader:
         self._jobs, self._executor = jobs, executor
 
     def digest(self) -> str:
-        """Return what identifies the content and the chunks it is cut into."""
+        """Return a text that identifies the content and its chunks."""
         content = ContentDigest()
         content.numbers(num_chunks(self._corpus))
         if is_sized(self._corpus):
             content.numbers(*(info.sequences for info in self._corpus.chunks()))
         for listed in lists(self._corpus):
             content.numbers(*listed.tolist())
-        # Not the digest of the schema alone: which columns the streams are made of matters here.
+        # The whole schema, as its digest leaves out the fields of the streams.
         return f"{self._corpus.digest()} {content.hexdigest()} {dict(self._corpus.schema)!r}"
 
     def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
-        """Yield the chunks from number ``start`` on, with the bytes or items read so far and in total (0: unknown)."""
+        """Yield the chunks from number ``start`` on, with the bytes or items done and in total (0: unknown)."""
         count = num_chunks(self._corpus)
         sizes = [info.bytes for info in self._corpus.chunks()] if is_sized(self._corpus) else [1] * count
         done, total = sum(sizes[:start]), sum(sizes)

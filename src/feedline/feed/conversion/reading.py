@@ -18,8 +18,8 @@ def read_ahead(read: Callable[[int], Result], numbers: Iterable[int], jobs: int)
 
     Args:
         read: function to call.
-        numbers: its arguments.
-        jobs: number of threads that call it. Up to ``jobs + 1`` results are held; 1: no threads, one result.
+        numbers: arguments of the calls.
+        jobs: number of threads that call it. Up to ``jobs + 1`` results are held. 1: no threads, one result.
     """
     if jobs == 1:
         yield from map(read, numbers)

@@ -17,7 +17,7 @@ from feedline.errors import DataError
 from feedline.feed.protocol import Deserializer
 from feedline.feed.workers import Pool
 
-_AHEAD = 4  # chunks per worker that are read, or waited for
+_AHEAD = 4  # chunks per worker that are being read, or were read ahead
 
 
 class ReadChunk:
@@ -34,7 +34,7 @@ class ReadChunk:
         """See `Task.start`."""
 
     def run(self, number: int) -> Chunk | DataError:
-        """Return a chunk, or why it cannot be read: the error is the caller's to raise, without a worker's words."""
+        """Return a chunk, or the error for the caller to raise, without the notes of a worker."""
         try:
             chunk = self._corpus.read(number)
             # A copy, since views of a map are read under a guard only.
@@ -44,7 +44,7 @@ class ReadChunk:
 
 
 def read_by_ray(corpus: Deserializer, numbers: Sequence[int], workers: int) -> Generator[Chunk]:
-    """Yield ``corpus.read(number)`` for each number, in order, with sequences of impossible entries as unreadable ones.
+    """Yield ``corpus.read(number)`` for each number, in order. Sequences with impossible entries are unreadable.
 
     Up to `_AHEAD` chunks per worker are held.
 

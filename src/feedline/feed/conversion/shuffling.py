@@ -1,7 +1,7 @@
 """Write a corpus larger than memory as a store in random order, in two passes that can be interrupted.
 
 Sequences are sorted by a key hashed from the seed and their ordinal: a random permutation that needs no table and no
-count in advance. The first pass sorts as much as fits into memory at a time into *runs*; the second merges them by
+count in advance. The first pass sorts as much as fits into memory at a time into *runs*. The second merges them by
 ranges of keys. Each run and each merged range is a store that appears when it is complete, so an interrupted process
 continues after the last of them. Cost: the data is read and written twice, in large pieces, and takes twice its space
 meanwhile.
@@ -35,7 +35,7 @@ from feedline.feed.quarantine import ListedError
 
 Keys = NDArray[np.uint64]
 
-# Level of the key; docs/explanation/order.md lists the others.
+# Level of the key. docs/explanation/order.md lists the other levels.
 SHUFFLED_STORE = 9
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -44,11 +44,11 @@ _SHARE = 3
 
 
 class Settings(NamedTuple):
-    """What determines the bytes of the store: interrupted work is only continued under the same settings.
+    """The settings that determine the bytes of the store. Interrupted work only continues under the same settings.
 
     Attributes:
         source: digest of the corpus.
-        seed: seed of the order; None: that of the corpus.
+        seed: seed of the order; None: the order of the corpus.
         memory: bytes that a pass may hold.
     """
 
@@ -67,7 +67,7 @@ class _Run(NamedTuple):
     Attributes:
         chunks: chunks of the corpus read up to its end.
         sequences, skipped: sequences written, and skipped as unreadable, up to its end.
-        bytes: bytes of its own data.
+        bytes: bytes of data of the run.
     """
 
     chunks: int
@@ -86,10 +86,10 @@ def keys_of(seed: int, first: int, count: int) -> Keys:
 
 
 def readable(chunk: Chunk, on_error: str, first: int) -> Chunk:
-    """Return the sequences of a chunk that can be read; ``first`` is the ordinal of its first one.
+    """Return the readable sequences of a chunk. ``first`` is the ordinal of its first sequence.
 
     Raises:
-        DataError: one cannot, no list names it, and ``on_error`` is ``"raise"``.
+        DataError: a sequence is unreadable, no list names it, and ``on_error`` is ``"raise"``.
     """
     valid = chunk.valid
     if valid is None:
@@ -112,7 +112,7 @@ def shuffled(
 
     Args:
         chunks: ``chunks(n)`` yields the chunks of the corpus except the first n, with bytes done and in total.
-        target: where the store will appear.
+        target: destination of the store.
         settings: see `Settings`.
         overwrite: whether to replace a store of that name.
         progress: called as ``progress(done, total)``, in bytes of the corpus, counted once per pass.
@@ -128,7 +128,7 @@ def shuffled(
         runs, total = _sort(chunks, work, settings, progress)
         merged = _merge(work, runs, settings, progress, total)
         target.clear_leftovers()
-        place = Workplace(target.beside, target.publish)
+        place = Workplace(target.local_path, target.publish)
         try:
             manifest = combine(merged, place.folder)
             target.refuse_existing(overwrite)
@@ -146,13 +146,13 @@ def _sort(
     settings: Settings,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[list[_Run], int]:
-    """Run the first pass; return the runs and the bytes of the corpus."""
+    """Run the first pass. Return the runs and the bytes of the corpus."""
     runs: list[_Run] = []
     while (done := recorded(work / f"run-{len(runs):06d}.json")) is not None:
         runs.append(_Run(*done))
     begun = runs[-1] if runs else _Run(0, 0, 0, 0)
-    read, skipped, held, total = begun.chunks, begun.skipped, 0, 0
-    seen = begun.sequences + begun.skipped
+    read, skipped, nbytes, total = begun.chunks, begun.skipped, 0, 0
+    ordinal = begun.sequences + begun.skipped
     pieces: list[Chunk] = []
 
     def write() -> None:
@@ -167,7 +167,7 @@ def _sort(
             writer.write(_gathered(pieces, order))
         with atomic_file(work / f"run-{number:06d}.npy") as file:
             np.save(file, keys[order])
-        run = _Run(read, before + len(keys), skipped, held)
+        run = _Run(read, before + len(keys), skipped, nbytes)
         record(work / f"run-{number:06d}.json", run)
         runs.append(run)
 
@@ -176,14 +176,14 @@ def _sort(
             # A copy, so that entries are checked: sequences with impossible entries become unreadable.
             chunk = mapped.take(np.arange(mapped.num_sequences))
             bad = len(chunk.errors)
-            chunk = readable(chunk, settings.on_error, seen)
-            if pieces and chunk.num_sequences and held + chunk.nbytes > settings.memory // _SHARE:
+            chunk = readable(chunk, settings.on_error, ordinal)
+            if pieces and chunk.num_sequences and nbytes + chunk.nbytes > settings.memory // _SHARE:
                 write()  # counts the chunks before this one
-                pieces, held = [], 0
-            read, seen, skipped = read + 1, seen + mapped.num_sequences, skipped + bad
+                pieces, nbytes = [], 0
+            read, ordinal, skipped = read + 1, ordinal + mapped.num_sequences, skipped + bad
             if chunk.num_sequences:
                 pieces.append(chunk)
-                held += chunk.nbytes
+                nbytes += chunk.nbytes
             if progress is not None:
                 progress(done_bytes, 2 * total)
     if pieces:
@@ -196,7 +196,7 @@ def _sort(
 def _merge(
     work: Path, runs: list[_Run], settings: Settings, progress: Callable[[int, int], None] | None, total: int
 ) -> list[Path]:
-    """Run the second pass; return stores whose sequences follow one another in key order."""
+    """Run the second pass. Return stores whose sequences follow one another in key order."""
     chunk_bytes = settings.chunk_bytes
     if chunk_bytes is None and settings.compression is not None:
         chunk_bytes = COMPRESSED_CHUNK_BYTES  # even if "auto" decides against compression
@@ -214,7 +214,7 @@ def _merge(
         if merged[-1:] == [path] and not path.is_dir():
             pieces = [p for store, (a, b) in zip(stores, bounds, strict=True) for p in _slices(store, a, b)]
             order = np.argsort(np.concatenate([k[a:b] for k, (a, b) in zip(keys, bounds, strict=True)]), kind="stable")
-            # All use what "auto" chose for the first.
+            # All stores use the codec that "auto" selected for the first.
             codec = Manifest.load(merged[0]).compression if len(merged) > 1 else settings.compression
             with StoreWriter(
                 path,
@@ -243,7 +243,7 @@ def _slices(store: StoreDeserializer, start: int, stop: int) -> Iterator[Chunk]:
 
 
 def _gathered(pieces: list[Chunk], order: NDArray[Any]) -> Chunk:
-    """Return the sequences of all ``pieces``, numbered consecutively, in the given order."""
+    """Return the sequences of all ``pieces``, numbered consecutively, in the order ``order``."""
     schema = pieces[0].schema
     chunks = ChunkSet(schema)
     counts = [piece.num_sequences for piece in pieces]

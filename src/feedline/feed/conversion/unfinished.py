@@ -1,10 +1,10 @@
 """The work of a conversion that was interrupted, kept next to the destination until the same call finishes it.
 
-(Of a store in a bucket: in a folder of this machine, under a name made of the address.)
+(For a store in a bucket, in a folder of this machine, under a name made of the address.)
 
-The hidden folder ``.NAME.converting`` holds what determines the bytes of the store (``plan.json``), whatever the
-conversion has completed, each piece with a record of its own (``*-000000.json``), and a lock, which the system releases
-however the process ends. Work under another plan is removed. So is work without a single record: nobody would miss it.
+The hidden folder ``.NAME.converting`` holds the plan that determines the bytes of the store (``plan.json``), the pieces
+that the conversion has completed, with a record each (``*-000000.json``), and a lock, which the system releases however
+the process ends. Work under another plan is removed, and so is work without a record, which saves nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from feedline.feed.files.records import record, recorded
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
 
-# Files in the folder: locked by the working process; created just before the store appears.
+# Files in the folder: locked by the working process, created just before the store appears, and the plan.
 LOCK, DONE, PLAN = "lock", "done", "plan.json"
 _RECORDS = "*-[0-9][0-9][0-9][0-9][0-9][0-9].json"
 
@@ -31,20 +31,20 @@ _RECORDS = "*-[0-9][0-9][0-9][0-9][0-9][0-9].json"
 def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> Iterator[Path]:
     """Yield the work folder, locked, of a store that is complete when the block ends without an exception.
 
-    The block creates `DONE` before the store appears; afterwards the folder is removed. After an exception it stays if
-    it holds a record, and the exception says so.
+    The block creates `DONE` before the store appears. Afterwards the folder is removed. After an exception it remains
+    if it has a record, and a note on the exception names it.
 
     Raises:
         DataError: another process does the same work, or the folder cannot be written.
         FileExistsError: the name is taken.
     """
-    work = target.beside.parent / f".{target.beside.name}.converting"
+    work = target.local_path.parent / f".{target.local_path.name}.converting"
     target.clear_leftovers()
     try:
         target.refuse_existing(overwrite)
     except FileExistsError:
         if (work / DONE).exists():  # the call that wrote the store was killed before it cleaned up
-            discard(work, target.beside)
+            discard(work, target.local_path)
         raise
     with _locked(work):
         try:
@@ -58,9 +58,9 @@ def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> I
                     f"the work done so far is in {work}: the same call continues it; delete it to start over"
                 )
             else:
-                discard(work, target.beside)
+                discard(work, target.local_path)
             raise
-        discard(work, target.beside)
+        discard(work, target.local_path)
 
 
 def _claim(work: Path, plan: dict[str, Any]) -> None:
@@ -77,11 +77,11 @@ def _claim(work: Path, plan: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(work: Path) -> Iterator[None]:
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         while True:
             work.mkdir(mode=0o755, exist_ok=True)
             try:
-                lock = held.enter_context(open(work / LOCK, "ab"))
+                lock = stack.enter_context(open(work / LOCK, "ab"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(lock.fileno()), os.stat(work / LOCK)):
                     break

@@ -1,9 +1,9 @@
 """Arrays as a corpus: in memory, mapped by NumPy, or read on demand.
 
-Arrays are not copied, whatever their strides: a chunk is a view, a memory map stays one, and sliding windows over
+Arrays are not copied, whatever their strides: a chunk is a view, a memory map remains one, and sliding windows over
 tokens take the memory of the tokens. Lists of sequences are packed once into one array. Reading a chunk costs a few
-microseconds and no I/O; of data that is read when sliced (see `lazy`), one read. The parts of a memory map that are not
-in memory are fetched ahead, as for a store (see `fetching`).
+microseconds and no I/O, or one read for data that is read when sliced (see `lazy`). The parts of a memory map that are
+not in memory are fetched ahead, as for a store (see `fetching`).
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _STRINGS = (str, bytes, bytearray, memoryview)
 class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
     """Sequences from arrays.
 
-    The schema is inferred: dtype and shape of a stream are those of its data. The data of a stream may be
+    The schema is inferred: a stream has the dtype and shape of its data. The data of a stream may be
 
     - an array ``(N, *shape)``, one sample per sequence: NumPy (also memory maps and views), or anything on the CPU with
-      ``__dlpack__`` or ``numpy()``, such as a torch tensor; not copied;
+      ``__dlpack__`` or ``numpy()``, such as a torch tensor. It is not copied.
     - any other object with ``shape``, ``dtype`` and slicing, such as an HDF5 dataset or a Zarr array: read chunk by
-      chunk on demand, never as a whole. Such a corpus has no random access: it is shuffled in windows;
-    - a SciPy sparse matrix ``(N, classes)``, one sample per sequence; the entries of a CSR matrix with int32 indices
-      are not copied;
-    - a list with one array ``(length, *shape)`` or SciPy sparse matrix ``(length, classes)`` per sequence; a flat list
-      of numbers counts as an array. Lists are packed into one array, once;
-    - byte strings or texts, of any length: a list with one, or a list of them, per sequence; a NumPy array ``(N,)`` of
-      dtype S, U or object; an Arrow array of binary or string type, whose bytes are not copied (views, dictionaries
-      and several chunks are packed). NumPy does not tell NULs at the end of S from padding, so they are dropped;
+      chunk on demand, never as a whole. Such a corpus has no random access: it is shuffled in windows.
+    - a SciPy sparse matrix ``(N, classes)``, one sample per sequence. The entries of a CSR matrix with int32 indices
+      are not copied.
+    - a list with one array ``(length, *shape)`` or SciPy sparse matrix ``(length, classes)`` per sequence. A flat list
+      of numbers counts as an array. Lists are packed into one array, once.
+    - byte strings or texts, of any length: a list with one, or a list of them, per sequence, a NumPy array ``(N,)`` of
+      dtype S, U or object, or an Arrow array of binary or string type, whose bytes are not copied (views, dictionaries
+      and several chunks are packed). NumPy cannot distinguish NULs at the end of S from padding, so they are dropped.
     - a `Value`.
 
     Args:
         streams: data by stream name.
-        chunk_sequences: sequences per chunk; the last one may be shorter. None: 65536 or, for data that is read when
-            sliced, as many as make 32 MiB of it, in whole stored blocks.
+        chunk_sequences: sequences per chunk, of which the last may be shorter. None: 65536, or for data that is read
+            when sliced, 32 MiB of it, in whole stored blocks.
         defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
             each sequence.
         arrays: more data, by stream name.
@@ -62,9 +62,9 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         step: sequences per chunk.
 
     Raises:
-        SchemaError: no stream, or streams with different numbers of sequences.
-        TypeError: data of an unsupported kind or dtype (objects, records, dates).
-        ValueError: data of an impossible shape, or tensors that are not on the CPU.
+        SchemaError: there is no stream, or streams have different numbers of sequences.
+        TypeError: data have an unsupported kind or dtype (objects, records, dates).
+        ValueError: data have an impossible shape, or tensors are not on the CPU.
         DataError: there is no sequence.
     """
 
@@ -82,22 +82,22 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         if chunk_sequences is not None and chunk_sequences < 1:
             raise ValueError(f"expected chunk_sequences of at least 1, got {chunk_sequences}")
         try:
-            given = {} if streams is None else {**streams}
+            by_name = {} if streams is None else {**streams}
         except TypeError:
             what = f"expected a mapping from stream name to data, got {type(streams).__name__}"
             raise TypeError(f"{what}; write ArrayDeserializer(x=...)") from None
-        data = {**given, **arrays}
-        if len(data) < len(given) + len(arrays):
-            raise SchemaError(f"expected each stream once, got twice: {', '.join(set(given) & set(arrays))}")
+        data = {**by_name, **arrays}
+        if len(data) < len(by_name) + len(arrays):
+            raise SchemaError(f"expected each stream once, got twice: {', '.join(set(by_name) & set(arrays))}")
         if defines_size is not None and defines_size not in data:
             raise SchemaError(f"expected defines_size to be one of {', '.join(data)}, got {defines_size!r}")
         self._columns = {
-            name: given
-            if isinstance(given, LazyRows)
-            else LazyRows(name, given)
-            if is_lazy(given)
-            else _as_value(name, given)
-            for name, given in data.items()
+            name: item
+            if isinstance(item, LazyRows)
+            else LazyRows(name, item)
+            if is_lazy(item)
+            else _as_value(name, item)
+            for name, item in data.items()
         }
         lazy = [column for column in self._columns.values() if isinstance(column, LazyRows)]
         self.schema = Schema({name: _stream(c, name == defines_size) for name, c in self._columns.items()})
@@ -110,17 +110,17 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
         every = [array for column in self._columns.values() if isinstance(column, Value) for array in as_arrays(column)]
         every = [array for array in every if array is not None]
-        maps = [found for found in map(_map_of, every) if found is not None]
+        maps = [entry for entry in map(_map_of, every) if entry is not None]
         self.in_memory = not lazy and not maps
         self._ranges = [] if lazy else mapped_ranges(every)
         self._lacks = (RandomAccess, Sliceable, Mapped) if lazy else () if self._ranges else (Mapped,)
-        self._mapped = sorted({str(found.filename) for found in maps if getattr(found, "filename", None) is not None})
+        self._mapped = sorted({str(entry.filename) for entry in maps if getattr(entry, "filename", None) is not None})
         self.step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
         self._seals = seals_of(every)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of the rows."""
+        """Return the size of every chunk. ``bytes`` counts the rows."""
         if self._table is None:
             starts = np.arange(0, self.num_sequences, self.step)
             bounds = np.append(starts, self.num_sequences)
@@ -157,7 +157,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         return Chunk(self.schema, values, errors, seals=self._seals)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files that arrays are views of, whatever the chunks."""
+        """Return the mapped files of all arrays, for any chunks."""
         return self._ranges
 
     def __getstate__(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         return digest.hexdigest()
 
     def _ragged(self) -> list[NDArray[np.int64]]:
-        """Return the offsets of the ragged columns among those that count towards the minibatch budget."""
+        """Return the offsets of the ragged columns that count towards the minibatch budget."""
         size = self.schema.size_stream
         counted = [column for name, column in self._columns.items() if size in (None, name)]
         return [column.offsets for column in counted if not column.one_sample_each and column.offsets is not None]
@@ -265,7 +265,7 @@ def _from_array(array: NDArray[Any]) -> Value:
 
 
 def _packed(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows without gaps; warn if that takes much more memory than the view."""
+    """Return rows without gaps. Warn if they take much more memory than the view."""
     lies_in = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
     if rows.nbytes > max(_WORTH_TELLING_BYTES, 2 * lies_in):
         warnings.warn(
@@ -293,7 +293,7 @@ def _from_list(items: Sequence[Any]) -> Value:
 
 
 def _of_strings(items: Sequence[Any]) -> bool:
-    """Return whether the first sample of a list is a byte string or text, in whichever sequence it is."""
+    """Return whether the first sample of a list, in any sequence, is a byte string or text."""
     for item in items:
         if isinstance(item, _STRINGS):
             return True
@@ -304,7 +304,7 @@ def _of_strings(items: Sequence[Any]) -> bool:
 
 
 def _bytes_before(column: Value | LazyRows, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bytes of all rows before each of some ordinals."""
+    """Return the bytes of all rows before each ordinal."""
     if isinstance(column, Value):
         return bytes_before(column, ordinals)
     if column.offsets is None:
@@ -313,7 +313,7 @@ def _bytes_before(column: Value | LazyRows, ordinals: NDArray[np.int64]) -> NDAr
 
 
 def _map_of(array: Any) -> Any:
-    """Return the NumPy or `mmap` mapping that an array is a view of; None if it is in memory."""
+    """Return the NumPy or `mmap` mapping of an array; None: it is in memory."""
     while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array

@@ -1,6 +1,6 @@
 """CSV: a `Deserializer` for files of cells between delimiters, each row a sequence.
 
-Guarantees and cost are those of `rows`; files may be packed, see `files.packed`.
+Guarantees and cost are as for `rows`. Files may be packed, see `files.packed`.
 """
 
 from __future__ import annotations
@@ -48,37 +48,37 @@ _SEPARATOR = re.compile(r'"?sep=[^\r\n]"?\r?\n', re.IGNORECASE)
 
 
 class CSVDeserializer(RowsDeserializer):
-    """Rows of CSV files, also in ``.gz`` and ``.zst``: each row a sequence of one sample.
+    """Rows of CSV files, also in ``.gz`` and ``.zst``: each row is a sequence of one sample.
 
-    Cells may stand in double quotes, with delimiters, line breaks and doubled quotes inside. Blanks around numbers are
-    ignored, and so are blank lines. A row with another number of cells, or with a cell that is not of its stream's type
-    (an empty one is no number), is unreadable.
+    Cells may be in double quotes, with delimiters, line breaks and doubled quotes inside. Blanks around numbers and
+    blank lines are ignored. A row with another number of cells, or with a cell that is not of its stream's type (an
+    empty cell is no number), is unreadable.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
-        streams: stream name to `Stream`; also given as keyword arguments. ``field`` names the column, by default the
-            stream's own name; for a vector a pattern such as ``"pixel*"``, whose columns are its values in the order of
-            the file. Or to the name of a column (scalars), or a list of names (vectors), of types as inferred. None at
-            all: each column is a stream.
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` names the column, by default the stream's
+            name. For a vector it can be a pattern such as ``"pixel*"``, whose columns are the values in the order of
+            the file. Or stream name to the name of a column (scalars), or to a list of names (vectors), whose types are
+            inferred. None at all: each column is a stream.
         columns: for vectors: stream name to the names of its columns, in order.
-        header: whether the first row holds the names of the columns; None: it does unless one of its cells is a
-            number. Without a header columns are named ``"0"``, ``"1"`` and so on; one without a name is
+        header: whether the first row has the names of the columns; None: yes, unless one of its cells is a number.
+            Without a header columns are named ``"0"``, ``"1"`` and so on. A column without a name is
             ``"Unnamed: 0"``, by its place.
-        delimiter: one character; None: the one of comma, semicolon, tab and ``|`` that cuts the first rows into the
-            most cells, the same number in each.
+        delimiter: one character; None: comma, semicolon, tab or ``|``, whichever cuts the first rows into the most
+            cells, the same number in each.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the text of a file may take in the cache, as for `JSONLinesDeserializer`.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
             on stderr.
         stream_kwargs: more streams.
 
-    Types are inferred from the first 100 rows (at most 4 MiB of text): int64, float64, bool (``true``, ``false``), else
-    text; empty cells are left out of account.
+    Types are inferred from the first 100 rows (at most 4 MiB of text), without empty cells: int64, float64, bool
+    (``true``, ``false``), else text.
 
     Raises:
-        SchemaError: a column is missing, or a stream is one that cells cannot fill.
+        SchemaError: a column is missing, or cells cannot fill a stream.
         DataError: a file is missing, empty or damaged, has other columns than the first, or its index cannot be
             written.
     """
@@ -108,19 +108,19 @@ class CSVDeserializer(RowsDeserializer):
         paths = self._paths
         head = _Head(paths[0], delimiter, header)
         self._names = head.names
-        for other in paths[1:]:
-            if (found := _Head(other, head.delimiter, head.header).names) != head.names:
+        for next_path in paths[1:]:
+            if (names := _Head(next_path, head.delimiter, head.header).names) != head.names:
                 raise DataError(
-                    f"expected the columns {', '.join(head.names)}, as in {name_of(paths[:1])}, got {', '.join(found)}",
-                    path=str(other),
+                    f"expected the columns {', '.join(head.names)}, as in {name_of(paths[:1])}, got {', '.join(names)}",
+                    path=str(next_path),
                 )
         declared: dict[str, Stream] = {}
         places: dict[str, list[str]] = {}
-        given = declared_streams(streams, stream_kwargs)
-        if not given:
+        declarations = declared_streams(streams, stream_kwargs)
+        if not declarations:
             tell_left_out(paths, path, self.name, head.names)
-            given = {name: name for name in head.names}
-        for name, what in given.items():
+            declarations = {name: name for name in head.names}
+        for name, what in declarations.items():
             declared[name], places[name] = _declared(name, what, head, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():
             raise SchemaError(f"expected columns of declared streams, got those of {', '.join(sorted(unknown))}")
@@ -170,37 +170,37 @@ class CSVDeserializer(RowsDeserializer):
 
 
 class _Head:
-    """What the first rows of a file show.
+    """The first rows of a file.
 
     Attributes:
         delimiter: the delimiter.
-        header: whether the first row holds names.
-        names: of the columns.
+        header: whether the first row has the names of the columns.
+        names: names of the columns.
         rows: the first rows, without the header.
     """
 
     def __init__(self, path: Path, delimiter: str | None, header: bool | None) -> None:
         wrong = functools.partial(DataError, path=str(path))
-        text, whole = head_text(path)
-        found = text.decode("utf-8", "surrogateescape")
-        self.delimiter = _sniffed(found, whole) if delimiter is None else delimiter
-        rows, returned = _rows(found, self.delimiter, whole)
+        text, complete = head_text(path)
+        decoded = text.decode("utf-8", "surrogateescape")
+        self.delimiter = _sniffed(decoded, complete) if delimiter is None else delimiter
+        rows, returned = _rows(decoded, self.delimiter, complete)
         if returned is not None:
-            byte = len(found[:returned].encode("utf-8", "surrogateescape"))
+            byte = len(decoded[:returned].encode("utf-8", "surrogateescape"))
             raise wrong(_LINE_ENDS, byte=byte, hint=_CONVERT_LINE_ENDS)
         if not rows:
             raise wrong("expected a CSV file with at least one row, got none in its first 4 MiB")
         self.header = not any(_NUMBER.fullmatch(cell.strip()) for cell in rows[0]) if header is None else bool(header)
         self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
         self.rows = rows
-        if (said := _SEPARATOR.match(found)) is not None:
-            told = f"expected rows, got `{said[0].strip()}`, by which Excel is told the delimiter"
-            raise wrong(told, byte=0, hint="remove the first line: tail -n +2 old.csv > new.csv")
-        # As pandas names its index, and what is behind a last delimiter. A table that it wrote twice has several.
+        if (separator := _SEPARATOR.match(decoded)) is not None:
+            message = f"expected rows, got `{separator[0].strip()}`, by which Excel is told the delimiter"
+            raise wrong(message, byte=0, hint="remove the first line: tail -n +2 old.csv > new.csv")
+        # As pandas names its index, and the cells after a last delimiter. A table that it wrote twice has several.
         for k, name in enumerate(self.names):
             if not name:
-                own = (f"Unnamed: {k}{'.1' * again}" for again in itertools.count())
-                self.names[k] = next(name for name in own if name not in self.names)
+                candidates = (f"Unnamed: {k}{'.1' * again}" for again in itertools.count())
+                self.names[k] = next(name for name in candidates if name not in self.names)
         if bad := [name for name in self.names if not encodable(name) or "\0" in name]:
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise utf16_error(path)
@@ -225,10 +225,10 @@ class _Head:
         return "bool" if cells and all(cell.lower() in ("true", "false") for cell in cells) else "str"
 
 
-def _rows(text: str, delimiter: str, whole: bool) -> tuple[list[list[str]], int | None]:
-    """Return the cells of the first rows, cut as the native parser cuts them, and where a line ends in a carriage
-    return alone; None: none does."""
-    # Not by Python's `csv`: its limit of 128 KiB a cell can only be changed for the whole process.
+def _rows(text: str, delimiter: str, complete: bool) -> tuple[list[list[str]], int | None]:
+    """Return the cells of the first rows, as the native parser cuts them, and the first carriage return that ends a
+    line alone; None: there is none."""
+    # Without Python's `csv`, whose limit of 128 KiB a cell can only be changed for the whole process.
     d = re.escape(delimiter)
     cells = re.compile(
         rf'(?:"(?P<quoted>[^"]*+(?:""[^"]*+)*+)"(?P<more>[^{d}\n]*)|"(?P<open>[\s\S]*)|(?P<plain>[^{d}\n]*))'
@@ -237,12 +237,12 @@ def _rows(text: str, delimiter: str, whole: bool) -> tuple[list[list[str]], int 
     rows, row, begin = [], list[str](), 0
     returned: int | None = None
     for cell in cells.finditer(text):
-        quoted, more, unclosed, plain, end = cell.groups()
+        quoted, trailing, unclosed, plain, end = cell.groups()
         inner = unclosed if quoted is None else quoted
-        bare = plain or more or ""
+        bare = plain or trailing or ""
         if returned is None and "\r" in bare[: len(bare) - (end != delimiter)]:
             returned = cell.start("end") - len(bare) + bare.index("\r")
-        row.append(plain if inner is None else inner.replace('""', '"') + (more or ""))
+        row.append(plain if inner is None else inner.replace('""', '"') + (trailing or ""))
         if end == delimiter:
             continue
         row[-1] = row[-1].removesuffix("\r")
@@ -251,13 +251,13 @@ def _rows(text: str, delimiter: str, whole: bool) -> tuple[list[list[str]], int 
         row, begin = [], cell.end()
         if len(rows) > _FIRST_ROWS + 1:
             return rows[:-1], returned
-    return rows if whole else rows[:-1], returned
+    return rows if complete else rows[:-1], returned
 
 
-def _sniffed(text: str, whole: bool) -> str:
+def _sniffed(text: str, complete: bool) -> str:
     best, most = ",", 1
     for delimiter in _DELIMITERS:
-        counts = {len(row) for row in _rows(text, delimiter, whole)[0]}
+        counts = {len(row) for row in _rows(text, delimiter, complete)[0]}
         if len(counts) == 1 and (count := counts.pop()) > most:
             best, most = delimiter, count
     return best

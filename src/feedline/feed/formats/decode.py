@@ -1,4 +1,4 @@
-"""Numbers out of files that hold one sample each: ``.npy``, JSON and text, by their suffix. Nothing is unpickled."""
+"""Numbers from files of one sample each: ``.npy``, JSON and text, by their suffix. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PICKLES = ("pkl", "pickle", "pyd", "pth", "pt")
 
 
 def form_of(field: str) -> str:
-    """Return ``npy``, ``json``, ``text`` or ``bytes``: what a file of this suffix holds."""
+    """Return the content of files of this suffix: ``npy``, ``json``, ``text`` or ``bytes``."""
     last = field.rpartition(".")[2]
     if last in ("npy", "json"):
         return last
@@ -38,7 +38,7 @@ def check(name: str, stream: Stream, field: str) -> None:
     """Check that a stream of numbers can be decoded from files of this suffix.
 
     Raises:
-        SchemaError: it cannot.
+        SchemaError: the stream cannot be decoded.
     """
     pickle = field.rpartition(".")[2] in _PICKLES
     if form_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
@@ -50,7 +50,7 @@ def check(name: str, stream: Stream, field: str) -> None:
 
 
 def stream_of(field: str, content: bytes, path: str) -> Stream:
-    """Return the stream that such a file fills, from the first one's content.
+    """Return the stream of files of a suffix, by the content of the first file.
 
     Raises:
         DataError: it is a ``.npy`` file whose header cannot be read, or not of numbers.
@@ -70,13 +70,13 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
 
 
 def numbers(files: BytesValue, stream: Stream, form: str, *, skip: Container[int]) -> tuple[DenseValue, dict[int, str]]:
-    """Return the numbers of files, rows of the stream's shape and dtype, and why some cannot be decoded.
+    """Return the numbers of files, rows of the stream's shape and dtype, and by index why a file cannot be decoded.
 
     Args:
-        files: their contents.
+        files: contents of the files.
         stream: declaration.
-        form: what `form_of` returns.
-        skip: those that are not decoded; zeros, as for those that cannot be.
+        form: result of `form_of`.
+        skip: indices of files that are not decoded. Their rows are zeros, like rows of files that cannot be decoded.
     """
     count = files.num_samples
     if form == "npy":
@@ -100,25 +100,25 @@ def converted(data: Any, stream: Stream) -> NDArray[Any]:
     """Return numbers as a sample of a stream.
 
     Raises:
-        ValueError: another shape, or numbers that its dtype cannot hold.
+        ValueError: they have another shape, or the dtype cannot hold them.
     """
     try:
-        found = np.asarray(data)
+        array = np.asarray(data)
     except ValueError as error:  # ragged
         raise ValueError(f"expected numbers of shape {stream.shape}, got {shown(data, 60)}") from error
-    if found.dtype.kind not in "biufc":
+    if array.dtype.kind not in "biufc":
         raise ValueError(f"expected numbers, got {shown(data, 60)}")
-    if found.shape != stream.shape:
-        raise ValueError(f"expected shape {stream.shape}, got {found.shape}")
-    if found.dtype == stream.dtype:
-        return found
-    to_floats = np.can_cast(found.dtype, stream.dtype, "same_kind") and stream.dtype.kind in "fc"
-    if to_floats or (found.dtype.kind in "biuf" and stream.dtype.kind in "biu"):
+    if array.shape != stream.shape:
+        raise ValueError(f"expected shape {stream.shape}, got {array.shape}")
+    if array.dtype == stream.dtype:
+        return array
+    to_floats = np.can_cast(array.dtype, stream.dtype, "same_kind") and stream.dtype.kind in "fc"
+    if to_floats or (array.dtype.kind in "biuf" and stream.dtype.kind in "biu"):
         with np.errstate(invalid="ignore", over="ignore"):
-            cast = found.astype(stream.dtype)
-        if to_floats or (cast == found).all():
+            cast = array.astype(stream.dtype)
+        if to_floats or (cast == array).all():
             return cast
-    raise ValueError(f"expected numbers that {stream.dtype.name} can hold, got {shown(found.tolist(), 60)}")
+    raise ValueError(f"expected numbers that {stream.dtype.name} can hold, got {shown(array.tolist(), 60)}")
 
 
 def _json(text: memoryview) -> Any:
@@ -127,8 +127,8 @@ def _json(text: memoryview) -> Any:
 
 def _text(text: memoryview) -> Any:
     words = bytes(text).split()
-    found = [_number(word) for word in words]
-    return found[0] if len(found) == 1 else found
+    parsed = [_number(word) for word in words]
+    return parsed[0] if len(parsed) == 1 else parsed
 
 
 def _number(word: bytes) -> int | float:
@@ -150,7 +150,7 @@ def _npy(content: memoryview) -> NDArray[Any]:
 
 
 def _alike(files: BytesValue, stream: Stream) -> NDArray[Any] | None:
-    """Return the rows of .npy files that all begin as the first one does; None: they do not."""
+    """Return the rows of .npy files that all begin with the same header; None: they do not."""
     sizes = files.sizes
     if not len(sizes) or (sizes != sizes[0]).any() or sizes[0] == 0:
         return None
@@ -167,12 +167,12 @@ def _alike(files: BytesValue, stream: Stream) -> NDArray[Any] | None:
 
 
 def _npy_header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, whether it is in Fortran's order, dtype, and where the data begins.
+    """Return the shape, whether the order is Fortran's, the dtype, and the first byte of the data.
 
     Raises:
-        ValueError: there is no header, or one of Python objects.
+        ValueError: there is no header, or it is one of Python objects.
     """
-    # Not by NumPy's reader: it parses the header with `ast`, which fails at random in several threads of Python 3.11.
+    # Without NumPy's reader, which parses the header with `ast`, and fails at random in several threads of Python 3.11.
     if content[:6] != _NPY or len(content) < 12 or content[6] not in (1, 2, 3):
         raise ValueError(f"expected a .npy file of version 1 to 3, got one that begins with {content[:8]!r}")
     begin = 10 if content[6] == 1 else 12

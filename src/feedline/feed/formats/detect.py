@@ -1,11 +1,11 @@
-"""Recognise what files and folders hold: each format by its first bytes, the streams of CTF text by scanning.
+"""Recognise the formats of files and folders, mostly by their first bytes.
 
-`FORMATS` has one entry per format: how it is recognised, and the function that opens it, which is imported when it is
-needed. To add a format, add an entry. Formats of other packages are asked for what none of these recognises. Files that
-nobody reads are named in `_FOREIGN`, with the next step.
+`FORMATS` has one entry per format, with the rules that recognise it, and the function that opens it, which is imported
+when it is needed. To add a format, add an entry. Formats of other packages get the files that no entry recognises.
+`_FOREIGN` names files that no format reads, with the next step.
 
-A guess for a first look and for conversion. Programs should name the format's own deserializer and declare their
-streams.
+This is a guess for a first look and for conversion. Programs should name the deserializer of the format and declare
+their streams.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.stored.zarr_store import is_zarr, is_zarr_zip
 from feedline.feed.formats.tfrecord_guess import is_tfrecord
 
-_HEAD_BYTES = 512  # of a file, that are looked at
+_HEAD_BYTES = 512  # first bytes of a file that are read
 _MOST_LOOKED = 8  # folders in a folder
 _MOST_HEADER = 100 << 20  # bytes of JSON in a file of safetensors
 _SURE = 4  # bytes of a magic number that tokens do not begin with by chance
@@ -55,7 +55,7 @@ def _is_npz(path: Path, head: bytes) -> bool:
 def _is_arrow(path: Path, head: bytes) -> bool:
     if head.startswith(FILE_MAGIC):
         return True
-    # A stream begins with its schema: marker, bytes of metadata, where their root lies. Tokens may look like a marker.
+    # A stream begins with its schema: marker, size of the metadata, offset of its root. Tokens may look like a marker.
     length, root = (int.from_bytes(head[at : at + 4], "little") for at in (4, 8))
     return head.startswith(STREAM_MAGIC) and length % 8 == root % 4 == 0 and 4 <= root < length < 1 << 26
 
@@ -70,9 +70,9 @@ def _is_tokens(path: Path, head: bytes) -> bool:
         return True
     if path.suffix != ".bin":
         return False
-    # Numbers without a header may begin like anything: the first token of a text decides what its first bytes are.
-    known = tuple(magic for magic, _, _ in _FOREIGN if len(magic) >= _SURE)
-    return path.with_suffix(".idx").is_file() or not head.startswith((*_ZIP, *known))
+    # Numbers without a header may begin with any bytes: these are the first token of a text.
+    magics = tuple(magic for magic, _, _ in _FOREIGN if len(magic) >= _SURE)
+    return path.with_suffix(".idx").is_file() or not head.startswith((*_ZIP, *magics))
 
 
 _DESCRIPTIONS = (".yaml", ".yml")
@@ -80,7 +80,10 @@ _JSON_LINES = (".jsonl", ".ndjson")
 
 
 def _is_json_lines(path: Path, head: bytes) -> bool:
-    """Whether the first line is an object, or the name says so; a JSON document has it on several lines."""
+    """Whether the first line is an object, or begins one in a file with the suffix of JSON Lines.
+
+    A JSON document has its object on several lines.
+    """
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not text.startswith(b"{"):
         return False
@@ -104,7 +107,7 @@ FORMATS: tuple[Format, ...] = (
         "a Zarr store",
         f"{_HERE}stored.zarr:ZarrDeserializer",
         begins=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
-        folder=is_zarr,  # before those that look below, as it may have a million files
+        folder=is_zarr,  # before the formats that look below the folder, as it may have a million files
         several=True,
     ),
     Format("image folder", "a folder of classes", f"{_HERE}images:ImageFolderDeserializer", folder=is_image_folder),
@@ -215,9 +218,9 @@ FORMATS: tuple[Format, ...] = (
     ),
 )
 SUFFIXES = {suffix: form for form in FORMATS for suffix in form.suffixes}
-_UNMISTAKABLE = SUFFIXES.keys() - {".txt", ".bin"}  # which other files have, too
+_UNMISTAKABLE = SUFFIXES.keys() - {".txt", ".bin"}  # other files have these, too
 
-# What is known and not read: its first bytes, what it is, and what to do.
+# Files that are known and not read: first bytes, description, and advice.
 _PACKED = (".gz", ".zst", ".zstd")
 _DECOMPRESS = "decompress it first, or read it in a fl.UserDeserializer"
 _STEP = "read it in a fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
@@ -259,13 +262,13 @@ def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     Raises:
         DataError: nothing is there, its format is unknown or not read, or files are of several formats.
         FeedlineError: see `installed_formats`.
-        TypeError: it is none of these.
+        TypeError: ``what`` is none of these.
         ValueError: the list is empty.
     """
     if not isinstance(what, (str, os.PathLike)):
         if not isinstance(what, (list, tuple)):
             raise TypeError(f"expected a path, a pattern or a list of these, got {type(what).__name__}")
-        parts = [recognise(one) for one in what]
+        parts = [recognise(entry) for entry in what]
         if not parts:
             raise ValueError("expected at least one path, got an empty list")
         return _together(parts)
@@ -280,11 +283,11 @@ def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     places = list_places(what)
     if places == [place]:
         return Recognised(_of_file(place), [str(place)])
-    return _together([recognise(one) for one in places])
+    return _together([recognise(entry) for entry in places])
 
 
 def guess_format(path: str | os.PathLike[str]) -> str:
-    """Return the name of the format of a file or folder; see `recognise`."""
+    """Return the name of the format of a file or folder. See `recognise`."""
     return recognise(path).format.name
 
 
@@ -324,7 +327,7 @@ def _folder(place: Path) -> Recognised:
 
 
 def _is_whole(form: Format, place: Path) -> bool:
-    """Whether a folder is of a format as a whole."""
+    """Whether a whole folder is of a format."""
     return form.folder(place) or (form.inside is not None and next(place.rglob(form.inside), None) is not None)
 
 
@@ -337,7 +340,7 @@ def _only_one(forms: list[Format], place: Path) -> Format | None:
     """Return the format of another package that recognises a place; None: there is none.
 
     Raises:
-        DataError: several do.
+        DataError: several formats recognise it.
     """
     if len(forms) > 1:
         names = " and ".join(f"`{form.name}`" for form in forms)
@@ -350,27 +353,27 @@ def _only_one(forms: list[Format], place: Path) -> Format | None:
 
 
 def _within(place: Path) -> str | None:
-    """Return a hint where the folders in a folder could be opened, such as train and val; None: they could not."""
+    """Return a hint for a folder whose subfolders can be opened, such as train and val; None: none can."""
     try:
-        folders = sorted(one for one in place.iterdir() if one.is_dir())[:_MOST_LOOKED]
-        found = [one.name for one in folders if any(form.folder(one) for form in (*FORMATS, *_installed()))]
+        folders = sorted(folder for folder in place.iterdir() if folder.is_dir())[:_MOST_LOOKED]
+        openable = [folder.name for folder in folders if any(form.folder(folder) for form in (*FORMATS, *_installed()))]
     except OSError:
         return None
-    return f"name a folder in it, or a list of them: {', '.join(found)}" if found else None
+    return f"name a folder in it, or a list of them: {', '.join(openable)}" if openable else None
 
 
 @functools.cache
 def _tell_others(place: Path, form: Format) -> None:
-    """Warn, once, of files directly in a folder that would be read if those of ``form`` were not there."""
-    own = {".npy"} if form.name == "npy folder" else set(form.suffixes)
-    others = sorted(file.name for file in place.iterdir() if file.suffix.lower() in _UNMISTAKABLE - own)
-    if others:
+    """Warn, once, of files directly in a folder that are not read because other files there are of ``form``."""
+    suffixes = {".npy"} if form.name == "npy folder" else set(form.suffixes)
+    skipped = sorted(file.name for file in place.iterdir() if file.suffix.lower() in _UNMISTAKABLE - suffixes)
+    if skipped:
         _log.warning(
             "%s: only its %s files are read, not %s%s; name a pattern to read others",
             place,
-            "/".join(sorted(own)),
-            others[0],
-            f" and {len(others) - 1} more" if len(others) > 1 else "",
+            "/".join(sorted(suffixes)),
+            skipped[0],
+            f" and {len(skipped) - 1} more" if len(skipped) > 1 else "",
         )
 
 
@@ -381,7 +384,7 @@ def _of_file(place: Path) -> Format:
     within = place.with_suffix("") if place.suffix.lower() in _PACKED else place
 
     def holds(form: Format) -> bool:
-        """Whether the file is packed, and what it holds is of a format."""
+        """Whether the file is packed, and its content is of a format."""
         if unpacked is None or not form.packed:
             return False
         return form.begins(within, unpacked) or within.suffix.lower() in form.suffixes
@@ -403,7 +406,7 @@ def _of_file(place: Path) -> Format:
 
 
 def _foreign(place: Path, head: bytes) -> DataError | None:
-    """Return the error of a file that is known by its first bytes and not read; None: it is not known."""
+    """Return the error for a file that is known by its first bytes and not read; None: it is not known."""
     for magic, what, hint in _FOREIGN:
         if head.startswith(magic):
             return _not_read(place, what, hint)
@@ -415,8 +418,8 @@ def _foreign(place: Path, head: bytes) -> DataError | None:
 
 
 def _unknown(place: Path, head: bytes) -> DataError:
-    """Return the error of a file of which neither first bytes nor suffix are those of a format."""
-    if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER:  # the length of JSON, and that
+    """Return the error for a file that no format recognises by its first bytes or its suffix."""
+    if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER:  # the length of JSON, then the JSON
         return _not_read(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
     if head.lstrip().startswith(b"["):
         return _not_read(place, "a JSON list", _LINES)

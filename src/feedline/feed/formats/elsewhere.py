@@ -1,4 +1,4 @@
-"""A corpus whose files lie in object stores: the same in every way, but for where its bytes come from."""
+"""A corpus whose files are in object stores. It differs from a local corpus only in the origin of its bytes."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from feedline.feed.wrapper import Forwarding
 
 @dataclass
 class Stores:
-    """How addresses are opened; see `open_corpus`.
+    """How addresses are opened, see `open_corpus`.
 
     Attributes:
-        remote: as there.
+        remote: see `open_corpus`.
         used: whether an address was opened.
     """
 
@@ -66,7 +66,7 @@ _stores: contextvars.ContextVar[Stores | None] = contextvars.ContextVar("_stores
 
 @contextlib.contextmanager
 def through(stores: Stores) -> Iterator[None]:
-    """A context in which addresses are opened like this, also those that a file describes."""
+    """A context in which addresses are opened through ``stores``, even addresses in the files of a mixture."""
     token = _stores.set(stores)
     try:
         yield
@@ -78,7 +78,7 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     """Open objects by their address, a pattern, or a list of these.
 
     Raises:
-        DataError: there are none, a store does not deliver, or what it delivers is damaged.
+        DataError: there are no objects, a store does not deliver them, or they are damaged.
         SchemaError: a stream is missing or not as declared.
     """
     stores = _stores.get() or Stores(Remote())
@@ -90,10 +90,10 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
 
 
 def _refuse_unfinished(looked: LookedUp) -> None:
-    """Check that no folder is a store that is still being written: it would be read as the Arrow files it has so far.
+    """Check that no folder is an unfinished store, which would be read as its Arrow files so far.
 
     Raises:
-        DataError: one is.
+        DataError: a folder is an unfinished store.
     """
     for place in looked.places:
         if isinstance(place, str):
@@ -111,10 +111,10 @@ def _refuse_unfinished(looked: LookedUp) -> None:
 
 
 def check_streams(declared: Mapping[str, Any]) -> None:
-    """Check that streams are declared as such; those of CSV may also be names of columns.
+    """Check that streams are declared as `Stream`. Only CSV also takes names of columns.
 
     Raises:
-        SchemaError: one is not.
+        SchemaError: a stream is not.
     """
     if wrong := [name for name, what in declared.items() if not isinstance(what, Stream)]:
         raise SchemaError(f"expected a feedline.Stream for stream `{wrong[0]}`, got {declared[wrong[0]]!r}")
@@ -127,19 +127,19 @@ def _of_objects(
     memory_bytes: int,
     streams: Mapping[str, Any],
 ) -> RemoteCorpus:
-    """Open what was looked up; also in another process, which asks the stores nothing."""
+    """Open the objects that were looked up, also in another process, which sends no request to the stores."""
     mirror = Mirror(looked, cache, cache_bytes)
     try:
         form, paths = recognise(mirror.paths)
-        if more := look_up_listed(looked, mirror, [name for path in paths for name in form.listed(path)]):
+        if listed := look_up_listed(looked, mirror, [name for path in paths for name in form.listed(path)]):
             mirror.close()
-            looked, mirror = more, Mirror(more, cache, cache_bytes)
+            looked, mirror = listed, Mirror(listed, cache, cache_bytes)
             form, paths = recognise(mirror.paths)
         if form.name != "csv":
             check_streams(streams)
         corpus = form.open(paths, streams, memory_bytes)
         views = fetches_ahead(corpus) and not mirror.objects.keys().isdisjoint(corpus.paths())
-        if views or any(one.mapped for one in mirror.objects.values()):
+        if views or any(remote_file.mapped for remote_file in mirror.objects.values()):
             corpus = _of_views(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
     except BaseException:
         mirror.close()
@@ -148,9 +148,9 @@ def _of_objects(
 
 
 def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:
-    """Return a corpus with views of mapped files of which parts may be missing, or the same over whole files."""
+    """Return a corpus with views of mapped files, parts of which may be missing, or the same over whole files."""
     if mirror.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
-        # Nothing has to be fetched, or something else than views is read, too, by who would touch the views.
+        # Nothing must be fetched, or readers of more than views would touch missing parts.
         corpus.close()
         mirror.fetch_whole(form.description)
         return again()
@@ -162,13 +162,13 @@ def _pieces(extents: Sequence[Extent]) -> list[memoryview]:
     """Read extents.
 
     Raises:
-        DataError: they cannot be had.
+        DataError: they cannot be fetched.
     """
     pieces = []
     for path, at, size in extents:
         pieces.append(memoryview(bytearray(size)))
-        if (one := object_at(path)) is not None:
-            one.read(at, pieces[-1])
+        if (remote := object_at(path)) is not None:
+            remote.read(at, pieces[-1])
         else:
             with open_file(path) as file:
                 preadv(file, pieces[-1], at)
@@ -182,11 +182,11 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         corpus: the corpus.
         mirror: the objects.
         form: name of their format.
-        again: what opens it in another process: a function, and its arguments.
-        of: the corpus whose objects these are; None: they are this one's.
+        again: a function that opens the corpus in another process, and its arguments.
+        of: the corpus that owns the objects; None: this corpus.
 
     Attributes:
-        mirror: the objects, and the cache that holds parts of them.
+        mirror: the objects, and the cache of parts of them.
         format: name of their format, see `detect.FORMATS`.
     """
 
@@ -203,15 +203,15 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         self.name = shown_path(corpus.name)
         self.mirror, self.format, self._again = mirror, form, again
         self._of, self._closed = of, False
-        # Chunks have extents for good: who has asked for them may get the bytes when the files are settled.
-        own = not mirror.objects.keys().isdisjoint(corpus.paths())  # a mixture's are those of others
-        self._views = self._unsettled = own and in_parts(corpus)
+        # Chunks keep their extents, as the bytes of extents may arrive after the files are settled.
+        has_objects = not mirror.objects.keys().isdisjoint(corpus.paths())  # the files of a mixture belong to its parts
+        self._views = self._unsettled = has_objects and in_parts(corpus)
 
     # ---- views of files of which parts may be missing -------------------------------------------------
 
     @property
     def _parted(self) -> bool:
-        """Whether what the corpus reads are views that must not be touched; no longer once its files are settled."""
+        """Whether the corpus reads views that must not be touched, which ends when its files are settled."""
         self._check_open()
         self._unsettled = self._unsettled and in_parts(self._corpus)
         return self._unsettled
@@ -221,23 +221,23 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             raise ValueError(f"expected an open corpus, but {self.name} was closed")
 
     def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return the corpus's extents; of views, the bytes that they consist of."""
+        """Return the extents of the corpus, or of its views, the bytes that they consist of."""
         self._check_open()
         if not self._views or looks_at_all(self._corpus):
             return chunk_extents(self._corpus, chunk)
         return extents_of(self._corpus.read(chunk), files_of(self._corpus, [chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """Return the corpus's chunk, whose extents were fetched."""
+        """Return the chunk of the corpus, whose extents were fetched."""
         self._check_open()
         if not self._views or looks_at_all(self._corpus):
             return required(self._corpus, Fetchable).read_fetched(chunk, pieces)
         return fetched_chunk(self._corpus.read(chunk), files_of(self._corpus, [chunk]), pieces)
 
     def read(self, chunk: int) -> Chunk:
-        """Return the corpus's chunk; fetches its bytes if parts of its files may be missing."""
+        """Return the chunk of the corpus. Fetches its bytes if parts of its files may be missing."""
         if not self._parted:
-            # Fetched first: a library that reads in threads of its own would let no interrupt through.
+            # Fetched first, as a library that reads in other threads would not let an interrupt through.
             extents = chunk_extents(self._corpus, chunk)
             if any(by_ranges(extent.path) for extent in extents):
                 return required(self._corpus, Fetchable).read_fetched(chunk, _pieces(extents))
@@ -248,7 +248,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         return self._fetched(self._corpus.read(chunk), chunk)
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Return the corpus's slice of a chunk in the same way."""
+        """Return the slice of a chunk of the corpus in the same way."""
         if not self._parted:
             return read_slice(self._corpus, chunk, start, stop)
         if looks_at_all(self._corpus):
@@ -256,15 +256,15 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         return self._fetched(read_slice(self._corpus, chunk, start, stop), chunk)
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """Return the corpus's sequences."""
+        """Return sequences of the corpus."""
         return select_by_chunk(self, ordinals) if self._parted else self._corpus.select(ordinals)
 
     def _fetched(self, views: Chunk, chunk: int) -> Chunk:
         files = files_of(self._corpus, [chunk])
         extents = extents_of(views, files)
-        # As on a disk where nothing is missing, or the files are settled by now.
-        found = [(object_at(path), at, at + size) for path, at, size in extents]
-        if all(one is None or one.stays_there(begin, end) for one, begin, end in found):
+        # No bytes are missing, or the files are settled by now.
+        spans = [(object_at(path), at, at + size) for path, at, size in extents]
+        if all(remote is None or remote.stays_there(begin, end) for remote, begin, end in spans):
             return views
         return fetched_chunk(views, files, _pieces(extents))
 
@@ -277,15 +277,14 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         return f"{type(self._corpus).__name__}({self.name})"
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Forwarding.capability`; checksums of whole chunks need files as a whole, which this one fetches, as it
-        does the bytes of views."""
+        """See `Forwarding.capability`. This corpus fetches the bytes of views, and whole files for checksums."""
         return self if kind in (Verifiable, Fetchable) else super().capability(kind)  # type: ignore[return-value]
 
     def verified(self) -> Deserializer:  # type: ignore[override]
-        """Return the same over the verified corpus; itself if that is the corpus.
+        """Return the same over the verified corpus, or itself if the corpus is verified.
 
         Raises:
-            DataError: checksums are of more than is read, and the cache has no room for all of it.
+            DataError: checksums need whole files, and the cache has no room for them.
         """
         if self._parted:
             check_room(
@@ -298,7 +297,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         return RemoteCorpus(corpus, self.mirror, self.format, self._again, of=self)
 
     def close(self) -> None:
-        """Close the corpus; chunks that it returned must not be used any more. What was fetched stays in the cache."""
+        """Close the corpus. Chunks that it returned must not be used any more. Fetched bytes remain in the cache."""
         super().close()
         self._closed = True
         if self._of is None:

@@ -1,8 +1,8 @@
-"""Views of mapped files of which parts may be missing, made of what was fetched instead.
+"""Views of mapped files, parts of which may be missing, over fetched bytes.
 
-A mapped file of an object in a store has holes where nothing was fetched, which read as zeros. The places of a chunk's
-views in it still say which bytes the chunk consists of. These are fetched, and the same arrays are made over them:
-other columns, or the rest of the chunk, need not be fetched.
+A mapped file of an object in a store has holes where nothing was fetched, which read as zeros. But the places of the
+views of a chunk determine the bytes of the chunk. These are fetched, and the same arrays are made over them. Other
+columns, or the rest of the chunk, need not be fetched.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent
 
 
 def in_parts(corpus: Deserializer, settled: Collection[str] = ()) -> bool:
-    """Return whether parts of the files that chunks are views of may be missing when those in ``settled`` are there."""
+    """Return whether chunks are views of files, parts of which may be missing, other than the files ``settled``."""
     return can(corpus, RandomAccess) and any(
         object_at(path) is not None and path not in settled for path in corpus.paths()
     )
 
 
 def runs_of(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pages of a file that bytes ``(begin, end)`` lie in, as runs of bytes; no page is in two of them."""
+    """Return the pages of a file with the bytes ``(begin, end)``, as runs of bytes. No page is in two runs."""
     runs: list[tuple[int, int]] = []
     for begin, end in sorted((begin // PAGE_BYTES, -(-end // PAGE_BYTES)) for begin, end in spans if begin < end):
         if runs and begin <= runs[-1][1]:
@@ -44,18 +44,18 @@ def runs_of(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str, streams: int) -> None:
-    """Check that the cache has room for what says where sequences lie, if some of ``paths`` are objects.
+    """Check that the cache has room for the bounds of sequences, if some of ``paths`` are objects.
 
     Args:
-        sizes: bytes of each of its parts, which are kept apart.
+        sizes: bytes of each part of the bounds, which are separate in the cache.
         paths: paths of files and placeholders.
-        name: of the corpus.
+        name: name of the corpus.
         streams: number of its streams.
 
     Raises:
-        DataError: it has not.
+        DataError: the cache has no room.
     """
-    room_bytes = next((one.room_bytes for path in paths if (one := object_at(path)) is not None), None)
+    room_bytes = next((remote.room_bytes for path in paths if (remote := object_at(path)) is not None), None)
     least = sum(sizes)
     if room_bytes is not None and least > room_bytes:
         most = sum(size // PAGE_BYTES + 2 for size in sizes) * PAGE_BYTES
@@ -68,21 +68,21 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
 
 
 def extents_of(views: Chunk, files: Sequence[MappedFile]) -> list[Extent]:
-    """Return the parts of ``files`` that the arrays of a chunk are views of; reads none of them."""
+    """Return the parts of ``files`` that the arrays of a chunk are views of, without reading them."""
     extents: list[Extent] = []
-    for one in sorted(found for array in _arrays(views) if (found := _span(array, files)) is not None):
+    for extent in sorted(part for array in _arrays(views) if (part := _span(array, files)) is not None):
         last = extents[-1] if extents else None
-        if last is not None and last.path == one.path and one.offset <= last.offset + last.size + _TOGETHER_BYTES:
-            extents[-1] = last._replace(size=max(last.size, one.offset + one.size - last.offset))
+        if last is not None and last.path == extent.path and extent.offset <= last.offset + last.size + _TOGETHER_BYTES:
+            extents[-1] = last._replace(size=max(last.size, extent.offset + extent.size - last.offset))
         else:
-            extents.append(one)
+            extents.append(extent)
     return extents
 
 
 def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Piece]) -> Chunk:
     """Return a chunk like ``views`` over the bytes of its `extents_of`.
 
-    A sequence is unreadable if some of its bytes could not be fetched: all of them, where a piece is missing.
+    If a piece is missing, all sequences are unreadable.
     """
     extents = extents_of(views, files)
 
@@ -101,15 +101,15 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
         for extent, piece in zip(extents, pieces, strict=True):
             assert not isinstance(piece, Unread)
             if extent.path == span.path and extent.offset <= span.offset < extent.offset + extent.size:
-                found = np.ndarray(array.shape, array.dtype, piece, span.offset - extent.offset, array.strides)
-                return found if found.flags.aligned else found.copy()
+                view = np.ndarray(array.shape, array.dtype, piece, span.offset - extent.offset, array.strides)
+                return view if view.flags.aligned else view.copy()
         raise AssertionError(f"no piece has {span}")
 
     return Chunk(views.schema, {name: mapped(value, fetched) for name, value in views.values.items()}, views.errors)
 
 
 def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> Extent | None:
-    """Return where an array lies in a file; None: in memory."""
+    """Return the extent of an array in a file; None: it is in memory."""
     if not array.size:
         return None
     low, high = np.lib.array_utils.byte_bounds(array)
@@ -120,12 +120,12 @@ def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> Extent | None:
 
 
 def _arrays(chunk: Chunk) -> Iterator[NDArray[Any]]:
-    found: list[NDArray[Any]] = []
+    arrays: list[NDArray[Any]] = []
 
     def note(array: NDArray[Any]) -> NDArray[Any]:
-        found.append(array)
+        arrays.append(array)
         return array
 
     for value in chunk.values.values():
         mapped(value, note)
-    yield from found
+    yield from arrays

@@ -1,4 +1,4 @@
-"""How a format is recognised and opened, and the formats that other packages add."""
+"""The description by which a format is recognised and opened, and the formats of other packages."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ GROUP = "feedline.formats"
 
 
 class Format(NamedTuple):
-    """How a format is recognised and opened, for `open_corpus` and all that takes paths.
+    """How a format is recognised and opened, for `open_corpus` and all other functions of paths.
 
-    A package adds one as an entry point of the group ``feedline.formats``; see docs/how-to/own-format.md. Built-in
-    formats are asked first.
+    A package adds a format as an entry point of the group ``feedline.formats``, see docs/how-to/own-format.md. Built-in
+    formats come first.
 
     Attributes:
-        name: its name in `feedline inspect`.
-        description: the same with an article, in errors: ``"a CSV file"``.
+        name: name in `feedline inspect`.
+        description: name with an article, in errors: ``"a CSV file"``.
         opener: ``"module:function"``, imported when it is needed. ``function(paths, streams, memory)`` returns a
-            `Deserializer` for the files, in this order, or for one folder; ``streams`` are the declared `Stream`
-            objects by name, or none; ``memory`` is the number of bytes that a decoded chunk may take. Or the name of
-            a class, which is called as those of feedline are: with the path or a list of them, streams or None, and
-            ``memory=``.
-        begins: whether a file is of this format, from its path and its first 512 bytes.
-        folder: whether a folder is, as a whole.
-        inside: pattern of its files in a folder, at any depth, for a folder that is not one as a whole; None: its files
-            directly in the folder are recognised one by one.
+            `Deserializer` for the files, in this order, or for one folder. ``streams`` are the declared `Stream`
+            objects by name, or none. ``memory`` is the number of bytes that a decoded chunk may take. Or the name of
+            a class, which is called like feedline's deserializers: with the path or a list of paths, streams or None,
+            and ``memory=``.
+        begins: whether a file is of this format, by its path and its first 512 bytes.
+        folder: whether a whole folder is of this format.
+        inside: pattern of its files in a folder, at any depth, for a folder that is not of this format as a whole;
+            None: its files directly in the folder are recognised one by one.
         several: whether the opener takes several files.
-        suffixes: suffixes of its files, in lower case with their dot, for those that no bytes tell apart.
-        packed: whether its files may be packed by gzip or Zstandard, with another suffix behind their own.
-        loose: whether a folder is of this format for the files in it, whatever else lies there.
-        lists: the ``"module:function"`` that returns the paths of the files that one of this format lists; relative
-            ones start from its own folder. None: it lists none.
+        suffixes: suffixes of its files, in lower case with their dot, for files that cannot be recognised by bytes.
+        packed: whether its files may be packed by gzip or Zstandard, with another suffix after theirs.
+        loose: whether a folder is of this format because of the files in it, even if it has others.
+        lists: the ``"module:function"`` that returns the paths of the files that a file of this format lists. Relative
+            paths start from its folder. None: it lists no files.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Format(NamedTuple):
         """Open files of this format.
 
         Raises:
-            DataError: it takes a single file.
-            SchemaError: it cannot be streams; see its opener. The error names the files.
+            DataError: the opener takes a single file.
+            SchemaError: data cannot be streams, see the opener. The error names the files.
         """
         if len(paths) > 1 and not self.several:
             raise DataError(
@@ -76,7 +76,7 @@ class Format(NamedTuple):
             return opener(paths, streams, memory)
         except SchemaError as error:
             message = str(error)
-            for path in paths:  # of an object, the path is that of its parts in the cache
+            for path in paths:  # the path of an object leads to its placeholder in the cache
                 message = message.replace(path, shown_path(path))
             if not any(shown_path(path) in message for path in paths):
                 message += f"\n  at {name_of(paths)}"
@@ -97,7 +97,7 @@ class Format(NamedTuple):
 
 
 def _named(what: str) -> Any:
-    """Return ``"module:function"``."""
+    """Import ``"module:function"``."""
     module, _, function = what.partition(":")
     return getattr(importlib.import_module(module), function)
 
@@ -108,7 +108,7 @@ def installed_formats(builtin: tuple[Format, ...], path: tuple[str, ...]) -> tup
 
     Args:
         builtin: formats of feedline, whose names are taken.
-        path: where packages lie, ``sys.path``: they are looked up once, and again when it changes.
+        path: ``sys.path``. Packages are looked up once, and again when it changes.
 
     Raises:
         FeedlineError: an entry is no `Format` or cannot be imported, or a name is taken. The error names the packages.

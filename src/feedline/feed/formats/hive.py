@@ -1,4 +1,4 @@
-"""Columns that are in no file but in the names of its folders: ``label=a/part-0.parquet``.
+"""Columns that are not in files but in the names of their folders: ``label=a/part-0.parquet``.
 
 Hive's layout, which Spark, pyarrow, DuckDB, pandas and polars write. Names and values are percent-encoded.
 """
@@ -16,18 +16,18 @@ from feedline.data.schema import encodable
 from feedline.errors import DataError
 
 Columns = dict[str, list[int | None] | list[str | None]]
-"""By name, a value for each file; None: a null, or the file is in no folder of that name."""
+"""By name, a value for each file. None: a null, or the file is in no folder of that name."""
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def hive_columns(paths: Sequence[str], root: object) -> Columns:
-    """Return the columns that the folders of files are named after: of integers where all values are, else of text.
+    """Return the columns that the folders of files are named after, of integers if all values are, else of text.
 
     Args:
-        paths: the files.
-        root: the path that the user passed. Only folders below it count, or below the one that all files share.
+        paths: paths of the files.
+        root: the path that the user passed. Only folders below it count, or below the folder that all files share.
 
     Raises:
         DataError: a name or a value is not UTF-8.
@@ -43,8 +43,8 @@ def hive_columns(paths: Sequence[str], root: object) -> Columns:
     columns: Columns = {}
     for name in dict.fromkeys(name for pairs in folders for name in pairs):
         texts = [pairs.get(name) for pairs in folders]
-        known = [text for text in texts if text is not None]
-        if known and all(_INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63 for text in known):
+        present = [text for text in texts if text is not None]
+        if present and all(_INTEGER.fullmatch(text) and -(2**63) <= int(text) < 2**63 for text in present):
             columns[name] = [None if text is None else int(text) for text in texts]
         else:
             columns[name] = texts
@@ -52,7 +52,7 @@ def hive_columns(paths: Sequence[str], root: object) -> Columns:
 
 
 def tell_left_out(paths: Sequence[str | os.PathLike[str]], root: object, name: str, columns: Container[str]) -> None:
-    """Warn of such columns, where a corpus called ``name`` has only ``columns``, those in its files."""
+    """Warn of columns in names of folders, for a corpus called ``name`` that has only the ``columns`` in its files."""
     folders = _pairs_of(paths, root)
     if named := [key for key in dict.fromkeys(key for pairs in folders for key in pairs) if key not in columns]:
         warnings.warn(

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""What files of pictures are named; torchvision's list."""
+"""Suffixes of files of pictures, from torchvision's list."""
 
 
 def is_image_folder(path: Path) -> bool:
-    """Return whether a folder holds folders of pictures, by looking at a few of them."""
+    """Return whether a folder has folders of pictures, by a look at a few of them."""
     folders = 0
     for entry in os.scandir(path):
         if entry.is_dir() and not entry.name.startswith("."):

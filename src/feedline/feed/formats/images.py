@@ -1,9 +1,10 @@
-"""Pictures with labels, encoded as they are: folders of classes, and CNTK's map files and base64 files.
+"""Encoded pictures with labels: folders of classes, and CNTK's map files and base64 files.
 
-Guarantees: classes and files in torchvision's order, lines of CNTK's files in theirs; a picture that cannot be read is
-an unreadable sequence with its file or line. Nothing is decoded here. Cost: opening lists the files (not their sizes,
-which are estimated from some of them) and keeps the bytes of their names; a chunk is a few files, so that any window
-mixes classes, and reading one opens each of its files. Of a base64 file an index is built once, like CTF's.
+Guarantees: classes and files are in torchvision's order, lines of CNTK's files in the order of the file. A picture that
+cannot be read is an unreadable sequence with its file or line. Nothing is decoded here. Cost: opening lists the files
+(not their sizes, which are estimated from some of them) and keeps the bytes of their names. A chunk is a few files, so
+that any window mixes classes, and reading it opens each of its files. A base64 file gets an index, built once, like
+CTF's.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from feedline.feed.protocol import (
 from feedline.feed.unique import distinct
 
 CHUNK_FILES = 16
-"""Files in a chunk: part of the order. A window is made of chunks, so few of them mix classes that lie apart."""
+"""Files in a chunk: part of the order. Chunks are small so that a window, made of chunks, mixes distant classes."""
 
 _FIELDS = ("image", "label", "key")
 _LOOKED_AT = 256  # files whose sizes are looked up when a corpus is opened
@@ -63,10 +64,10 @@ _PLAIN = re.compile(rb"[0-9]{1,19}")
 
 
 class _Images(Deserializer, Selective, Reopened):
-    """Encoded pictures with a label each, and what they are called."""
+    """Encoded pictures with a label and a key each."""
 
-    def _declare(self, streams: Mapping[str, Stream] | None, more: Mapping[str, Stream], memory_bytes: int) -> None:
-        declared = declared_streams(streams, more)
+    def _declare(self, streams: Mapping[str, Stream] | None, keywords: Mapping[str, Stream], memory_bytes: int) -> None:
+        declared = declared_streams(streams, keywords)
         self.schema = Schema(declared or {"image": Stream(dtype="bytes"), "label": Stream((), "int64")})
         self._memory = whole_number("memory", memory_bytes, 1)
         self._fields = {name: stream.field or name for name, stream in self.schema.items()}
@@ -88,7 +89,7 @@ class _Images(Deserializer, Selective, Reopened):
                     f"field='{field}') and decode pictures in a fl.Map"
                 )
 
-    def _made(
+    def _checked_chunk(
         self,
         images: list[bytes],
         labels: NDArray[np.int64],
@@ -96,7 +97,10 @@ class _Images(Deserializer, Selective, Reopened):
         errors: dict[int, DataError],
         located: Sequence[dict[str, Any]],
     ) -> Chunk:
-        """Return a chunk, after comparing labels with their streams; ``located``: of each sequence, for errors."""
+        """Return a chunk, after comparing labels with their streams.
+
+        ``located`` has, for the error of each sequence, where it is.
+        """
         values: dict[str, Value] = {}
         for name, stream in self.schema.items():
             field = self._fields[name]
@@ -134,10 +138,10 @@ def _most(dtype: np.dtype[Any]) -> int:
 
 
 class _ImageFiles(_Images, Fetchable, Keyed):
-    """Pictures that are files of their own, or members of zip archives."""
+    """Pictures that are single files, or members of zip archives."""
 
     def _list(self, names: list[bytes], labels: NDArray[np.int64]) -> None:
-        """Take over what there is: names as `_place` understands them."""
+        """Set the names of all pictures, as `_place` understands them, and their labels."""
         self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
         self._names, self._labels = b"".join(names), labels
         self._archives = LruCache(open_archive, lambda _: 1, _ARCHIVES)
@@ -155,7 +159,7 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         """Return the file of a picture, or its archive and its name there."""
 
     def _located(self, ordinal: int) -> dict[str, Any]:
-        """Return where a picture's label is declared, for errors."""
+        """Return the place that declares the label of a picture, for errors."""
         return {"path": self._place(ordinal)[0], "sequence": ordinal}
 
     def _size(self, ordinal: int) -> int:
@@ -163,12 +167,12 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         try:
             return size_of(path) if inner is None else self._archives.get(path).getinfo(inner).file_size
         except (OSError, DataError, KeyError):
-            return 0  # reading it tells why
+            return 0  # reading the picture raises the error
 
     # ---- description ------------------------------------------------------------------------------
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are estimated from the sizes of some files."""
+        """Return the size of every chunk. ``bytes`` is estimated from the sizes of some files."""
         return self._table
 
     def digest(self) -> str:
@@ -196,28 +200,28 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         """
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < len(self._labels):
             raise IndexError(f"expected 0 <= ordinal < {len(self._labels)}, got {ordinals.min()} to {ordinals.max()}")
-        return self._pictures(ordinals, lambda i, ordinal, left: self._image(ordinal, left))
+        return self._pictures(ordinals, lambda i, ordinal, budget: self._image(ordinal, budget))
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the files of a chunk, if all of them are objects in stores; others are read one by one."""
+        """Return the files of a chunk if all of them are objects in stores, else none: they are read one by one."""
         if "image" not in self._fields.values():
             return []
-        found = []
+        extents = []
         for path, inner in (self._place(ordinal) for ordinal in self._ordinals(chunk).tolist()):
-            one = object_at(path)
-            if one is None or inner is not None:
+            remote = object_at(path)
+            if remote is None or inner is not None:
                 return []
-            found.append(Extent(path, 0, one.size))
-        return found
+            extents.append(Extent(path, 0, remote.size))
+        return extents
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """See `Fetchable.read_fetched`."""
 
-        def image(i: int, ordinal: int, left: int) -> bytes:
+        def image(i: int, ordinal: int, budget: int) -> bytes:
             piece = pieces[i]
             if isinstance(piece, Unread):
                 raise unread(piece, self._place(ordinal)[0], ordinal)
-            _check_size(len(piece), left)
+            _check_size(len(piece), budget)
             return bytes(piece)
 
         return self._pictures(self._ordinals(chunk), image)
@@ -230,26 +234,26 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         """Return pictures as a chunk.
 
         Args:
-            ordinals: their ordinals.
-            read: function of the place among these, the ordinal, and the bytes that it may take, which returns the
-                content of a file.
+            ordinals: ordinals of the pictures.
+            read: function of an index into ``ordinals``, the ordinal, and the bytes that the picture may take, which
+                returns the content of a file.
         """
-        images, errors, left = [], dict[int, DataError](), self._memory
-        wanted = "image" in self._fields.values()
+        images, errors, budget = [], dict[int, DataError](), self._memory
+        reads_images = "image" in self._fields.values()
         numbers = ordinals.tolist()
         for i, ordinal in enumerate(numbers):
             image = b""
             try:
-                if wanted:
-                    image = read(i, ordinal, left)
-                    left -= len(image)
+                if reads_images:
+                    image = read(i, ordinal, budget)
+                    budget -= len(image)
             except DataError as error:
                 require_damage(error)
                 errors[i] = error
             images.append(image)
         keys = [self._key(ordinal) for ordinal in numbers] if "key" in self._fields.values() else []
         located = [self._located(ordinal) for ordinal in numbers]
-        return self._made(images, self._labels[ordinals], keys, errors, located)
+        return self._checked_chunk(images, self._labels[ordinals], keys, errors, located)
 
     def _key(self, ordinal: int) -> bytes:
         return self._name(ordinal)
@@ -261,13 +265,13 @@ class _ImageFiles(_Images, Fetchable, Keyed):
                 return self._member(path, inner, memory_bytes)
             with open_regular(path, 0) as file:
                 _check_size(os.fstat(file.fileno()).st_size, memory_bytes)
-                found: bytes = file.read()
+                content: bytes = file.read()
         except OSError as error:
             why = f"expected a readable picture: {error.strerror or error}"
             raise DataError(why, path=path, sequence=ordinal, hint=_SKIP) from error
         except DataError as error:
             raise DataError(error.what, path=path, sequence=ordinal, hint=error.hint or _SKIP) from error
-        return found
+        return content
 
     def _member(self, path: str, inner: str, memory_bytes: int) -> bytes:
         archive = self._archives.get(path)
@@ -294,14 +298,14 @@ def _check_size(size: int, memory_bytes: int) -> None:
 class ImageFolderDeserializer(_ImageFiles):
     """Pictures in folders of classes: ``train/cat/1.jpg``, ``train/dog/7/2.png``.
 
-    Ordered as torchvision's ``ImageFolder``: classes by name, in each of them the files of every folder below it, in
-    the order of the folders' paths, by name. The label of a class is its place.
+    In the order of torchvision's ``ImageFolder``: classes by name, and in each class the files of every folder below
+    it, by name, in the order of the folders' paths. The label of a class is its place.
 
     Args:
-        path: the folder that holds the classes.
-        streams: stream name to `Stream`; also given as keyword arguments. Fields: ``image``, the file's bytes;
-            ``label``, a number or one-hot (``fl.Stream(classes, sparse=True)``); ``key``, the file's path in the
-            folder. None: ``image``, and ``label`` as int64.
+        path: the folder with the folders of classes.
+        streams: stream name to `Stream`, also as keyword arguments. Fields: ``image`` (the file's bytes), ``label`` (a
+            number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the file's path in the folder). None:
+            ``image``, and ``label`` as int64.
         memory: bytes that the pictures of a chunk may take.
         stream_kwargs: more streams.
 
@@ -309,8 +313,8 @@ class ImageFolderDeserializer(_ImageFiles):
         classes: names of the classes, in the order of their labels.
 
     Raises:
-        DataError: there is no such folder, or a class without pictures.
-        SchemaError: a stream of another field, or one that it cannot fill.
+        DataError: there is no such folder, or a class has no pictures.
+        SchemaError: a stream has another field, or a type that the field cannot fill.
     """
 
     def __init__(
@@ -328,15 +332,15 @@ class ImageFolderDeserializer(_ImageFiles):
             self.classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
             names, labels = [], []
             for label, folder in enumerate(self.classes):
-                found = _pictures(self.name, folder)
-                if not found:
+                pictures = _pictures(self.name, folder)
+                if not pictures:
                     raise DataError(
                         f"expected pictures ({', '.join(SUFFIXES)}) in every class, got none in `{folder}`",
                         path=os.path.join(self.name, folder),
                         hint="remove the folder: labels count the folders that are there",
                     )
-                names += found
-                labels.append(np.full(len(found), label))
+                names += pictures
+                labels.append(np.full(len(pictures), label))
         if not names:
             raise DataError("expected a folder with a folder for each class, got none", path=self.name)
         self._list(names, np.concatenate(labels).astype(np.int64))
@@ -363,7 +367,7 @@ class ImageFolderDeserializer(_ImageFiles):
 def _pictures(root: str, folder: str) -> list[bytes]:
     """Return the pictures below a folder, by their paths from ``root`` on, in torchvision's order."""
     top = os.path.join(root, folder)
-    found, above = [], {top: frozenset[tuple[int, int]]()}
+    listed, above = [], {top: frozenset[tuple[int, int]]()}
     for place, folders, files in os.walk(top, onerror=_refuse, followlinks=True):
         about, outer = os.stat(place), above.pop(place)
         if (about.st_dev, about.st_ino) in outer:  # a link to a folder above it
@@ -371,38 +375,38 @@ def _pictures(root: str, folder: str) -> list[bytes]:
             continue
         inner = outer | {(about.st_dev, about.st_ino)}
         above |= {os.path.join(place, name): inner for name in folders}
-        found.append((place, sorted(files)))
+        listed.append((place, sorted(files)))
     return [
         os.fsencode(os.path.relpath(os.path.join(place, name), root))
-        for place, files in sorted(found)
+        for place, files in sorted(listed)
         for name in files
         if name.lower().endswith(SUFFIXES)
     ]
 
 
 def _refuse(error: OSError) -> None:
-    """Raise what `os.walk` would pass over: pictures must not be missing without a word."""
+    """Raise an error that `os.walk` would ignore: pictures must not be missing silently."""
     raise error
 
 
 class ImageMapDeserializer(_ImageFiles):
     """Pictures that a map file lists, as CNTK's ``ImageDeserializer`` reads it: ``path<TAB>label`` a line.
 
-    Or ``key<TAB>path<TAB>label``. A path ``archive.zip@/inner/path`` names a member of an archive; ``...`` in a path is
-    the map file's folder.
+    Or ``key<TAB>path<TAB>label``. A path ``archive.zip@/inner/path`` names a member of an archive, and ``...`` in a
+    path is the map file's folder.
 
     Args:
         path: the map file.
-        streams: stream name to `Stream`; also given as keyword arguments. Fields: ``image``, the file's bytes;
-            ``label``, a number or one-hot (``fl.Stream(classes, sparse=True)``); ``key``, the line's key, or its number
-            from 0. None: ``image``, and ``label`` as int64.
+        streams: stream name to `Stream`, also as keyword arguments. Fields: ``image`` (the file's bytes), ``label`` (a
+            number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the line's key, or its number from 0).
+            None: ``image``, and ``label`` as int64.
         root: folder that relative paths start from; None: the working directory, as in CNTK.
         memory: bytes that the pictures of a chunk may take.
         stream_kwargs: more streams.
 
     Raises:
         DataError: the file is missing or empty.
-        SchemaError: a stream of another field, or one that it cannot fill.
+        SchemaError: a stream has another field, or a type that the field cannot fill.
     """
 
     def __init__(
@@ -431,16 +435,16 @@ class ImageMapDeserializer(_ImageFiles):
         ]
         labels = [int(f[-1]) if fine else -1 for f, fine in zip(fields, sound, strict=True)]
         self._keyed = [len(f) > 2 for f in fields]
-        # Of lines that are none, nothing but the number is known.
+        # A malformed line is known only by its number.
         names = [b"\t".join(f[:-1][:2]) if label >= 0 else b"" for f, label in zip(fields, labels, strict=True)]
         self._list(names, np.minimum(np.array(labels, np.float64), 2**62).astype(np.int64))
 
     def check(self) -> None:
-        """Check all lines and the archives that they name, as CNTK does when it opens a map file; reads no picture.
+        """Check all lines and the archives that they name, as CNTK does when it opens a map file. Reads no picture.
 
         Raises:
-            DataError: a line is not ``path<TAB>label``, a label is no class (the first such line), or an archive cannot
-                be read or lacks members (all of them).
+            DataError: a line is not ``path<TAB>label``, or its label is no class (the error names the first such line),
+                or an archive cannot be read or lacks members (the error names them).
         """
         limits = [
             stream.size if stream.sparse else _most(stream.dtype)
@@ -456,20 +460,20 @@ class ImageMapDeserializer(_ImageFiles):
                 what = f"expected a label below {most}, got {label}: exceeding the label dimension"
             raise DataError(what, **self._located(i))
         places = enumerate(map(self._place, range(len(self._labels))))
-        held: dict[str, frozenset[str]] = {}
+        members: dict[str, frozenset[str]] = {}
         missing = []
         for i, (path, inner) in places:
             if inner is None:
                 continue
-            if path not in held:
-                held[path] = frozenset(self._archives.get(path).namelist())
-            if inner not in held[path]:
+            if path not in members:
+                members[path] = frozenset(self._archives.get(path).namelist())
+            if inner not in members[path]:
                 missing.append((i, f"{path}@{inner}"))
         if missing:
             named = ", ".join(name for _, name in missing[:_NAMED])
-            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            omitted = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
             raise DataError(
-                f"expected these members of archives, got none: {named}{more}", **self._located(missing[0][0])
+                f"expected these members of archives, got none: {named}{omitted}", **self._located(missing[0][0])
             )
 
     def _place(self, ordinal: int) -> tuple[str, str | None]:
@@ -492,7 +496,7 @@ class ImageMapDeserializer(_ImageFiles):
         return self._name(ordinal).partition(b"\t")[0] if self._keyed[ordinal] else b"%d" % ordinal
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return keys that are numbers, hashes of others, or the numbers of lines; uint64 (n,)."""
+        """Return numeric keys as they are, hashes of other keys, or the numbers of lines, uint64 (n,)."""
         return _keys([self._key(ordinal) for ordinal in np.asarray(ordinals).tolist()])
 
     def paths(self) -> list[str]:
@@ -504,17 +508,17 @@ def _keys(keys: list[bytes]) -> NDArray[np.uint64]:
     """Return keys by which corpora are joined: numbers as they are, names hashed."""
     ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    found = _native.name_keys(b"".join(keys), starts, ends)
+    hashes = _native.name_keys(b"".join(keys), starts, ends)
     for i, key in enumerate(keys):
         if _PLAIN.fullmatch(key):
-            found[i] = int(key)
-    return found
+            hashes[i] = int(key)
+    return hashes
 
 
 class Base64ImageDeserializer(_Images, Keyed):
     """Pictures in a text, as CNTK's ``Base64ImageDeserializer`` reads it: ``label<TAB>base64`` a line.
 
-    Or ``key<TAB>label<TAB>base64``, which the first line decides for all.
+    Or ``key<TAB>label<TAB>base64``. The first line decides for all.
 
     Args:
         path: the file.
@@ -522,13 +526,13 @@ class Base64ImageDeserializer(_Images, Keyed):
         chunk_size: bytes of text in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the pictures of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
             on stderr.
         stream_kwargs: more streams.
 
     Raises:
         DataError: the file is missing or empty, or an index cannot be written.
-        SchemaError: a stream of another field, or one that it cannot fill.
+        SchemaError: a stream has another field, or a type that the field cannot fill.
     """
 
     def __init__(
@@ -552,7 +556,7 @@ class Base64ImageDeserializer(_Images, Keyed):
         self._keyed = len(self._lines(np.zeros(1, np.int64))[0].split(b"\t")) > 2
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of its text."""
+        """Return the size of every chunk. ``bytes`` counts its text."""
         return self._infos
 
     def digest(self) -> str:
@@ -567,7 +571,7 @@ class Base64ImageDeserializer(_Images, Keyed):
         return [self.name]
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return keys that are numbers, hashes of others, or the numbers of lines; uint64 (n,)."""
+        """Return numeric keys as they are, hashes of other keys, or the numbers of lines, uint64 (n,)."""
         if not self._keyed:
             return ordinals.astype(np.uint64)
         return _keys([line.partition(b"\t")[0] for line in self._lines(np.asarray(ordinals, np.int64))])
@@ -591,7 +595,7 @@ class Base64ImageDeserializer(_Images, Keyed):
             DataError: the file has changed since it was indexed.
         """
         images, keys, labels = list[bytes](), list[bytes](), np.full(len(ordinals), -1)
-        errors, left = dict[int, DataError](), self._memory
+        errors, budget = dict[int, DataError](), self._memory
         numbers = ordinals.tolist()
         located = [{"path": self.name, "line": ordinal + 1, "sequence": ordinal} for ordinal in numbers]
         for i, line in enumerate(self._lines(ordinals)):
@@ -605,16 +609,16 @@ class Base64ImageDeserializer(_Images, Keyed):
                     raise DataError(f"expected a number as label, got {fields[-2]!r:.60}")
                 labels[i] = min(int(fields[-2]), 2**62)
                 image = _decoded(fields[-1])
-                _check_size(len(image), left)
-                left -= len(image)
+                _check_size(len(image), budget)
+                budget -= len(image)
             except DataError as error:
                 errors[i] = DataError(error.what, hint=error.hint or _SKIP, **located[i])
             images.append(image if i not in errors else b"")
             keys.append(fields[0] if self._keyed else b"%d" % numbers[i])
-        return self._made(images, labels, keys, errors, located)
+        return self._checked_chunk(images, labels, keys, errors, located)
 
     def _lines(self, ordinals: NDArray[np.int64]) -> list[bytes]:
-        """Return lines without their ends; neighbours are read together."""
+        """Return lines without their ends. Neighbours are read together."""
         count = self._file.index.header.sequences
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < count:
             raise IndexError(f"expected 0 <= ordinal < {count}, got {ordinals.min()} to {ordinals.max()}")
@@ -637,22 +641,22 @@ _REST = re.compile(rb"[^A-Za-z0-9+/=]+\Z")
 
 def _decoded(text: bytes) -> bytes:
     try:
-        found = binascii.a2b_base64(_REST.sub(b"", text), strict_mode=True)
+        picture = binascii.a2b_base64(_REST.sub(b"", text), strict_mode=True)
     except binascii.Error as error:
         raise DataError(f"expected base64: {error}") from error
-    if not found:
+    if not picture:
         raise DataError("expected a picture in base64, got none")
-    return found
+    return picture
 
 
 def listed_in_map(path: str) -> list[str]:
-    """Return the paths of the pictures and archives in a map file; relative ones start from its folder."""
-    found = ImageMapDeserializer(path, {"label": Stream((), "int64")}, root=os.path.dirname(path))
-    return list(dict.fromkeys(found._place(i)[0] for i in range(len(found._labels)) if found._name(i)))
+    """Return the paths of the pictures and archives in a map file. Relative paths start from its folder."""
+    corpus = ImageMapDeserializer(path, {"label": Stream((), "int64")}, root=os.path.dirname(path))
+    return list(dict.fromkeys(corpus._place(i)[0] for i in range(len(corpus._labels)) if corpus._name(i)))
 
 
 def open_map(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ImageMapDeserializer:
-    """Open a map file; see `open_corpus`."""
+    """Open a map file. See `open_corpus`."""
     # A store has no working directory.
     root = os.path.dirname(paths[0]) if object_at(paths[0]) is not None else None
     return ImageMapDeserializer(paths[0], streams, root=root, memory=memory_bytes)

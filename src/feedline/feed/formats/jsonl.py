@@ -1,6 +1,6 @@
 """JSON Lines: a `Deserializer` for files with a JSON object per line, each a sequence.
 
-Guarantees and cost are those of `rows`; files may be packed, see `files.packed`.
+Guarantees and cost are as for `rows`. Files may be packed, see `files.packed`.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ _log = logging.getLogger("feedline")
 
 
 class JSONLinesDeserializer(RowsDeserializer):
-    """Rows of JSON Lines files (``.jsonl``, ``.ndjson``), also in ``.gz`` and ``.zst``; each is an object, a sequence.
+    """Rows of JSON Lines files (``.jsonl``, ``.ndjson``), also in ``.gz`` and ``.zst``. Each object is a sequence.
 
     A value nested as deep as its stream's shape is one sample: a number for ``fl.Stream(())``, a list of four for
-    ``fl.Stream(4)``. Nested one deeper it is a list of samples, of any length. Strings are samples of ``dtype="str"``;
-    ``dtype="bytes"`` takes any value as its JSON text, for a transform to decode.
+    ``fl.Stream(4)``. Nested one level deeper it is a list of samples, of any length. Strings are samples of
+    ``dtype="str"``. ``dtype="bytes"`` takes any value as its JSON text, for a transform to decode.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
-        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the path of keys to the value,
-            ``"meta.score"``, by default the stream's name; a dot within a key is written ``\\.``. Other keys are
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the path of keys to the value,
+            ``"meta.score"``, by default the stream's name. A dot within a key is written ``\\.``. Other keys are
             skipped. None at all: streams are inferred from the first 100 rows, see `infer_json_streams`.
-        sequences: names of the streams of which a row holds a list of samples; None: those whose values are lists of
+        sequences: names of the streams with a list of samples in a row; None: the streams whose values are lists of
             samples in one of the first 100 rows.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the text of a file may take in the cache, if it is a single large frame of Zstandard,
-            which cannot be read but from its beginning.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+            which can only be read from its beginning.
+        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
             on stderr.
         stream_kwargs: more streams.
 
     Raises:
-        SchemaError: two streams that read the same value, or one that JSON cannot fill.
+        SchemaError: two streams read the same value, or JSON cannot fill a stream.
         DataError: a file is missing, empty or damaged, its first rows show no streams, or the index cannot be written.
     """
 
@@ -107,7 +107,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         routes = [[key.encode() for key in path] for path in keys.values()]
         self._parser = _native.JsonParser(fields, routes, memory)
         size_at = self.schema.size_at
-        # Only lists of samples make the index depend on what is declared.
+        # Only lists of samples make the index depend on the declarations.
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
         kind = IndexKind(
@@ -124,10 +124,10 @@ class JSONLinesDeserializer(RowsDeserializer):
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
         where = "" if stream is None else f" for stream `{stream}`"
-        found = f"got `{shown}`" if shown else "got the end of the line"
+        actual = f"got `{shown}`" if shown else "got the end of the line"
         kind = _KINDS.get(chr(expected), "") if 0 <= expected < 128 else ""
         if code == "not_an_object":
-            return f"expected a JSON object, {found}", None
+            return f"expected a JSON object, {actual}", None
         if code == "missing":
             field = self.schema[stream or ""].field or stream
             return f"expected the key `{field}`{where}, got none in the row", None
@@ -137,32 +137,32 @@ class JSONLinesDeserializer(RowsDeserializer):
             return f"expected {kind}{where}, got null", None
         if code == "wrong_type":
             deeper = "if rows hold lists of samples, name the stream in sequences=" if byte == b"[" else None
-            return f"expected {kind}{where}, {found}", deeper
+            return f"expected {kind}{where}, {actual}", deeper
         if code == "out_of_range":
-            return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, {found}", None
+            return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, {actual}", None
         if code == "too_many_values":
             return f"expected {expected} values{where}, got more: `{shown}`", "declare the shape that the file has"
         if code == "too_few_values":
             return f"expected {expected} values{where}, got {got}: `{shown}`", "declare the shape that the file has"
         if code == "bad_text":
-            return f"expected text in UTF-8 without half surrogates{where}, {found}", None
+            return f"expected text in UTF-8 without half surrogates{where}, {actual}", None
         if code == "bad_string":
             return f"expected a string of JSON{where}, got a control byte or an unknown escape: `{shown}`", None
         if code == "too_deep":
             return "expected values nested at most 512 deep, got a deeper one", None
-        return f"expected JSON{where}, {found}", None
+        return f"expected JSON{where}, {actual}", None
 
 
 def first_rows(path: Path) -> list[dict[str, Any]]:
-    """Return those of the first 100 rows of a file that are JSON objects.
+    """Return the JSON objects among the first 100 rows of a file.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
-    text, whole = head_text(path)
+    text, complete = head_text(path)
     lines = text.split(b"\n")
-    if not whole:
-        lines.pop()  # it may go on
+    if not complete:
+        lines.pop()  # the last line may be cut
     rows = []
     for line in [line for line in lines if line.strip()][:_FIRST_ROWS]:
         try:
@@ -175,27 +175,27 @@ def first_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def keys_of(path: str) -> list[str]:
-    """Return the keys of a path such as ``"meta.score"``; a backslash makes the next character an ordinary one."""
+    """Return the keys of a path such as ``"meta.score"``. A backslash escapes the next character."""
     return [re.sub(r"\\(.)", r"\1", part) for part in re.findall(r"(?:[^.\\]|\\.)+", path)] or [path]
 
 
 def escaped(key: str) -> str:
-    """Return a key as a part of such a path."""
+    """Return a key, escaped for a path of keys."""
     return re.sub(r"([.\\])", r"\\\1", key)
 
 
 def _check_paths(keys: Mapping[str, list[str]]) -> None:
-    for one, path in keys.items():
-        for other, longer in keys.items():
-            if one != other and longer[: len(path)] == path:
+    for name, path in keys.items():
+        for longer_name, longer in keys.items():
+            if name != longer_name and longer[: len(path)] == path:
                 raise SchemaError(
-                    f"expected streams of separate values, got `{one}` at {'.'.join(path)} and `{other}` at "
+                    f"expected streams of separate values, got `{name}` at {'.'.join(path)} and `{longer_name}` at "
                     f"{'.'.join(longer)}"
                 )
 
 
 def _holds_lists(rows: Sequence[dict[str, Any]], keys: Sequence[str], stream: Stream) -> bool:
-    """Return whether a stream's value in one of the rows is a list of samples."""
+    """Return whether a stream has a list of samples in one of the rows."""
     if stream.is_bytes and not stream.is_text:
         return False
     for row in rows:
@@ -209,9 +209,9 @@ def _holds_lists(rows: Sequence[dict[str, Any]], keys: Sequence[str], stream: St
 
 def _depth(value: Any) -> int:
     depth, level = 0, [value]
-    while any(isinstance(one, list) for one in level) and depth <= 33:
+    while any(isinstance(entry, list) for entry in level) and depth <= 33:
         depth += 1
-        level = [item for one in level if isinstance(one, list) for item in one]
+        level = [item for entry in level if isinstance(entry, list) for item in entry]
     return depth
 
 
@@ -221,9 +221,10 @@ def _depth(value: Any) -> int:
 def infer_json_streams(path: PathLike) -> dict[str, Stream]:
     """Infer the streams of a JSON Lines file from its first 100 rows (at most 4 MiB of text), in order of appearance.
 
-    Keys that all of these rows have, and not as null, are streams, those of nested objects by their path: numbers and
-    booleans as int64, float64 or bool, strings as text. Lists of one length in all rows are vectors, others lists of
-    samples. What is none of these (mixed types, lists of objects) is a stream of bytes, its JSON text.
+    Keys that all of these rows have, and not as null, are streams. Keys of nested objects are named by their path.
+    Numbers and booleans become int64, float64 or bool, strings become text. Lists of one length in all rows are
+    vectors, other lists are lists of samples. Any other value (mixed types, lists of objects) becomes a stream of
+    bytes, its JSON text.
 
     Raises:
         DataError: none of these rows is a JSON object, or no key is in all of them.
@@ -232,31 +233,31 @@ def infer_json_streams(path: PathLike) -> dict[str, Stream]:
 
 
 def _inferred(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream], set[str]]:
-    found = _FirstRows()
+    first = _FirstRows()
     if rows:
-        found.look(rows)
-    if not found.streams:
+        first.look(rows)
+    if not first.streams:
         if not rows:
             raise _no_row(path)
-        got = f"keys that not all rows have: {', '.join(found.left_out[:5])}" if found.left_out else "none"
+        got = f"keys that not all rows have: {', '.join(first.left_out[:5])}" if first.left_out else "none"
         raise DataError(
             f"expected JSON objects with keys that all of the first {_FIRST_ROWS} rows have, got {got}",
             path=str(path),
             hint="write one object a line, or declare the streams: x=fl.Stream(shape=...)",
         )
-    if found.left_out:
+    if first.left_out:
         _log.warning(
-            "%s: no streams, as some of the first rows lack them or have null: %s", path, ", ".join(found.left_out)
+            "%s: no streams, as some of the first rows lack them or have null: %s", path, ", ".join(first.left_out)
         )
-    return found.streams, found.ragged
+    return first.streams, first.ragged
 
 
 def _no_row(path: Path) -> DataError:
-    """Return why the first rows of a file have no JSON object among them."""
-    text, whole = head_text(path)
+    """Return the error for a file without a JSON object among its first rows."""
+    text, complete = head_text(path)
     first, newline, _ = text.lstrip().partition(b"\n")
     declare = "declare the streams: x=fl.Stream(shape=...)"
-    if not newline and not whole:
+    if not newline and not complete:
         return DataError(
             f"expected a row that ends within {len(text)} bytes to infer its streams, got a longer one",
             path=str(path),
@@ -270,11 +271,11 @@ def _no_row(path: Path) -> DataError:
 
 
 class _FirstRows:
-    """What the first rows show.
+    """The streams of the first rows.
 
     Attributes:
-        streams: by path.
-        ragged: those of which a row holds a list of samples.
+        streams: streams by path.
+        ragged: paths of the streams with a list of samples in a row.
         left_out: paths of keys that some rows lack.
     """
 
@@ -303,7 +304,7 @@ def _stream(values: list[Any]) -> tuple[Stream, bool]:
     depths = {_depth(value) for value in values}
     leaves = values
     for _ in range(max(depths)):
-        leaves = [item for one in leaves for item in (one if isinstance(one, list) else [one])]
+        leaves = [item for entry in leaves for item in (entry if isinstance(entry, list) else [entry])]
     kinds = {type(leaf) for leaf in leaves}
     if kinds == {str}:
         return (Stream(dtype="str"), depths == {1}) if depths in ({0}, {1}) else raw
@@ -329,7 +330,7 @@ def _stream(values: list[Any]) -> tuple[Stream, bool]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of nested lists; None: they have none."""
+    """Return the shape of nested lists; None: their lengths differ."""
     if not isinstance(value, list):
         return ()
     inner = {_shape(item) for item in value}

@@ -1,7 +1,7 @@
 """Arrays that are read when they are sliced: HDF5 datasets, Zarr arrays, and the like.
 
 Any object with ``shape``, ``dtype`` and slicing that is not an array in memory counts as one. Only the requested rows
-are read, by one thread at a time, as not every library is thread-safe; rows are checked against the declared shape and
+are read, by one thread at a time, as not every library is thread-safe. Rows are checked against the declared shape and
 dtype.
 """
 
@@ -29,7 +29,7 @@ def is_lazy(data: Any) -> bool:
         hasattr(data, n) for n in ("shape", "dtype", "__getitem__")
     ):
         return False
-    # These attributes mark data in memory, in one form or another; pandas tables (iloc) too.
+    # These attributes mark data in memory, in one form or another, including pandas tables (iloc).
     return not any(hasattr(data, n) for n in ("__array_interface__", "__dlpack__", "numpy", "tocsr", "iloc"))
 
 
@@ -42,8 +42,9 @@ class LazyRows:
 
     Attributes:
         stream: declaration of a row.
-        step: rows per stored block, which are best read together; 1 if unknown.
-        offsets: where each row's samples begin, int64 (rows + 1,), if rows are sequences of several; else None.
+        step: rows per stored block, which are best read together. 1: unknown.
+        offsets: bounds of the samples of each row, int64 (rows + 1,), if rows are sequences of several samples, else
+            None.
 
     Raises:
         TypeError: its elements are not numbers.
@@ -56,7 +57,7 @@ class LazyRows:
         shape = tuple(int(n) for n in data.shape)
         if not shape:
             raise ValueError(f"expected data (N, ...) with one row per sequence for stream `{name}`, got a scalar")
-        # An empty slice shows which dtype NumPy converts the data to.
+        # An empty slice has the dtype to which NumPy converts the data.
         dtype = np.asarray(data[0:0]).dtype
         if dtype.kind not in "biufc":
             raise TypeError(
@@ -90,7 +91,7 @@ class LazyRows:
         return self._count * self.row_bytes
 
     def read(self, start: int, stop: int) -> tuple[Value, dict[int, DataError]]:
-        """Return the rows ``start:stop``, and by index why some of them cannot be read; raises if none can."""
+        """Return the rows ``start:stop``, and by index why a row cannot be read. Raises if no row can be read."""
         return Value.from_dense(self[start:stop]), {}
 
     def add_to(self, digest: ContentDigest) -> None:
@@ -108,22 +109,22 @@ class LazyRows:
         where: Any = {"path": self._path, "sequence": start, "stream": self._name}
         try:
             with self._turn.get():
-                found = np.ascontiguousarray(self._data[start:stop])
+                values = np.ascontiguousarray(self._data[start:stop])
         except Exception as error:
             what = f"cannot read rows {start} to {stop - 1}: {type(error).__name__}: {error}"
             raise DataError(what, **where) from error
         expected = (stop - start, *self.stream.shape)
-        if found.shape != expected or found.dtype != self.stream.dtype:
+        if values.shape != expected or values.dtype != self.stream.dtype:
             raise DataError(
                 f"expected rows {start} to {stop - 1} of stream `{self._name}` as {self.stream.dtype} {expected}, got "
-                f"{found.dtype} {found.shape}",
+                f"{values.dtype} {values.shape}",
                 **where,
             )
-        return found
+        return values
 
 
 def _name_of(data: Any) -> str:
-    """Return the data's name for errors."""
+    """Return the name of the data for errors."""
     name = getattr(data, "name", None)
     file = getattr(getattr(data, "file", None), "filename", None)
     if isinstance(file, str):

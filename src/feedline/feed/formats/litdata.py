@@ -1,8 +1,8 @@
 """LitData's folders in place: a `Deserializer` of index.json and the chunks that it lists.
 
-Chunks of items are shards with offsets, read by `offset_shards`; chunks of tokens are flat, and rows of them views;
-chunks of rows hold an Arrow file, read as such. Leaves are delivered by name, encoded ones as bytes or text; pickled
-ones are refused.
+Chunks of items are shards with offsets, read by `offset_shards`. Chunks of tokens are flat, and their rows are views.
+Chunks of rows hold an Arrow file, read as such. Leaves are delivered by name, encoded leaves as bytes or text. Pickled
+leaves are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from feedline.feed.protocol import Deserializer, declared_streams, whole_number
 from feedline.feed.wrapper import Forwarding
 
 _SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
-_HEADERS = {"tensor": (">u4", "<u4"), "numpy": ("<u4",)}  # older versions wrote those of tensors in little-endian order
+# Older versions wrote headers of tensors in little-endian order.
+_HEADERS = {"tensor": (">u4", "<u4"), "numpy": ("<u4",)}
 _MOST_DIMS = 32
 _MOST_LENGTH = (1 << 32) - 1
 
@@ -36,37 +37,37 @@ _MOST_LENGTH = (1 << 32) - 1
 class LitDataDeserializer(Forwarding, Reopened):
     """A folder that LitData's ``optimize`` wrote, each sample a sequence.
 
-    Chunks are read as they are, compressed by Zstandard (the file, runs of samples, or each) or not; where both forms
-    of a chunk lie there, the uncompressed one is. Leaves are named by the keys on the way to them: ``x``,
-    ``meta.score``, ``boxes.0``; a sample that is a single leaf is called ``x``.
+    Chunks are read as they are, compressed by Zstandard (the file, runs of samples, or each sample) or not. If a folder
+    has both forms of a chunk, the uncompressed chunk is read. Leaves are named by the keys on the way to them: ``x``,
+    ``meta.score``, ``boxes.0``. A sample that is a single leaf is called ``x``.
 
     =========================================  ==============================================================
     leaf                                       stream
     =========================================  ==============================================================
     ``int``, ``float``, ``bool``               ``fl.Stream((), "int64")``, ``"float64"``, ``"bool"``
-    vectors                                    ``fl.Stream(n)`` of their dtype; of different lengths, sequences
-                                               of numbers: ``fl.Stream(())``
+    vectors                                    ``fl.Stream(n)`` of their dtype, or if their lengths differ,
+                                               sequences of numbers: ``fl.Stream(())``
     arrays and tensors                         the same: ``fl.Stream((2, 3))``, or sequences of ``fl.Stream(3)``
-    ``str``, ``text``                          ``"str"``, or numbers that the text says
-    lists and dicts beside such leaves         ``"str"``, their JSON text, or numbers: ``fl.Stream(4)``
+    ``str``, ``text``                          ``"str"``, or numbers that are written as text
+    lists and dicts among such leaves          ``"str"``, their JSON text, or numbers: ``fl.Stream(4)``
     ``bytes``, ``jpeg``, ``pil``, ``image``,   ``"bytes"``, as they are encoded
     ``audio``, ``video``, ``file``, ...
-    tokens, for ``TokensLoader``               one, declared: ``tokens=fl.Stream(1024, "int64")``
+    tokens, for ``TokensLoader``               one stream, declared: ``tokens=fl.Stream(1024, "int64")``
     rows (dicts of numbers, text and bytes)    columns, see `ArrowDeserializer`
     ``pickle``, ``graph``                      refused
     =========================================  ==============================================================
 
     Args:
-        path: the folder, or its index.json; a list of them is read one after the other.
-        streams: stream name to `Stream`; also given as keyword arguments. ``field`` names the leaf, by default the
-            stream's own name. Any leaf can also be had as ``"bytes"``. None: every leaf.
-        chunk_size: bytes of a chunk of items that are read together, where not all of it must be. Part of the order.
-        memory: bytes that an unpacked chunk, or the numbers of one, may take.
+        path: the folder, its index.json, or a list of these, which are read one after the other.
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` names the leaf, by default the stream's
+            name. Any leaf can also be read as ``"bytes"``. None: every leaf.
+        chunk_size: bytes of a chunk of items that are read together, where it can be read in parts. Part of the order.
+        memory: bytes that an unpacked chunk, or its numbers, may take.
         stream_kwargs: more streams.
 
     Raises:
-        DataError: the index or a chunk is missing or damaged, or encrypted, or folders hold different things.
-        SchemaError: a stream that no leaf fills, a pickled leaf, or tokens without a declaration.
+        DataError: the index or a chunk is missing, damaged or encrypted, or folders differ in their kind or leaves.
+        SchemaError: no leaf fills a stream, a leaf is pickled, or tokens have no declaration.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class LitDataDeserializer(Forwarding, Reopened):
         chunk_size, memory = whole_number("chunk_size", chunk_size, 1), whole_number("memory", memory, 1)
         declared = declared_streams(streams, stream_kwargs)
         folders = folders_of(path)
-        found = [litdata_index(folder) for folder in folders]
-        layouts = list(dict.fromkeys(one.layout for one in found))
+        indexes = [litdata_index(folder) for folder in folders]
+        layouts = list(dict.fromkeys(index.layout for index in indexes))
         if len(layouts) > 1:
             raise DataError(f"expected folders of one kind, got {' and '.join(layouts)}", path=str(folders[-1]))
         names = [str(folder) for folder in folders]
@@ -91,42 +92,42 @@ class LitDataDeserializer(Forwarding, Reopened):
             if not declared:
                 raise SchemaError(
                     f"expected one stream that says how long rows are, for the tokens in {names[0]}, got none; write "
-                    f"tokens=fl.Stream(1024, '{dtype_of(found[0].formats[0])}'), or use fl.TokensDeserializer"
+                    f"tokens=fl.Stream(1024, '{dtype_of(indexes[0].formats[0])}'), or use fl.TokensDeserializer"
                 )
             corpus = tokens.open_files(names, declared, memory)
             for name, stream in declared.items():
                 if stream.dtype != corpus.schema[name].dtype:
-                    known = corpus.schema[name].dtype.name
+                    dtype = corpus.schema[name].dtype.name
                     raise SchemaError(
-                        f"expected stream `{name}` as the tokens of {corpus.name} are, {known}, got {stream}"
+                        f"expected stream `{name}` as the tokens of {corpus.name} are, {dtype}, got {stream}"
                     )
         elif layouts == ["rows"]:
             corpus = ArrowDeserializer(names, declared or None, memory=memory)
-            expected = sum(shard.samples for one in found for shard in one.shards)
+            expected = sum(shard.samples for index in indexes for shard in index.shards)
             got = sum(info.sequences for info in corpus.chunks())
             if got != expected:
                 raise DataError(f"expected {expected} rows, as the index says, got {got}", path=names[0])
         else:
-            corpus = LitDataItems(found, declared, chunk_size=chunk_size, memory_bytes=memory)
+            corpus = LitDataItems(indexes, declared, chunk_size=chunk_size, memory_bytes=memory)
         super().__init__(corpus)
         self.name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         self._opened_with(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
 
 
 class LitDataItems(OffsetShards):
-    """Folders of items; see `LitDataDeserializer`."""
+    """Folders of items. See `LitDataDeserializer`."""
 
     def __init__(
-        self, found: Sequence[LitDataIndex], streams: Mapping[str, Stream], *, chunk_size: int, memory_bytes: int
+        self, indexes: Sequence[LitDataIndex], streams: Mapping[str, Stream], *, chunk_size: int, memory_bytes: int
     ) -> None:
-        self._found = {one.folder: one for one in found}
-        folders = [one.folder for one in found]
+        self._indexes = {index.folder: index for index in indexes}
+        folders = [index.folder for index in indexes]
         super().__init__(folders, streams, chunk_size=chunk_size, memory_bytes=memory_bytes, verify=False)
 
     def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
         """See `OffsetShards`."""
-        found = self._found[folder]
-        return found.shards, [_field(name, one) for name, one in zip(found.names, found.formats, strict=True)]
+        index = self._indexes[folder]
+        return index.shards, [_field(name, encoding) for name, encoding in zip(index.names, index.formats, strict=True)]
 
 
 def _field(name: str, encoding: str) -> ShardField:
@@ -148,7 +149,7 @@ def _field(name: str, encoding: str) -> ShardField:
 
 
 def _vector(dtype: np.dtype[Any]) -> Array:
-    """Return how vectors are stored: their numbers alone."""
+    """Return the encoding of vectors: their numbers alone."""
 
     def parse(_sample: bytes, size: int) -> Stream:
         if size % dtype.itemsize:
@@ -159,16 +160,16 @@ def _vector(dtype: np.dtype[Any]) -> Array:
 
 
 def _with_header(kind: str) -> Array:
-    """Return how arrays are stored that say their dtype and shape.
+    """Return the encoding of arrays with a header.
 
-    They begin with the number of the dtype, of dimensions, and these, u32 each.
+    It has the number of the dtype, the number of dimensions, and the dimensions, u32 each.
     """
     dtypes, lacking = dtypes_of(kind), lacking_of(kind)
 
     def heads(stream: Stream, ragged: bool) -> list[ArrayHead]:
         dims = [min(n, _MOST_LENGTH) for n in ((0, *stream.shape) if ragged else stream.shape)]
         numbers = [n for n, dtype in dtypes.items() if dtype == stream.dtype]
-        # The last number of a dtype is the one that is written.
+        # LitData writes the last number of a dtype.
         return [
             ArrayHead(np.array([number, len(dims), *dims], order).tobytes(), order if ragged else "")
             for order in _HEADERS[kind]
@@ -181,9 +182,9 @@ def _with_header(kind: str) -> Array:
             if len(words) >= 2 and words[0] in lacking and 4 * (2 + words[1]) <= size:
                 raise ValueError(f"numbers of {lacking[words[0]]}, which NumPy lacks: take them as bytes")
             if len(words) >= 2 and words[0] in dtypes and words[1] <= min(_MOST_DIMS, len(words) - 2):
-                found = Stream(tuple(words[2 : 2 + words[1]]), dtypes[words[0]])
-                if size == 4 * (2 + words[1]) + found.size * found.dtype.itemsize:
-                    return found
+                stream = Stream(tuple(words[2 : 2 + words[1]]), dtypes[words[0]])
+                if size == 4 * (2 + words[1]) + stream.size * stream.dtype.itemsize:
+                    return stream
         raise ValueError(f"{size} bytes that begin with {sample[:16].hex()}, no header of an array")
 
     return Array(None, heads, parse, any_length=True)

@@ -18,7 +18,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> ArrayDeserializer:
-    """Open a file, or a folder of ``.npy`` files; see `open_corpus`."""
+    """Open a file, or a folder of ``.npy`` files. See `open_corpus`."""
     path = Path(paths[0])
     files = sorted(path.glob("*.npy"), key=os.fsencode) if path.is_dir() else [path]
     arrays: dict[str, Any] = {}
@@ -47,7 +47,7 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
     except (
         TypeError,
         ValueError,
-    ) as error:  # of records, dates or a scalar: wrong arguments of a program, but not here
+    ) as error:  # of records, dates or a scalar, which are no wrong arguments here
         raise SchemaError(str(error)) from error
     except DataError as error:  # no sequences
         raise DataError(str(error), path=str(path)) from error
@@ -56,19 +56,19 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
 
 
 def _load_npz(file: BinaryIO, names: Collection[str], memory_bytes: int) -> dict[str, NDArray[Any] | None]:
-    """Return the arrays ``names``, or all, and None for others; a small file may decompress to a huge one."""
-    with np.load(file, allow_pickle=False) as found:
-        # zipfile decompresses no more than this, whatever the arrays' own headers claim.
-        sizes = {info.filename.removesuffix(".npy"): info.file_size for info in found.zip.infolist()}
-        wanted = [name for name in found.files if not names or name in names]
-        total = sum(sizes[name] for name in wanted)
+    """Return the arrays ``names``, or all, and None for others. A small file may decompress to huge arrays."""
+    with np.load(file, allow_pickle=False) as archive:
+        # zipfile decompresses no more than this, even if the header of an array claims more.
+        sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.zip.infolist()}
+        selected = [name for name in archive.files if not names or name in names]
+        total = sum(sizes[name] for name in selected)
         if total > memory_bytes:
             raise DataError(
-                f"expected at most {memory_bytes} bytes when loaded (memory), got {total} in {', '.join(wanted)}",
+                f"expected at most {memory_bytes} bytes when loaded (memory), got {total} in {', '.join(selected)}",
                 path=file.name,
                 hint="raise memory=, or save it as .npy files, which are mapped",
             )
-        return {name: found[name] if name in wanted else None for name in found.files}
+        return {name: archive[name] if name in selected else None for name in archive.files}
 
 
 def _is_zip(file: BinaryIO) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 
 
 class Reopened:
-    """A corpus that is pickled as what its constructor was given."""
+    """A corpus that is pickled as the arguments of its constructor."""
 
     def _opened_with(self, *arguments: Any, **options: Any) -> None:
-        """Note what makes the same corpus."""
+        """Note the arguments that open the same corpus."""
         kind: Callable[..., Any] = type(self)
         self._again = functools.partial(kind, *arguments, **options)
 

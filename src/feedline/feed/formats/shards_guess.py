@@ -18,40 +18,40 @@ MOST_INDEX = 1 << 30
 
 def is_mds(path: Path) -> bool:
     """Return whether a folder's index lists shards as MosaicML Streaming's ``MDSWriter`` writes them."""
-    return _is_list(_found(path), "shards")
+    return _is_list(_index_of(path), "shards")
 
 
 def is_litdata(path: Path) -> bool:
     """Return whether a folder's index lists chunks as LitData's ``optimize`` writes them."""
-    found = _found(path)
-    return _is_list(found, "chunks") and isinstance(found.get("config"), dict)
+    index = _index_of(path)
+    return _is_list(index, "chunks") and isinstance(index.get("config"), dict)
 
 
 def is_litdata_chunk(file: Path) -> bool:
-    """Return whether a file is one of the chunks that LitData's index beside it lists."""
-    chunks = _found(file.parent).get("chunks") if is_litdata(file.parent) else None
-    return any(isinstance(one, dict) and one.get("filename") == file.name for one in chunks or ())
+    """Return whether LitData's index next to a file lists it as a chunk."""
+    chunks = _index_of(file.parent).get("chunks") if is_litdata(file.parent) else None
+    return any(isinstance(chunk, dict) and chunk.get("filename") == file.name for chunk in chunks or ())
 
 
 def folder_of(path: PathLike) -> Path:
-    """Return the folder that a path names, itself or by its index."""
-    found = Path(path)
-    return found.parent if found.name == INDEX else found
+    """Return the folder at a path, which may also be the path of its index."""
+    place = Path(path)
+    return place.parent if place.name == INDEX else place
 
 
-def _found(path: Path) -> dict[str, Any]:
+def _index_of(path: Path) -> dict[str, Any]:
     try:
         return read_index(path)
     except (OSError, ValueError):
         return {}
 
 
-def _is_list(found: dict[str, Any], key: str) -> bool:
-    return isinstance(found.get(key), list)
+def _is_list(index: dict[str, Any], key: str) -> bool:
+    return isinstance(index.get(key), list)
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """Return what the index of a folder holds.
+    """Return the content of the index of a folder.
 
     Raises:
         OSError: it cannot be read.
@@ -63,9 +63,9 @@ def read_index(folder: Path) -> dict[str, Any]:
             raise ValueError(f"expected at most {MOST_INDEX} bytes, got {size}")
         raw = file.read()
     try:
-        found = json.loads(raw)
+        index = json.loads(raw)
     except RecursionError as error:
         raise ValueError("objects too deep in one another") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"expected an object, got {type(found).__name__}")
-    return found
+    if not isinstance(index, dict):
+        raise ValueError(f"expected an object, got {type(index).__name__}")
+    return index

@@ -1,10 +1,10 @@
 """Tar archives of samples, as WebDataset writes them: a `Deserializer` of their members, which are never unpacked.
 
-Guarantees: members are grouped as WebDataset groups them; an archive is read in place, by its own headers, which are
-checked; a sample that is not whole keeps its place and reports why; nothing is unpickled. Cost: the first opening reads
-the headers, natively, to index the samples (24 bytes each, see `indexed`); later ones read
-O(chunks). A chunk is a view of the mapped file, or of what was fetched ahead: bytes and texts are copied once, into the
-minibatch. Numbers (`decode`) are decoded in Python, chunk by chunk.
+Guarantees: members are grouped as in WebDataset. An archive is read in place, by its headers, which are checked. An
+incomplete sample keeps its place and reports why. Nothing is unpickled. Cost: the first opening reads the headers,
+natively, to index the samples (24 bytes each, see `indexed`). Later ones read O(chunks). A chunk is a view of the
+mapped file, or of bytes that were fetched ahead: bytes and texts are copied once, into the minibatch. Numbers
+(`decode`) are decoded in Python, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from feedline.feed.protocol import (
 )
 
 KEY = "__key__"
-"""The field of a stream that delivers the samples' keys."""
+"""The field of a stream of the keys of samples."""
 
 _FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code", "<i4"), ("zero", "<i4")])
 _NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
-_MEMBERS = 1 << 16  # indexed between two looks at Ctrl-C
-_MAPS = 256  # kept, besides those of chunks in use
+_MEMBERS = 1 << 16  # indexed between two checks for Ctrl-C
+_MAPS = 256  # kept, besides maps of chunks in use
 _GZIP = b"\x1f\x8b"
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
 _SENTENCES = {
@@ -76,7 +76,7 @@ _HINTS = {
 def _scan(
     indexer: _ScanProgress, archive: BinaryIO, path: Path, size: int, _: Unpacker | None
 ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Yield the samples of the members, part after part; headers are read, data is skipped."""
+    """Yield the samples of the members, part after part. Headers are read, data is skipped."""
     head = read_at(archive, len(_GZIP), 0)
     if head == _GZIP:
         raise DataError(
@@ -106,7 +106,7 @@ def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataErr
 
 
 class _ScanProgress:
-    """What an index asks its indexer for."""
+    """The attributes that an index needs from its indexer."""
 
     error: tuple[int, int] | None = None
     has_ids = True
@@ -114,14 +114,14 @@ class _ScanProgress:
 
 
 class _Part(NamedTuple):
-    """Samples in memory that a file was mapped to or read into.
+    """Samples in memory, mapped or read.
 
     Attributes:
-        memory: uint8.
-        base: byte of the file that memory begins with.
-        begin, size: of the samples, in memory; int64.
-        first: ordinal of the first one.
-        path: of the file.
+        memory: the bytes, uint8.
+        base: byte of the file at which memory begins.
+        begin, size: first bytes of the samples in memory, and their sizes, int64.
+        first: ordinal of the first sample.
+        path: path of the file.
     """
 
     memory: NDArray[np.uint8]
@@ -136,27 +136,27 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     """Samples of WebDataset shards: consecutive members of a tar archive with one key.
 
     The key of ``train/0017.seg.png`` is ``train/0017``, its suffix ``seg.png``: everything up to the first dot of the
-    base name, and the rest in lower case. Members without a dot are skipped. A sample that lacks a stream's suffix is
-    unreadable, like one that has it twice, or that is cut off.
+    base name, and the rest in lower case. Members without a dot are skipped. A sample is unreadable if it lacks a
+    stream's suffix, has it twice, or is cut off.
 
     Args:
         path: an archive, a list of them (read one after the other), a folder or a pattern, as ``train-{000..099}.tar``.
-        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the suffix, by default the
-            stream's own name, or ``__key__`` for the sample's key. ``"bytes"`` and ``"str"`` deliver the member as it
-            is; numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. None: the suffixes of the first
-            sample: ``.npy`` as it declares itself, ``.cls`` and its like as int64, ``.txt`` and ``.json`` as text, all
-            others as bytes.
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the suffix, by default the stream's
+            name, or ``__key__`` for the sample's key. ``"bytes"`` and ``"str"`` deliver the member as it is, and
+            numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. None: the suffixes of the first
+            sample: ``.npy`` by its header, ``.cls`` and the like as int64, ``.txt`` and ``.json`` as text, all others
+            as bytes.
         chunk_size: bytes of the archive in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the decoded numbers of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
             on stderr.
         stream_kwargs: more streams.
 
     Raises:
         SchemaError: a stream is declared twice, or no member can fill it.
-        DataError: a file is missing, compressed or no tar archive, or has links or sparse members, or there is no
-            sample, or an index cannot be written.
+        DataError: a file is missing, compressed, no tar archive, or has links or sparse members, there is no sample, or
+            an index cannot be written.
     """
 
     _unit = "sample"
@@ -192,7 +192,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         return self._digest("tar;")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return keys that are numbers, and hashes of others, uint64 (n,)."""
+        """Return numeric keys as they are, and hashes of other keys, uint64 (n,)."""
         return self._entries(ordinals, "key")
 
     # ---- reading ----------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         return self._chunk(self._part(place, memory), seals)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the part of the archive that makes up the chunk."""
+        """Return the part of the archive with the chunk."""
         place = self._place(chunk)
         return [Extent(str(place.file.path), place.begin, place.size)]
 
@@ -233,7 +233,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         return self._chunk(self._part(place, np.frombuffer(piece, np.uint8)))
 
     def _read_around(self, place: ChunkPlace[IndexedFile]) -> Chunk:
-        """Return the samples of a chunk with errors for those that the disk cannot read."""
+        """Return the samples of a chunk, with errors for samples that the disk cannot read."""
         memory = np.empty(place.size, np.uint8)
         with place.file.opened() as archive:
             gaps = read_most(archive, memory, place.begin, place.file.path)
@@ -262,10 +262,10 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
         check_memory(needed, self._memory_bytes, part.path)
         fields = [field for field in self._fields.values() if field != KEY]
-        spans, found, bounds, keys = _native.tar_members(
+        spans, faults, bounds, keys = _native.tar_members(
             part.memory, part.begin, part.size, [field.encode() for field in fields], KEY in self._fields.values()
         )
-        errors = {int(fault["sample"]): self._fault(part, fault, fields) for fault in found.view(_FAULT)}
+        errors = {int(fault["sample"]): self._fault(part, fault, fields) for fault in faults.view(_FAULT)}
         pairs = dict(zip(fields, spans.reshape(len(fields), count, 2), strict=True))
         values: dict[str, Value] = {}
         mapped = False
@@ -323,7 +323,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         begin, size = int(entry["offset"]), int(entry["size"])
         sample = np.empty(size, np.uint8)
         with file.opened() as archive:
-            read_exactly(archive, sample, begin, file.path)  # of a remote archive, a map may lack it
+            read_exactly(archive, sample, begin, file.path)  # the map of a remote archive may lack it
             file.compare(archive)
         streams = {}
         for suffix, a, b in _native.tar_suffixes(sample):
@@ -340,7 +340,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         return streams
 
     def close(self) -> None:
-        """Release the maps; chunks already returned keep theirs."""
+        """Release the maps. Chunks that were returned keep theirs."""
         self._maps.clear()
 
 
@@ -349,9 +349,9 @@ def _unreadable(part: _Part, sample: int, what: str, byte: int, stream: str | No
 
 
 def _archives(path: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the archives that a path stands for: of a folder those named so, whatever else is in it."""
+    """Return the archives at a path, or the archives in a folder by their suffix."""
     if not isinstance(path, (str, os.PathLike)):
-        return [file for one in list_files(path) for file in (_archives(one) if one.is_dir() else [one])]
+        return [file for entry in list_files(path) for file in (_archives(entry) if entry.is_dir() else [entry])]
     with looking(path):
         if os.path.isdir(path):
             return list_files(os.path.join(glob.escape(os.fspath(path)), "*.tar"))
@@ -362,7 +362,7 @@ def _fields(schema: Schema) -> dict[str, str]:
     """Return the suffix of each stream.
 
     Raises:
-        SchemaError: a stream that no member can fill.
+        SchemaError: no member can fill a stream.
     """
     fields = {}
     for name, stream in schema.items():

@@ -1,6 +1,6 @@
 """TFRecord: a `Deserializer` for files of tf.train.Example and tf.train.SequenceExample, without TensorFlow.
 
-Guarantees and cost are those of `rows`, with records for rows; files may be packed, see `files.packed`. The checksums
+Guarantees and cost are as for `rows`, with records for rows. Files may be packed, see `files.packed`. The checksums
 of every record are compared whenever it is read. Messages are parsed natively, by protobuf's rules, into columns.
 """
 
@@ -34,10 +34,10 @@ from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
 _FIRST_RECORDS = 100
 _FRAME = RECORD_HEAD + 4  # bytes of a record around its message
-_MOST_PACKED = 1032  # bytes that deflate can make of one
+_MOST_PACKED = 1032  # bytes that one byte of deflate can expand to
 _KINDS = {0: "nothing", 1: "bytes", 2: "floats", 3: "integers"}
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
-_HELD = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that a dtype can hold; integers otherwise
+_FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that fill a kind of dtype, by default integers
 
 _log = logging.getLogger("feedline")
 
@@ -45,13 +45,13 @@ _Place = tuple[str, bool]
 """The name of a feature, and whether it is among the feature lists."""
 
 
-class _Seen(NamedTuple):
+class _Feature(NamedTuple):
     """A feature of a record.
 
     Attributes:
-        kind: see `_KINDS`; -1: steps differ.
-        steps: of a feature list; else 1.
-        least, most: values of a step.
+        kind: see `_KINDS`. -1: steps differ.
+        steps: number of steps of a feature list, else 1.
+        least, most: smallest and largest number of values of a step.
     """
 
     kind: int
@@ -61,38 +61,38 @@ class _Seen(NamedTuple):
 
 
 class TFRecordDeserializer(RowsDeserializer):
-    """Records of TFRecord files, also packed by gzip or zlib; each holds an Example or a SequenceExample, a sequence.
+    """Records of TFRecord files, also packed by gzip or zlib. Each Example or SequenceExample is a sequence.
 
     A feature with as many values as its stream's shape is one sample. In a stream named in ``sequences`` it is a list
-    of samples, of any length; a feature list is one, too, a sample a step. Integers fill streams of integers, of floats
-    and of bools, floats those of floats, byte strings those of ``dtype="bytes"`` or ``"str"``. A record with a damaged
-    message, or with features that do not fill the streams, is unreadable; behind a damaged length nothing can be found,
-    so the file ends there with an unreadable record.
+    of samples, of any length. A feature list is a list of samples, too, a sample a step. Integers fill streams of
+    integers, floats and bools, floats fill streams of floats, and byte strings streams of ``dtype="bytes"`` or
+    ``"str"``. A record with a damaged message, or with features that do not fill the streams, is unreadable. After a
+    damaged length no record can be found, so the file ends there with an unreadable record.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
-        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the name of the feature, by
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the name of the feature, by
             default the stream's name. Other features are skipped. None at all: streams are inferred from the first 100
             records, see `infer_tfrecord_streams`.
-        sequences: names of the streams of which a feature holds several samples; None: those whose features, in one of
-            the first 100 records, hold another number of samples than one. Feature lists are none of them.
-        lists: names of the streams that are feature lists; None: those that the first 100 records have there, and not
-            among the context's features.
-        defaults: stream name to the sample that stands for a missing feature, or ``[]`` for a list of samples. Without
-            one such a record is unreadable.
+        sequences: names of the streams with several samples in a feature, other than feature lists; None: the streams
+            whose feature has more or less than one sample in one of the first 100 records.
+        lists: names of the streams that are feature lists; None: the streams that the first 100 records have among
+            their feature lists, and not in the context.
+        defaults: stream name to the sample that replaces a missing feature, or ``[]`` for a list of samples. Without
+            it a record that lacks the feature is unreadable.
         chunk_size: bytes of records per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the records of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the records of a file may take in the cache, as for `JSONLinesDeserializer`.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
             on stderr.
         stream_kwargs: more streams.
 
     Raises:
-        SchemaError: two streams of the same feature, one that none of the first records has, or that its values cannot
-            fill.
-        DataError: a file is missing or no TFRecord file, or packed and damaged, there is no record, the first ones show
-            no streams, or the index cannot be written.
+        SchemaError: two streams have the same feature, none of the first records has it, or its values cannot fill the
+            stream.
+        DataError: a file is missing, no TFRecord file, or packed and damaged, there is no record, the first records
+            show no streams, or the index cannot be written.
     """
 
     _unit, _content, _numbers_lines = "record", "records", False
@@ -144,7 +144,7 @@ class TFRecordDeserializer(RowsDeserializer):
             s.is_bytes and name not in self._ragged and name not in defaults for name, s in declared.items()
         )
         size_at = self.schema.size_at
-        # Only sequences make the index depend on what is declared.
+        # Only sequences make the index depend on the declarations.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
         read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
         kind = IndexKind(
@@ -190,11 +190,11 @@ class TFRecordDeserializer(RowsDeserializer):
 
 
 def infer_tfrecord_streams(path: PathLike) -> dict[str, Stream]:
-    """Infer the streams of a TFRecord file, sorted by name, from its first 100 records (of at most 4 MiB, or one).
+    """Infer the streams of a TFRecord file, sorted by name, from its first 100 records (at most 4 MiB, at least one).
 
-    Features that all of these records have, of one kind, are streams: of bytes, float32 or int64. Those with the same
-    number of values in all of them are scalars or vectors, others sequences of scalars, feature lists sequences of
-    their steps. A feature list that has the name of a feature is called ``feature_lists/`` and that name.
+    Features that all of these records have, of one kind, are streams: of bytes, float32 or int64. Features with the
+    same number of values in all records are scalars or vectors, the others are sequences of scalars, and feature lists
+    are sequences of their steps. A feature list with the name of a feature is called ``feature_lists/`` and that name.
 
     Raises:
         DataError: it is no TFRecord file, none of these records can be read, or no feature is in all of them.
@@ -203,24 +203,24 @@ def infer_tfrecord_streams(path: PathLike) -> dict[str, Stream]:
 
 
 class _FirstRecords:
-    """What the first records show.
+    """The features of the first records.
 
     Attributes:
-        path: the file that they are from: the first one that has any.
-        records: the features of each.
+        path: the first file that has a record.
+        records: the features of each of its first records.
     """
 
     def __init__(self, paths: Sequence[Path], memory_bytes: int) -> None:
-        self.path, self.records = paths[0], list[dict[_Place, _Seen]]()
+        self.path, self.records = paths[0], list[dict[_Place, _Feature]]()
         for path in paths:
-            if found := _features(path, memory_bytes):
-                self.path, self.records = path, found
+            if records := _features(path, memory_bytes):
+                self.path, self.records = path, records
                 break
 
-    def seen(self, place: _Place) -> list[_Seen]:
-        """Return a feature as the records have it, those that have it and do not leave it empty."""
-        found = [record[place] for record in self.records if place in record]
-        return [one for one in found if one.kind or place[1]]
+    def occurrences(self, place: _Place) -> list[_Feature]:
+        """Return a feature in each record that has it, unless it is empty there."""
+        features = [record[place] for record in self.records if place in record]
+        return [feature for feature in features if feature.kind or place[1]]
 
     def places(
         self,
@@ -229,52 +229,54 @@ class _FirstRecords:
         lists: Collection[str] | None,
         defaults: Collection[str],
     ) -> tuple[set[str], set[str]]:
-        """Return the streams of which a feature holds several samples, and those that are feature lists.
+        """Return the streams with several samples in a feature, and the streams that are feature lists.
 
         Raises:
-            SchemaError: the records do not have the feature of a stream, or values that cannot fill it.
+            SchemaError: the records lack the feature of a stream, or have values that cannot fill it.
         """
         several, stepped = set(sequences or ()), set(lists or ())
         for name, stream in streams.items():
             field = stream.field or name
-            if lists is None and self.seen((field, True)) and not self.seen((field, False)):
+            if lists is None and self.occurrences((field, True)) and not self.occurrences((field, False)):
                 stepped.add(name)
-            seen = self.seen((field, name in stepped))
-            if self.records and not seen and name not in defaults:
+            features = self.occurrences((field, name in stepped))
+            if self.records and not features and name not in defaults:
                 had = sorted({key for record in self.records for key, _ in record})
                 raise SchemaError(
                     f"expected the feature `{field}` for stream `{name}` in one of the first {len(self.records)} "
                     f"records of {self.path}, which have {', '.join(had) or 'none'}; set field=, or defaults= for one "
                     "that few records have"
                 )
-            kinds = {one.kind for one in seen if one.steps} - {0, -1}
-            if kinds and not kinds & _HELD.get(stream.dtype.kind, {3}):
+            kinds = {feature.kind for feature in features if feature.steps} - {0, -1}
+            if kinds and not kinds & _FITTING.get(stream.dtype.kind, {3}):
                 raise SchemaError(
                     f"expected {_KINDS[kinds.pop()]} for stream `{name}`, as the feature `{field}` of {self.path} has, "
                     f"got {stream}"
                 )
-            counts = {count for one in seen for count in (one.least, one.most)}
+            counts = {count for feature in features for count in (feature.least, feature.most)}
             if sequences is None and name not in stepped and stream.size and counts - {stream.size}:
-                # Another declaration's values are no sequence of this one's samples.
+                # Values that are no multiple of a sample are no sequence of samples.
                 several |= {name} if all(count % stream.size == 0 for count in counts) else set()
         return several - stepped, stepped
 
     def inferred(self) -> tuple[dict[str, Stream], set[str], set[str]]:
-        """Return streams, those of which a feature holds several samples, and those that are feature lists; see
-        `infer_tfrecord_streams`."""
+        """Return the streams, the names with several samples in a feature, and the names of feature lists.
+
+        See `infer_tfrecord_streams`.
+        """
         streams, several, stepped, left_out = dict[str, Stream](), set[str](), set[str](), list[str]()
         for place in sorted({place for record in self.records for place in record}):
             field, among = place
-            seen = self.seen(place)
-            kinds = {one.kind for one in seen if one.steps}
-            counts = {count for one in seen if one.steps for count in (one.least, one.most)}
+            features = self.occurrences(place)
+            kinds = {feature.kind for feature in features if feature.steps}
+            counts = {count for feature in features if feature.steps for count in (feature.least, feature.most)}
             kind = kinds.pop() if len(kinds) == 1 else 0
             uneven = among and (len(counts) > 1 or (kind == 1 and counts != {1}))
-            if len(seen) < len(self.records) or kind not in _DTYPES or uneven or not field:
+            if len(features) < len(self.records) or kind not in _DTYPES or uneven or not field:
                 left_out.append(field)
                 continue
             vector = kind != 1 and len(counts) == 1 and min(counts) > 1
-            name = f"feature_lists/{field}" if among and self.seen((field, False)) else field
+            name = f"feature_lists/{field}" if among and self.occurrences((field, False)) else field
             streams[name] = Stream(min(counts) if vector else (), _DTYPES[kind], field=None if name == field else field)
             if among:
                 stepped.add(name)
@@ -296,12 +298,13 @@ class _FirstRecords:
         return streams, several, stepped
 
 
-def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Seen]]:
-    """Return what those of the first records of a file have that can be read; a longer first one than ``memory_bytes``
-    cannot. Names that are not UTF-8, which protobuf refuses, are left out.
+def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
+    """Return the features of the first records of a file, without records that cannot be read.
+
+    A first record longer than ``memory_bytes`` cannot. Names that are not UTF-8, which protobuf refuses, are left out.
 
     Raises:
-        DataError: it cannot be read, or is no TFRecord file.
+        DataError: the file cannot be read, or is no TFRecord file.
     """
     with open_file(path) as file:
         packing = packing_of_records(file)
@@ -313,11 +316,11 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Seen]]:
         if not begins_record(data):
             if len(data) >= RECORD_HEAD or (data and packing is None):
                 raise _index_error(path, file, 0, 0)
-            return []  # an empty one, or the indexer says what is damaged
+            return []  # an empty file, or a damaged one for which the indexer raises the error
         if len(data) == HEAD_BYTES and (size := int.from_bytes(data[:8], "little") + _FRAME) > HEAD_BYTES:
             room = status_of(file).st_size * (1 if packing is None else _MOST_PACKED)
             data = first(size) if size <= min(memory_bytes, room) else b""
-    found, at = list[dict[_Place, _Seen]](), 0
+    records, at = list[dict[_Place, _Feature]](), 0
     for _ in range(_FIRST_RECORDS):
         if not begins_record(data[at : at + RECORD_HEAD]):
             break
@@ -328,22 +331,22 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Seen]]:
             continue
         features = _native.example_features(np.frombuffer(message, np.uint8))
         if features is not None:
-            held = dict[_Place, _Seen]()
-            for name, among, *seen in features:
+            record = dict[_Place, _Feature]()
+            for name, among, *summary in features:
                 field = name.decode("utf-8", "ignore")
                 if _key(field) == name:
-                    held[field, among] = _Seen(*seen)
-            found.append(held)
-    return found
+                    record[field, among] = _Feature(*summary)
+            records.append(record)
+    return records
 
 
 def _key(field: str) -> bytes:
-    """Return the name of a feature as messages have it."""
+    """Return the name of a feature as messages encode it."""
     return field.encode("utf-8", "surrogatepass")
 
 
 def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
-    """Return why a file cannot be indexed, whatever the code: it does not begin with a record."""
+    """Return the error for a file that cannot be indexed, which has one cause: it does not begin with a record."""
     packing = packing_of_records(file)
     head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
     what = "expected a TFRecord file, whose first 12 bytes are a length and its checksum"
@@ -351,16 +354,16 @@ def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
 
 
 def _fallback(name: str, stream: Stream, ragged: Collection[str], defaults: Mapping[str, Any]) -> bytes | None:
-    """Return the bytes of what stands for a missing feature; None: nothing does.
+    """Return the bytes of the default of a stream; None: it has none.
 
     Raises:
-        SchemaError: it is no sample of the stream.
+        SchemaError: the default is no sample of the stream.
     """
     if name not in defaults:
         return None
-    value, wanted = defaults[name], f"a sample of {stream}"
+    value, expected = defaults[name], f"a sample of {stream}"
     if name in ragged:
-        wanted = "[]"
+        expected = "[]"
         if isinstance(value, (list, tuple)) and not value:
             return b""
     elif stream.is_bytes:
@@ -371,21 +374,21 @@ def _fallback(name: str, stream: Stream, ragged: Collection[str], defaults: Mapp
                 return value.encode()
     else:
         with contextlib.suppress(ValueError, TypeError, ArithmeticError), np.errstate(over="raise"):
-            given = np.asarray(value)
-            array = given.astype(stream.dtype) if stream.dtype.kind == "f" else np.asarray(value, stream.dtype)
-            same = given.dtype.kind in "biuf" and (stream.dtype.kind == "f" or np.array_equal(array, given))
+            original = np.asarray(value)
+            array = original.astype(stream.dtype) if stream.dtype.kind == "f" else np.asarray(value, stream.dtype)
+            same = original.dtype.kind in "biuf" and (stream.dtype.kind == "f" or np.array_equal(array, original))
             if same and array.shape in ((), stream.shape):
                 return np.broadcast_to(array, stream.shape).tobytes()
-    raise SchemaError(f"expected {wanted} in `defaults` for stream `{name}`, got {value!r}")
+    raise SchemaError(f"expected {expected} in `defaults` for stream `{name}`, got {value!r}")
 
 
 def _check_sources(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> None:
     readers: dict[tuple[bytes, bool], str] = {}
     for name, (field, among, _) in sources.items():
-        other = readers.setdefault((field, among), name)
-        if other != name:
+        reader = readers.setdefault((field, among), name)
+        if reader != name:
             shown = field.decode(errors="replace")
             raise SchemaError(
-                f"expected streams of separate features, got `{other}` and `{name}` of `{shown}`; make one of them in "
+                f"expected streams of separate features, got `{reader}` and `{name}` of `{shown}`; make one of them in "
                 "a fl.Map"
             )

@@ -1,4 +1,4 @@
-"""Recognise TFRecord files by the checksum of their first record's length, packed or not."""
+"""Recognise TFRecord files, packed or not, by the checksum of the length of their first record."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def begins_record(head: bytes) -> bool:
 
 
 def packing_of_records(file: BinaryIO) -> str | None:
-    """Return how a file of records is packed, see `packing_of`; None: not at all, as it begins with a record."""
+    """Return the compression of a file of records, see `packing_of`; None: it begins with a record."""
     head = read_at(file, RECORD_HEAD, 0)
     return None if begins_record(head) else packing_of(head, zlib=True)
 
 
 def is_tfrecord(path: Path, head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` holds records, packed by zlib or not.
+    """Return whether a file that begins with ``head`` has records, packed by zlib or not.
 
-    An empty one does if its name says so: writers of shards leave such files.
+    So does an empty file with ``.tfrecord`` in its name, as writers of shards leave such files.
     """
     if begins_record(head) or (not head and ".tfrecord" in path.name):
         return True

@@ -1,9 +1,9 @@
 """Flat token files as a corpus: rows of equal length, as views of a memory map.
 
-Token files of nanoGPT and others (``.bin``, numbers without a header), those of llm.c and modded-nanogpt (``.bin`` with
-a header of 256 int32), one-dimensional ``.npy`` files, Megatron's
-``.bin`` with its ``.idx``, and folders that LitData wrote for its ``TokensLoader``. A row is a sequence of one sample;
-rows may overlap. Opening reads nothing but indexes, and memory does not grow with the files.
+Token files of nanoGPT and others (``.bin``, numbers without a header), of llm.c and modded-nanogpt (``.bin`` with a
+header of 256 int32), one-dimensional ``.npy`` files, Megatron's ``.bin`` with its ``.idx``, and folders that LitData
+wrote for its ``TokensLoader``. A row is a sequence of one sample. Rows may overlap. Opening reads nothing but indexes,
+and memory does not grow with the files.
 """
 
 from __future__ import annotations
@@ -31,39 +31,40 @@ from feedline.feed.formats.shards.litdata_index import litdata_index, token_arra
 from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable, whole_number
 
-CHUNK_BYTES = 16 << 20  # of tokens that rows advance over; part of the order
+CHUNK_BYTES = 16 << 20  # of tokens that rows advance over, part of the order
 
-# Megatron's index: magic, version, code of the dtype, number of sequences, number of documents; then the lengths of the
-# sequences, int32, where they begin in bytes, int64, and the first sequence of each document, int64.
+# Megatron's index: magic, version, code of the dtype, number of sequences, number of documents. Then the lengths of the
+# sequences, int32, their first bytes, int64, and the first sequence of each document, int64.
 _INDEX = struct.Struct("<9sQBQQ")
 _MAGIC = b"MMIDIDX\0\0"
-# The header of llm.c and of those who took its format over: magic, version, number of tokens, and zeros; int32.
+# The header of llm.c and of projects that adopted its format: magic, version, number of tokens, and zeros, int32.
 _HEADER_NUMBERS, _ZEROS_FROM = 256, 16
 _HEADERS = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
-_DAYS = range(20_230_101, 20_400_101)  # what magic numbers of this kind look like
+_DAYS = range(20_230_101, 20_400_101)  # magic numbers of this kind are days
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
 class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened):
     """Rows of ``length`` tokens, each as a sequence of one sample.
 
-    Rows begin at every ``stride``-th token of a file; none crosses the end of one, so tokens that are left over at the
-    end of a file, fewer than a row, are not delivered.
+    Rows begin at every ``stride``-th token of a file. None crosses the end of a file, so tokens at the end of a file
+    that do not fill a row are not delivered.
 
     Args:
-        path: a ``.bin`` or ``.npy`` file, Megatron's ``.bin`` or ``.idx``, or a folder of LitData's; another folder, a
+        path: a ``.bin`` or ``.npy`` file, Megatron's ``.bin`` or ``.idx``, a folder of LitData's, or another folder, a
             pattern or a list of these, see `open_corpus`.
         length: tokens in a row.
-        stride: tokens from the beginning of a row to that of the next; None: ``length``. Less makes rows overlap.
+        stride: tokens from the beginning of a row to the beginning of the next; None: ``length``. Less makes rows
+            overlap.
         targets: whether rows have one token more, so that ``row[:-1]`` are inputs and ``row[1:]`` their targets.
-        dtype: of the tokens of a ``.bin`` file without an index, in native byte order; others say their own.
+        dtype: dtype of the tokens of a ``.bin`` file without an index, in native byte order. Other files declare it.
         stream: name of the stream.
 
     Attributes:
         tokens: number of tokens in all files.
 
     Raises:
-        DataError: a file is missing, damaged, no whole number of tokens, or not of integers, or none has a row.
+        DataError: a file is missing, damaged, no whole number of tokens, or not of integers, or no file has a row.
         ValueError: an argument is out of range.
     """
 
@@ -83,14 +84,14 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
         kind = np.dtype(dtype)
         if kind.kind not in "iu":
             raise ValueError(f"expected integers as dtype of tokens, got {kind}")
-        found = _opened(path, kind)
-        self._paths, self._files = [file for file, _ in found], [tokens for _, tokens in found]
+        opened = _opened(path, kind)
+        self._paths, self._files = [file for file, _ in opened], [tokens for _, tokens in opened]
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "token files"
-        for other, tokens in found:
+        for file_path, tokens in opened:
             if tokens.dtype != self._files[0].dtype:
                 raise DataError(
                     f"expected tokens of {self._files[0].dtype}, as in {name_of(self._paths[:1])}, got {tokens.dtype}",
-                    path=str(other),
+                    path=str(file_path),
                 )
         self.tokens = sum(map(len, self._files))
         self._rows = [max(0, len(file) - self._row) // self._stride + (len(file) >= self._row) for file in self._files]
@@ -100,7 +101,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
                 path=self.name,
                 hint="choose a smaller length",
             )
-        # No row follows the first one of any file: numbers beyond these need not fit into 64 bits.
+        # A longer stride gives the same rows, the first of each file, and might not fit into 64 bits.
         self._stride = min(self._stride, max(map(len, self._files)))
         token = self._files[0].dtype.itemsize
         step = max(1, CHUNK_BYTES // (self._stride * token))
@@ -114,7 +115,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
             self._lacks = (Mapped,)
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of the tokens that rows advance over."""
+        """Return the size of every chunk. ``bytes`` counts the tokens that rows advance over."""
         return self._table
 
     def read(self, chunk: int) -> Chunk:
@@ -133,7 +134,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
         return Chunk(self.schema, {self._stream: Value.from_dense(rows)}, seals=self._seals[number])
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files, whatever the chunks."""
+        """Return the mapped files, for any chunks."""
         return self._ranges
 
     def paths(self) -> list[str]:
@@ -150,10 +151,10 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TokensDeserializer:
-    """Open token files with the length and the dtype of one declared stream; see `open_corpus`.
+    """Open token files with the length and the dtype of one declared stream. See `open_corpus`.
 
     Raises:
-        SchemaError: there is no declaration, or not one of a vector of integers.
+        SchemaError: there is no declaration, or none of a vector of integers.
     """
     declared = list(streams.items())
     if len(declared) != 1 or len(declared[0][1].shape) != 1 or declared[0][1].dtype.kind not in "iu":
@@ -167,21 +168,21 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
 
 
 def _opened(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
-    """Return the files of tokens, mapped: of Megatron's pairs the ``.bin``, once."""
-    given = [path] if isinstance(path, (str, os.PathLike)) else path
-    if not given:
+    """Return the files of tokens and their maps. Of Megatron's pairs only the ``.bin`` is listed, once."""
+    paths = [path] if isinstance(path, (str, os.PathLike)) else path
+    if not paths:
         raise ValueError("expected at least one file, got an empty list")
-    found: dict[Path, NDArray[Any] | None] = {}
-    for one in given:
-        folder = folder_of(one)
+    arrays: dict[Path, NDArray[Any] | None] = {}
+    for entry in paths:
+        folder = folder_of(entry)
         with looking(folder):
             of_litdata = folder.is_dir() and is_litdata(folder)
         if of_litdata:
-            found |= dict(token_arrays(litdata_index(folder, "tokens")))
+            arrays |= dict(token_arrays(litdata_index(folder, "tokens")))
             continue
-        files = (file.with_suffix(".bin") if file.suffix == ".idx" else file for file in list_files(one))
-        found |= dict.fromkeys(files)
-    return [(file, _open(file, dtype) if tokens is None else tokens) for file, tokens in found.items()]
+        files = (file.with_suffix(".bin") if file.suffix == ".idx" else file for file in list_files(entry))
+        arrays |= dict.fromkeys(files)
+    return [(file, _open(file, dtype) if tokens is None else tokens) for file, tokens in arrays.items()]
 
 
 def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -203,8 +204,8 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         elif path.suffix == ".bin" and is_litdata_chunk(path):
             what = "expected a file of tokens alone, got a chunk of LitData's, which begins with a table"
             raise wrong(what, hint="open the folder, which index.json describes")
-        elif (found := _llm_c(path, head, size)) is not None:
-            return found
+        elif (tokens := _llm_c(path, head, size)) is not None:
+            return tokens
         if size % dtype.itemsize:
             what = f"expected a whole number of {dtype.name} tokens, got {size} bytes"
             raise wrong(what, hint="the file was truncated, or has another dtype: pass dtype=")
@@ -214,26 +215,26 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
-    """Return the tokens behind a header of llm.c's, mapped; None: the file has no such header.
+    """Return the tokens after a header of llm.c's, mapped; None: the file has no such header.
 
     Raises:
-        DataError: it has one of another version, or with another number of tokens, or of another kind of file.
+        DataError: the header has another version, another number of tokens, or is of another kind of file.
     """
     wrong, cut = functools.partial(DataError, path=str(path)), "the file was truncated, or its writer was stopped"
     magic = int.from_bytes(head[:4], "little")
-    known = {one for one, _ in _HEADERS}
+    magics = {code for code, _ in _HEADERS}
     if len(head) < 4 * _HEADER_NUMBERS:
-        if magic not in known:
+        if magic not in magics:
             return None
         what = f"expected {4 * _HEADER_NUMBERS} bytes of header behind {magic}, got {len(head)}"
         raise wrong(what, hint=f"{cut}; write it again")
     numbers = np.frombuffer(head, "<i4")
     version, count = numbers[1:3].tolist()
-    if magic not in known and (magic not in _DAYS or numbers[_ZEROS_FROM:].any()):
+    if magic not in magics and (magic not in _DAYS or numbers[_ZEROS_FROM:].any()):
         return None
     kind = _HEADERS.get((magic, version))
     if kind is None:
-        expected = " or ".join(f"{one} of version {number}" for one, number in _HEADERS)
+        expected = " or ".join(f"{code} of version {number}" for code, number in _HEADERS)
         what = f"expected tokens with the header {expected}, got {magic} of version {version}"
         raise wrong(what, byte=0, hint="other headers are not known; write the tokens without one, or as .npy")
     dtype = np.dtype(kind)
@@ -245,34 +246,34 @@ def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
 
 
 def _megatron(index: Path, size: int) -> np.dtype[Any]:
-    """Return the dtype that Megatron's index says, after comparing its lengths with the ``size`` of the tokens.
+    """Return the dtype that Megatron's index declares, after comparing its lengths with the ``size`` of the tokens.
 
     Raises:
-        DataError: it is damaged, of another version, or not of these tokens.
+        DataError: the index is damaged, has another version, or belongs to other tokens.
     """
 
     hint = "the index is damaged or belongs to other tokens; create it again"
     damaged = functools.partial(DataError, path=str(index), hint=hint)
     with open_file(index, -1) as file:
-        held = os.fstat(file.fileno()).st_size
+        actual = os.fstat(file.fileno()).st_size
         head = file.read(_INDEX.size)
         if len(head) < _INDEX.size or not head.startswith(_MAGIC):
             raise damaged(f"expected Megatron's index, which begins with {_MAGIC!r}, got {head[:9]!r}", byte=0)
         _, version, code, sequences, documents = _INDEX.unpack(head)
         if version != 1 or code not in _DTYPES:
             raise damaged(f"expected version 1 and a dtype of integers, got version {version} and code {code}", byte=9)
-        wanted = _INDEX.size + 12 * sequences + 8 * documents
+        expected = _INDEX.size + 12 * sequences + 8 * documents
         # Newer writers add a byte per sequence, its mode.
-        if held not in (wanted, wanted + sequences):
-            what = f"expected {wanted} bytes for {sequences} sequences and {documents} documents, got {held}"
+        if actual not in (expected, expected + sequences):
+            what = f"expected {expected} bytes for {sequences} sequences and {documents} documents, got {actual}"
             raise damaged(what, byte=18)
         dtype = np.dtype(_DTYPES[code])
-        total, left = 0, sequences
-        while left:
-            lengths = np.frombuffer(file.read(4 * min(left, 1 << 20)), "<i4")
-            if len(lengths) < min(left, 1 << 20) or lengths.min() < 0:
+        total, remaining = 0, sequences
+        while remaining:
+            lengths = np.frombuffer(file.read(4 * min(remaining, 1 << 20)), "<i4")
+            if len(lengths) < min(remaining, 1 << 20) or lengths.min() < 0:
                 raise damaged("expected lengths of sequences of at least 0", byte=_INDEX.size)
-            total, left = total + int(lengths.sum(dtype=np.int64)), left - len(lengths)
+            total, remaining = total + int(lengths.sum(dtype=np.int64)), remaining - len(lengths)
     if total * dtype.itemsize != size:
         what = f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}"
         raise damaged(what, byte=18)

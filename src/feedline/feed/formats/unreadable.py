@@ -21,7 +21,7 @@ _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
 def unread(why: Unread, path: str, sequence: int) -> DataError:
-    """Return why sequence number ``sequence`` could not be read from the file ``path``."""
+    """Return the error for sequence number ``sequence``, which could not be read from the file ``path``."""
     got = "got the end of the file" if why.error < 0 else f"got a disk error: {os.strerror(why.error)}"
     return DataError(
         f"expected readable bytes, {got}",
@@ -33,9 +33,9 @@ def unread(why: Unread, path: str, sequence: int) -> DataError:
 
 
 def require_damage(error: BaseException) -> None:
-    """Raise an error that comes from a lack of descriptors: the same sequences can be read when there are some again.
+    """Raise an error that comes from a lack of descriptors, as the same sequences can be read later.
 
-    To be called before an error becomes that of sequences, which stay unreadable as long as their chunk is held.
+    To be called before an error makes sequences unreadable, which they remain as long as their chunk is held.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -45,13 +45,13 @@ def require_damage(error: BaseException) -> None:
 
 
 def lost_chunk(schema: Schema, ragged: Collection[str], count: int, why: Callable[[int], DataError]) -> Chunk:
-    """Return a chunk none of whose sequences can be read.
+    """Return a chunk without a readable sequence.
 
     Args:
         schema: schema of the chunk.
         ragged: streams with several samples per sequence.
         count: number of its sequences.
-        why: returns the error of one of them, by its index.
+        why: function that returns the error of a sequence by its index.
     """
     return Chunk(schema, no_values(schema, ragged, count), LazyErrors(np.arange(count), why))
 
@@ -59,12 +59,12 @@ def lost_chunk(schema: Schema, ragged: Collection[str], count: int, why: Callabl
 def mark_gaps(
     chunk: Chunk, gaps: Sequence[tuple[int, int, int]], begin: Ints, end: Ints, *, path: str, first: int
 ) -> Chunk:
-    """Make those sequences of a chunk unreadable of which the disk lost a part, and return the chunk.
+    """Make the sequences unreadable of which the disk lost a part, and return the chunk.
 
     Args:
         chunk: the chunk.
-        gaps: the parts, see `read_most`.
-        begin, end: where its sequences lie in the file.
+        gaps: the lost parts, see `read_most`.
+        begin, end: first bytes and ends of the sequences in the file.
         path: path of the file.
         first: ordinal of the first sequence.
     """
@@ -76,20 +76,20 @@ def mark_gaps(
 
 
 def populate(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Map the pages of bytes at once, where copying would fault for each few.
+    """Map the pages of bytes at once, as copying would fault for every few pages.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: a page cannot be read.
     """
     page = begin // mmap.PAGESIZE * mmap.PAGESIZE
     try:
         if end > begin:
             mapped.madvise(_POPULATE_READ, page, end - page)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # which older kernels say
+        if error.errno != errno.EINVAL:  # older kernels lack this advice
             raise
 
 
 def no_values(schema: Schema, ragged: Collection[str], count: int) -> dict[str, Value]:
-    """Return values for ``count`` sequences that cannot be read; no samples in the streams ``ragged``, else one."""
+    """Return values for ``count`` unreadable sequences, with no samples in the streams ``ragged``, else one."""
     return {name: Value.empty(stream, name in ragged, count) for name, stream in schema.items()}

@@ -1,9 +1,9 @@
 """User-defined corpora, chunk by chunk, like CNTK's `UserDeserializer`.
 
 There are two kinds. With ``chunk_info`` (and ``chunk_lengths`` if sequences are ragged), chunk sizes are known before
-reading, and the corpus is shuffled, planned, sought and joined like any other. Without, windows count chunks and a
-state is (sweep, window, place in it); restoring reads one window. The result of ``get_chunk`` is checked against the
-declared sizes.
+reading, and the corpus is shuffled, planned, sought and joined like any other. Without it, windows count chunks, a
+state is (sweep, window, place in it), and restoring a state reads one window. The result of ``get_chunk`` is checked
+against the declared sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from feedline.feed.user_values import given_values
 Ints = NDArray[np.int64]
 
 _LENGTHS_KEPT_BYTES = 32 << 20  # bytes
-_STRING_BYTES = 1 << 10  # that a byte string counts when nothing is known of its size
+_STRING_BYTES = 1 << 10  # of a byte string of unknown size
 
 
 class UserDeserializer(Deserializer, Unsized):
@@ -42,7 +42,7 @@ class UserDeserializer(Deserializer, Unsized):
 
     Attributes:
         concurrent: whether several reading threads may call ``get_chunk`` at a time.
-        name: name of the corpus in errors; by default that of the class.
+        name: name of the corpus in errors, by default the name of the class.
     """
 
     concurrent: bool = False
@@ -62,12 +62,12 @@ class UserDeserializer(Deserializer, Unsized):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     def streams(self) -> Mapping[str, Stream]:
-        """Return the streams delivered, by name; called once."""
+        """Return the streams delivered, by name. Called once."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `streams()` nor the attribute `schema`")
 
     @abc.abstractmethod
     def num_chunks(self) -> int:
-        """Return the number of chunks; always the same."""
+        """Return the number of chunks, always the same."""
 
     @abc.abstractmethod
     def get_chunk(self, chunk: int) -> Mapping[str, Any] | Chunk:
@@ -75,21 +75,21 @@ class UserDeserializer(Deserializer, Unsized):
 
         Returns:
             Data by stream name, with the same number of sequences N in all streams: an array ``(N, *shape)`` or a SciPy
-            sparse matrix ``(N, size)`` if each sequence is one sample; or a list of N arrays ``(length, *shape)`` or
-            sparse matrices ``(length, size)``; or a `Value`. Or a `Chunk`, which can also hold unreadable sequences
+            sparse matrix ``(N, size)`` if each sequence is one sample, a list of N arrays ``(length, *shape)`` or
+            sparse matrices ``(length, size)``, or a `Value`. Or a `Chunk`, which can also have unreadable sequences
             (`Chunk.errors`).
 
         Called in reading threads, one at a time unless ``concurrent``. An exception reaches the caller of
-        ``next_minibatch`` as the cause of a `WorkerError` (a `FeedlineError` as itself); the source stays where it was,
+        ``next_minibatch`` as the cause of a `WorkerError` (a `FeedlineError` as itself). The source keeps its position,
         and the next call tries again.
         """
 
     def chunk_info(self, chunk: int) -> ChunkInfo | tuple[int, ...]:
         """Return (sequences, samples) of chunk number ``chunk``, or `ChunkInfo` with stored bytes, without reading it.
 
-        ``samples`` are counted as the minibatch budget counts them: the longest stream of each sequence, or the one
-        that defines the size. Without bytes, those of the samples are used, with one non-zero per sparse one and 1 KiB
-        per byte string.
+        ``samples`` are counted as in the minibatch budget: the longest stream of each sequence, or the stream that
+        defines the size. Without stored bytes, the bytes of the samples are used, with one non-zero per sparse sample
+        and 1 KiB per byte string.
 
         Raises:
             ValueError: the class does not define it, as sizes are unknown before reading.
@@ -100,19 +100,19 @@ class UserDeserializer(Deserializer, Unsized):
         )
 
     def chunk_lengths(self, chunk: int) -> ArrayLike:
-        """Return the samples of each sequence of chunk number ``chunk``, without reading it; for ragged data.
+        """Return the samples of each sequence of chunk number ``chunk``, without reading it, for ragged data.
 
-        Without this, ragged data is treated as if there were no ``chunk_info``.
+        Without this method, ragged data is treated as if there were no ``chunk_info``.
         """
         raise NotImplementedError
 
     def digest(self) -> str:
         """Return hex digits that identify the content.
 
-        This default covers the class's name, streams and chunk sizes, but not the data: a state fits other data of the
-        same form. Override it to make saved states refuse data that has changed.
+        This default covers the name of the class, its streams and chunk sizes, but not the data: a state fits other
+        data of the same form. Override it to make saved states refuse data that has changed.
         """
-        infos = self._infos if self._told else self.num_chunks()
+        infos = self._infos if self._has_infos else self.num_chunks()
         text = json.dumps([type(self).__name__, self.schema.digest, infos])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -124,15 +124,15 @@ class UserDeserializer(Deserializer, Unsized):
         return Schema(self.streams())
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Deserializer.capability`; sizes are known if ``chunk_info`` is defined, and determines lengths."""
+        """See `Deserializer.capability`. Sizes are known if ``chunk_info`` is defined, and determines lengths."""
         return None if kind is Unsized and self._sized else super().capability(kind)
 
     @functools.cached_property
     def _sized(self) -> bool:
-        return self._told and (self._has_lengths or all(info.sequences == info.samples for info in self._infos))
+        return self._has_infos and (self._has_lengths or all(info.sequences == info.samples for info in self._infos))
 
     @property
-    def _told(self) -> bool:
+    def _has_infos(self) -> bool:
         return type(self).chunk_info is not UserDeserializer.chunk_info
 
     @property
@@ -155,7 +155,7 @@ class UserDeserializer(Deserializer, Unsized):
         return infos
 
     def chunks(self) -> Sequence[ChunkInfo]:
-        """Return the results of ``chunk_info`` for all chunks; called once."""
+        """Return the results of ``chunk_info`` for all chunks, called once."""
         return self._infos
 
     @functools.cached_property
@@ -192,7 +192,7 @@ class UserDeserializer(Deserializer, Unsized):
         """Return the result of ``get_chunk``, checked.
 
         Raises:
-            WorkerError: it raised; the original is the cause.
+            WorkerError: it raised an exception, which is the cause.
             DataError: it returned other counts than ``chunk_info`` or ``chunk_lengths``.
             SchemaError: it returned other streams, shapes or dtypes than declared.
         """
@@ -209,14 +209,14 @@ class UserDeserializer(Deserializer, Unsized):
             data = Chunk(self.schema, given_values(self.schema, data, where))
         elif data.schema != self.schema:
             raise DataError(f"expected a chunk with the streams of {self.name} from {where}, got {data.schema!r}")
-        if self._told:
+        if self._has_infos:
             self._compare(chunk, data)
         return data
 
     def _compare(self, number: int, chunk: Chunk) -> None:
         info, lengths = self._infos[number], chunk.lengths
         samples = chunk.num_sequences if lengths is None else int(lengths.sum())
-        bad = list(chunk.errors)  # whose samples are unknown
+        bad = list(chunk.errors)  # sequences whose samples are unknown
         if chunk.num_sequences != info.sequences or (samples != info.samples and not bad):
             raise DataError(
                 f"expected {info.sequences} sequences with {info.samples} samples in chunk {number}, as chunk_info "
@@ -231,9 +231,9 @@ class UserDeserializer(Deserializer, Unsized):
         differ[bad] = False
         if differ.any():
             first = int(np.flatnonzero(differ)[0])
-            said = "chunk_lengths" if self._has_lengths else "chunk_info"
+            method = "chunk_lengths" if self._has_lengths else "chunk_info"
             raise DataError(
-                f"expected {expected[first]} samples, as {said} says, got {got[first]} from get_chunk({number})",
+                f"expected {expected[first]} samples, as {method} says, got {got[first]} from get_chunk({number})",
                 path=self.name,
                 sequence=int(self._starts[number]) + first,
                 hint=None if self._has_lengths else "define chunk_lengths: these sequences are ragged",

@@ -1,11 +1,11 @@
-"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather; a batch is a chunk.
+"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather. A batch is a chunk.
 
 Files are mapped, and chunks are views of them: samples are copied once, into the minibatch. Opening walks over the
-heads of the batches, about 1 us each, and reads no data. What has another form in the file than a gather uses is copied
-when its chunk is read: offsets of 4 bytes, bools, validity bitmaps, lists of equal lengths in which some are not.
+heads of the batches, about 1 us each, and reads no data. Data in a form that a gather cannot use is copied when its
+chunk is read: offsets of 4 bytes, bools, validity bitmaps, and lists declared to have equal lengths where some do not.
 
-Files with compressed batches, as Feather's mostly are, or with dictionaries, views or unions are read and decoded by
-Arrow instead, a batch at a time.
+Files with compressed batches, such as most Feather files, or with dictionaries, views or unions are read and decoded
+by Arrow, a batch at a time.
 """
 
 from __future__ import annotations
@@ -73,26 +73,27 @@ Paths = str | os.PathLike[str]
 Ints = NDArray[np.int64]
 
 _MOST_LOST = 1 << 20  # sequences of a batch that keep their places if it cannot be read
-_VIEW_BYTES = 4 << 20  # of a chunk of chosen rows; part of the order
-_REQUESTS = 16  # at a time, for what is looked at of batches
+_VIEW_BYTES = 4 << 20  # of a chunk of chosen rows, part of the order
+_REQUESTS = 16  # at a time, for the buffers that views need
 
 
 class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Reopened):
-    """Arrow IPC streams and files; a row is a sequence, a record batch a chunk.
+    """Arrow IPC streams and files. A row is a sequence, a record batch a chunk.
 
-    Columns are streams as in Parquet; see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
+    Columns are streams as in Parquet, see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
     that is not UTF-8, is unreadable: it keeps its place.
 
     Args:
-        path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order; or a folder: of
-            `save_to_disk`, of the cache of `load_dataset`, or any other, of which all ``*.arrow`` are read, sorted by
-            the bytes of their relative paths; or of LitData, whose chunks hold rows.
-        streams: names of columns, or declarations by stream name (`Stream.field` names the column; the shape may be
-            another one of the same size, and gives lists of equal lengths theirs); None: every column that can be a
-            stream. Others are named in a warning.
+        path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order, or a folder: of
+            `save_to_disk`, of the cache of `load_dataset`, of LitData with chunks of rows, or any other folder, whose
+            ``*.arrow`` files are read, sorted by the bytes of their relative paths.
+        streams: names of columns, or declarations by stream name (`Stream.field` names the column, the shape may be
+            another shape of the same size, and declares lists of equal lengths); None: every column that can be a
+            stream. A warning names the other columns.
         split: split of a folder that has several.
         indices: an Arrow file with a column ``indices``: the numbers of the rows to deliver, in corpus order, as
-            `select`, `shuffle` and `filter` of `datasets` write them; None: the one that the folder names, else all.
+            `select`, `shuffle` and `filter` of `datasets` write them; None: the file that the folder names, or all
+            rows.
         defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
             each sequence, or as declared.
         memory: bytes that a decoded batch may take, where batches must be decoded.
@@ -101,7 +102,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         classes: the names of classes by stream, for columns that are a `ClassLabel` of `datasets`.
 
     Raises:
-        DataError: a folder has several splits; a file is missing, damaged or not Arrow's; or there are no rows.
+        DataError: a folder has several splits, a file is missing, damaged or not Arrow's, or there are no rows.
         SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration.
     """
 
@@ -117,7 +118,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     ) -> None:
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "Arrow files"
-        parts = [_dataset(one, split) for one in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+        parts = [_dataset(entry, split) for entry in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         if not parts:
             raise ValueError("expected at least one file, got an empty list")
         self._files = [file for part in parts for file in _opened(part)]
@@ -134,7 +135,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._memory = memory
         # Files of one dataset may order their columns differently.
         layouts = [layout_of(file.schema) for file in self._files]
-        self._layouts = [found for found in layouts if found is not None]
+        self._layouts = [layout for layout in layouts if layout is not None]
         viewable = not any(file.compressed or not file.aligned for file in self._files)
         self._mapped = viewable and len(self._layouts) == len(layouts)
         counts = [len(file.starts) for file in self._files]
@@ -149,7 +150,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._lock = threading.Lock()
         self._bounds: list[_Lookup] | None = None
         self._table: list[ChunkInfo] | None = None
-        self._held: ChunkSet | None = None
+        self._chunk_set: ChunkSet | None = None
         self._closed = False
         self._rows = None if chosen_rows is None else _Rows(str(chosen_rows), int(self._starts[-1]))
         if not self._mapped:
@@ -162,7 +163,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     # ---- chunks -------------------------------------------------------------------------------------
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of its batches, with all columns."""
+        """Return the size of every chunk. ``bytes`` counts its batches, with all columns."""
         if self._table is None:
             sizes = self._sizes
             starts = self._starts
@@ -174,8 +175,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             if self._ragged():
                 spans = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
                 samples = np.array([int(self._lengths(np.arange(a, b)).sum()) for a, b in spans], np.int64)
-            found = zip(rows.tolist(), samples.tolist(), sizes.tolist(), strict=True)
-            self._table = [ChunkInfo(*row) for row in found]
+            table = zip(rows.tolist(), samples.tolist(), sizes.tolist(), strict=True)
+            self._table = [ChunkInfo(*row) for row in table]
         return self._table
 
     def read(self, chunk: int) -> Chunk:
@@ -196,10 +197,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return self._batch(chunk, start, stop)
 
     def hold_bounds(self) -> None:
-        """Have what is looked at to make views of the batches in reach: bounds, validity and bits.
+        """Fetch and hold the buffers that views of the batches need: bounds, validity and bits.
 
         Raises:
-            DataError: the cache has no room for that, or it cannot be had.
+            DataError: the cache has no room for them, or they cannot be fetched.
         """
         spans: dict[str, list[tuple[int, int]]] = {}
         for file, batch, places in self._readable():
@@ -210,7 +211,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         copied: dict[str, list[tuple[int, int]]] = {}
         for file, batch, places in self._readable():
             for place, column in places:
-                with contextlib.suppress(ValueError):  # damaged, as reading it will tell
+                with contextlib.suppress(ValueError):  # reading the damaged batch raises the error
                     if column.dims and not is_even(batch, place, column):
                         copied.setdefault(file.path, []).append(batch.span(leaf_of(place)))
         if copied:
@@ -222,7 +223,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         call_each(lambda run: run[0].hold(*run[1:]), runs, _REQUESTS)
 
     def _readable(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
-        """Yield the batches whose heads are no damage, and where their columns lie; reads nothing else of them."""
+        """Yield the batches with sound heads, and the places of their columns. Reads nothing else of them."""
         for chunk in range(int(self._first[-1])):
             file, i = self._locate(chunk)
             layout = self._layout(file)
@@ -232,7 +233,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 yield file, batch, [(layout.places[column.field], column) for column in columns]
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the batch of a chunk that must be decoded; others are read as views."""
+        """Return the extent of a batch that must be decoded, and none for a batch that is read as a view."""
         if self._mapped or self._rows is not None:
             return []
         file, i = self._locate(chunk)
@@ -240,7 +241,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return [Extent(file.path, batch.start, batch.head + batch.body)]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Fetchable.read_fetched`; only for batches that must be decoded."""
+        """See `Fetchable.read_fetched`. Only for batches that must be decoded."""
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, i = self._locate(chunk)
@@ -256,14 +257,14 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
-        found: dict[str, MappedFile] = {}
+        by_path: dict[str, MappedFile] = {}
         for chunk in chunks:
             file, i = self._locate(chunk)
             with self._lock:
                 mapped = file.map()
             mapped.advise("willneed", int(file.starts[i]), int(file.heads[i]))
-            found[file.path] = mapped
-        return list(found.values())
+            by_path[file.path] = mapped
+        return list(by_path.values())
 
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
@@ -286,10 +287,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Release the maps; chunks already returned keep theirs."""
+        """Release the maps. Chunks that were returned keep theirs."""
         with self._lock:
             self._closed = True
-            self._held, self._bounds = None, None
+            self._chunk_set, self._bounds = None, None
             for file in self._files:
                 file.unmap()
 
@@ -362,17 +363,17 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             return self._damaged(chunk, start, stop, error)
         return Chunk(self.schema, values, unreadable.errors(), seals=file.map().seals)
 
-    def _decoded(self, chunk: int, held: memoryview | None) -> Chunk:
-        """Return a batch that Arrow decodes, from its bytes if they were fetched."""
+    def _decoded(self, chunk: int, fetched: memoryview | None) -> Chunk:
+        """Return a batch that Arrow decodes, from ``fetched`` if its bytes were fetched."""
         file, i = self._locate(chunk)
         batch = file.batch(i)
-        data = read_whole(file.path, batch.start, batch.head + batch.body) if held is None else held
+        data = read_whole(file.path, batch.start, batch.head + batch.body) if fetched is None else fetched
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, batch.rows, file.path, int(self._starts[chunk]))
         try:
-            found = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
+            decoded = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
             for name, column in self._columns.items():
-                items = arrow_columns.ArrowItems(found.column(column.field), self._memory)
+                items = arrow_columns.ArrowItems(decoded.column(column.field), self._memory)
                 values[name], bad = arrow_columns.value_of(items, column, self._memory)
                 unreadable.mark(name, bad)
         except TooLargeError as error:
@@ -387,20 +388,20 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return Chunk(self.schema, values, unreadable.errors())
 
     def _damaged(self, chunk: int, start: int, stop: int, error: Exception) -> Chunk:
-        """Return the chunk of a batch that cannot be read: its sequences keep their places.
+        """Return the chunk of a batch that cannot be read. Its sequences keep their places.
 
         Raises:
-            DataError: it claims too many.
+            DataError: it claims too many sequences.
         """
         file, i = self._locate(chunk)
-        # The parser says at which byte of the head.
+        # The parser adds the byte of the head to the message.
         what, byte = error.args if len(error.args) == 2 else (error, 0)
         byte = int(file.starts[i]) + (byte if isinstance(byte, int) else 0)
         if isinstance(error, TooLargeError):
             what = f"lists of unequal lengths take {error} bytes, more than memory={self._memory}"
         reason = f"expected a record batch of {int(file.rows[i])} rows that can be read, got damage: {what}"
         if stop - start > _MOST_LOST:
-            # Damage may claim any number of rows, so there need not be as many.
+            # A damaged batch may claim any number of rows.
             raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
         ragged, first = self._ragged(all_streams=True), int(self._starts[chunk]) + start
@@ -413,7 +414,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     # ---- chosen rows --------------------------------------------------------------------------------
 
     def _chosen(self, ordinals: Ints) -> Chunk:
-        """Return copies of the rows that the indices name at the places ``ordinals``."""
+        """Return copies of the rows that the indices have at ``ordinals``."""
         assert self._rows is not None
         rows, wrong = self._rows.take(ordinals)
         if self._mapped:
@@ -430,36 +431,36 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return Chunk(self.schema, chunk.values, errors)
 
     def _gathered(self, rows: Ints) -> Chunk:
-        """Copy rows natively, out of batches that stay registered: there may be few rows of each."""
+        """Copy rows natively. Batches stay registered, as there may be few rows of each."""
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
         needed = distinct(chunks)
         with self._lock:
-            if self._held is None:
-                self._held, self._slots = ChunkSet(self.schema), np.full(len(self._starts) - 1, -1, np.int64)
+            if self._chunk_set is None:
+                self._chunk_set, self._slots = ChunkSet(self.schema), np.full(len(self._starts) - 1, -1, np.int64)
                 self._errors: dict[int, DataError] = {}
-            held, slots, known = self._held, self._slots, self._errors
+            chunk_set, slots, errors = self._chunk_set, self._slots, self._errors
         for chunk in needed[slots[needed] < 0].tolist():
             file, i = self._locate(chunk)
             part = self._batch(chunk, 0, int(file.rows[i]))
             with self._lock:
                 if slots[chunk] < 0:
-                    known.update({int(self._starts[chunk]) + i: error for i, error in part.errors.items()})
-                    slots[chunk] = held.add(part)
+                    errors.update({int(self._starts[chunk]) + i: error for i, error in part.errors.items()})
+                    slots[chunk] = chunk_set.add(part)
         bad: dict[int, DataError] = {}
-        if known:
-            bad = {i: known[row] for i, row in enumerate(rows.tolist()) if row in known}
+        if errors:
+            bad = {i: errors[row] for i, row in enumerate(rows.tolist()) if row in errors}
         places, index = slots[chunks].astype(np.uint32), rows - self._starts[chunks]
         try:
-            values = held.gather(places, index)
-        except BadEntriesError as found:
-            values = values_of(makers(self.schema), found.arrays)
-            bad = found.errors(list(self.schema), rows.tolist(), self.name) | bad
+            values = chunk_set.gather(places, index)
+        except BadEntriesError as fault:
+            values = values_of(makers(self.schema), fault.arrays)
+            bad = fault.errors(list(self.schema), rows.tolist(), self.name) | bad
         return Chunk(self.schema, values, bad)
 
     # ---- lengths ------------------------------------------------------------------------------------
 
     def _ragged(self, all_streams: bool = False) -> list[str]:
-        """Return the ragged streams, by default those that count towards the minibatch budget."""
+        """Return the ragged streams, by default only streams that count towards the minibatch budget."""
         size = None if all_streams else self.schema.size_stream
         return [name for name, column in self._columns.items() if column.ragged and size in (None, name)]
 
@@ -502,14 +503,14 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 for part, name in zip(parts, ragged, strict=True):
                     ends = chunk_read[name].offsets
                     part.append(np.stack([ends[:-1], ends[1:]], axis=1))
-        found = [_Lookup(part, self._starts, seals) for part in parts]
+        lookups = [_Lookup(part, self._starts, seals) for part in parts]
         with self._lock:
-            self._bounds = found
-        return found
+            self._bounds = lookups
+        return lookups
 
 
 class _Lookup:
-    """Small rows that lie in pieces in mapped files, looked up by number and copied natively."""
+    """Small rows in pieces of mapped files, looked up by number and copied natively."""
 
     def __init__(
         self, parts: Sequence[NDArray[Any]], starts: Ints, seals: Sequence[Sequence[NDArray[np.uint8]]]
@@ -526,8 +527,8 @@ class _Lookup:
             DataError: a file was truncated, or its disk fails.
         """
         slots = np.searchsorted(self._starts, rows, side="right") - 1
-        ((found, _),) = self._gatherer.gather(slots.astype(np.uint32), rows - self._starts[slots])
-        taken: NDArray[Any] = found
+        ((copies, _),) = self._gatherer.gather(slots.astype(np.uint32), rows - self._starts[slots])
+        taken: NDArray[Any] = copies
         return taken
 
 
@@ -560,14 +561,14 @@ class _Rows:
         return self._length
 
     def take(self, ordinals: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the row numbers at ``ordinals``, and which of them are none, with 0 in their place."""
+        """Return the row numbers at ``ordinals``, with 0 for numbers out of range, and the mask of these."""
         rows = self._lookup.take(ordinals)
         wrong = (rows < 0) | (rows >= self._count)
         return np.where(wrong, 0, rows), wrong
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Return what pyarrow, and NumPy over its results, raise for damaged data."""
+    """Return the exceptions that pyarrow, and NumPy over its results, raise for damaged data."""
     import pyarrow as pa
 
     return (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError, KeyError)
@@ -591,20 +592,20 @@ def _dataset(path: Paths, split: str | None) -> Dataset:
 
 
 def _of_litdata(folder: Path) -> Dataset:
-    found = row_spans(litdata_index(folder, "rows"))
-    return Dataset([path for path, _ in found], complete=False, spans=[span for _, span in found])
+    spans = row_spans(litdata_index(folder, "rows"))
+    return Dataset([path for path, _ in spans], complete=False, spans=[span for _, span in spans])
 
 
 def _class_names(schema: Any, fields: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the names of classes that `datasets` keeps in the schema's metadata, by stream; none if it has none."""
-    found: dict[str, list[str]] = {}
+    """Return the names of classes by stream, as `datasets` keeps them in the schema's metadata."""
+    classes: dict[str, list[str]] = {}
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         for name, field in fields.items():
             feature = features.get(field)
             names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
-            if isinstance(names, list) and all(isinstance(one, str) for one in names):
-                found[name] = names
+            if isinstance(names, list) and all(isinstance(label, str) for label in names):
+                classes[name] = names
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
-    return found
+    return classes

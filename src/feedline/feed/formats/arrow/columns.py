@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as streams: which a column is by its type, and its values.
+"""Columns of Arrow tables as streams: the stream that a column becomes by its type, and its values.
 
 =================================  =============================================
 column                             stream
@@ -8,8 +8,8 @@ dictionaries
 binary, string (also large, view,  bytes, str
 dictionary-encoded)
 struct<bytes, path>                bytes, as Hugging Face stores images and audio
-fixed-size list of these           dense, a dimension per level; `arrow.fixed_shape_tensor` with its own shape
-list of one of the above           the same, ragged
+fixed-size list of these           dense, a dimension per level (`arrow.fixed_shape_tensor`: with its shape)
+list of any of the above           the same, ragged
 lists that have equal lengths      dense, if declared: `Stream((3, 224, 224))`, or of Hugging Face's Array2D to Array5D
 list of struct<index, value>       sparse, if declared (or written from a store)
 =================================  =============================================
@@ -52,11 +52,11 @@ class Column(NamedTuple):
     """How a column is read.
 
     Attributes:
-        field: its name.
+        field: name of the column.
         stream: the stream that it becomes.
         ragged: whether its outermost lists are sequences.
         null_means: why it has nulls, if that is known.
-        dims: lengths that the lists below these must have, outermost first, as their type does not fix them.
+        dims: lengths that the inner lists must have, outermost first, where their type does not fix them.
     """
 
     field: str
@@ -67,7 +67,7 @@ class Column(NamedTuple):
 
     @property
     def unreadable(self) -> str:
-        """What a sequence that cannot be read lacks, in words."""
+        """The reason why a sequence cannot be read, in words."""
         if self.dims:
             return f"expected lists of {' x '.join(map(str, self.dims))} numbers, got others or a null"
         return f"{UNREADABLE[self.stream.kind]}{f' ({self.null_means})' if self.null_means else ''}"
@@ -77,10 +77,10 @@ class UnreadableRows:
     """The sequences of a chunk that cannot be read.
 
     Args:
-        columns: its columns by stream.
-        count: number of its sequences.
+        columns: columns by stream.
+        count: number of sequences of the chunk.
         path: path of their file.
-        first: index in the corpus of the first one.
+        first: index of the first sequence in the corpus.
     """
 
     def __init__(self, columns: Mapping[str, Column], count: int, path: str, first: int) -> None:
@@ -90,14 +90,14 @@ class UnreadableRows:
         self._at_fault: NDArray[np.int32] | None = None  # the first stream of each sequence that cannot be read
 
     def mark(self, name: str, bad: Flags | None) -> None:
-        """Note which sequences a stream cannot be read of; None: none."""
+        """Note the sequences of which a stream cannot be read; None: none."""
         if bad is not None and bad.any():
             if self._at_fault is None:
                 self._at_fault = np.full(self._count, -1, np.int32)
             self._at_fault[bad & (self._at_fault < 0)] = self._streams.index(name)
 
     def errors(self) -> LazyErrors:
-        """Return why."""
+        """Return the errors of the sequences that cannot be read."""
         at_fault = self._at_fault
         rows = np.empty(0, np.intp) if at_fault is None else np.flatnonzero(at_fault >= 0)
         return LazyErrors(rows, self._error)
@@ -132,33 +132,33 @@ class Source(NamedTuple):
             raise self.damaged(f"{what} cannot be read: {error}") from error
 
 
-Wanted = Sequence[str] | Mapping[str, Stream] | None
-"""Names of columns, declarations by stream name, or None: what the columns are by their types."""
+StreamChoice = Sequence[str] | Mapping[str, Stream] | None
+"""Names of columns, declarations by stream name, or None: the streams of the columns by their types."""
 
 
 # ---- which streams --------------------------------------------------------------------------------------
 
 
-def choose(sources: Sequence[Source], streams: Wanted, defines_size: str | None) -> dict[str, Column]:
-    """Return the columns to read of files by stream name; without ``streams``, all that can be streams.
+def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str | None) -> dict[str, Column]:
+    """Return the columns to read, by stream name. Without ``streams``, these are all columns that can be streams.
 
-    Warns of those that cannot.
+    Warns of columns that cannot.
 
     Raises:
-        SchemaError: a column is missing, cannot be a stream, or is not as declared; or none can be one; or files differ
-            in it.
+        SchemaError: a column is missing, cannot be a stream, differs from its declaration or between files, or no
+            column can be a stream.
         DataError: a column has a damaged declaration.
-        TypeError: streams are a string.
+        TypeError: ``streams`` is a string.
     """
     if isinstance(streams, str):
         raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
-    chosen = _all(sources[0]) if streams is None else _declared(sources[0], streams)
+    by_stream = _all(sources[0]) if streams is None else _declared(sources[0], streams)
     for source in sources[1:]:
-        _must_agree(source, sources[0], chosen)
+        _must_agree(source, sources[0], by_stream)
     if defines_size is None:
-        return chosen
-    if defines_size not in chosen:
-        raise SchemaError(f"expected defines_size to be one of {', '.join(chosen)}, got {defines_size!r}")
+        return by_stream
+    if defines_size not in by_stream:
+        raise SchemaError(f"expected defines_size to be one of {', '.join(by_stream)}, got {defines_size!r}")
     return {
         name: column._replace(
             stream=Stream(
@@ -169,12 +169,12 @@ def choose(sources: Sequence[Source], streams: Wanted, defines_size: str | None)
                 defines_size=name == defines_size,
             )
         )
-        for name, column in chosen.items()
+        for name, column in by_stream.items()
     }
 
 
 def _all(source: Source) -> dict[str, Column]:
-    chosen: dict[str, Column] = {}
+    by_stream: dict[str, Column] = {}
     left_out: list[str] = []
     for field in source.schema:
         with source.telling(f"column {field.name!r}"):
@@ -184,8 +184,8 @@ def _all(source: Source) -> dict[str, Column]:
         elif len(source.schema.get_all_field_indices(field.name)) > 1:
             raise _twice(source, field.name)
         else:
-            chosen[field.name] = column
-    if not chosen:
+            by_stream[field.name] = column
+    if not by_stream:
         raise SchemaError(f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}")
     if left_out:
         warnings.warn(
@@ -195,18 +195,18 @@ def _all(source: Source) -> dict[str, Column]:
             "if declared so; anything else must be encoded first",
             stacklevel=4,
         )
-    return chosen
+    return by_stream
 
 
 def _declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> dict[str, Column]:
-    chosen: dict[str, Column] = {}
+    by_stream: dict[str, Column] = {}
     for name in streams:
         declared = streams[name] if isinstance(streams, Mapping) else None
         field = (declared.field if declared is not None else None) or name
-        found = len(source.schema.get_all_field_indices(field))
-        if found > 1:
+        count = len(source.schema.get_all_field_indices(field))
+        if count > 1:
             raise _twice(source, field)
-        if found == 0:
+        if count == 0:
             raise SchemaError(
                 f"expected a column {field!r} in {source.path}, which has {', '.join(map(repr, source.schema.names))}"
             )
@@ -221,12 +221,12 @@ def _declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> 
             )
         if declared is not None:
             column = _as_declared(source, name, column, declared)
-        chosen[name] = column
-    return chosen
+        by_stream[name] = column
+    return by_stream
 
 
 def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
-    """Return the stream of a column by its type; a sparse one also needs a declaration, given or in its metadata."""
+    """Return the stream of a column by its type. A sparse stream needs a declaration, here or in the metadata."""
     import pyarrow as pa
 
     note = (field.metadata or {}).get(columns.METADATA_KEY)
@@ -277,7 +277,7 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
 
 
 def _even(field: Any, kind: Any, declared: Stream | None) -> Column | None:
-    """Return the column of lists of any length, nested or not, that are declared to have equal ones; None: not so."""
+    """Return the column of lists, nested or not, that are declared to have equal lengths; None: not declared so."""
     levels, leaf = 0, kind
     while is_list(leaf):
         levels, leaf = levels + 1, storage(leaf.value_type)
@@ -286,7 +286,7 @@ def _even(field: Any, kind: Any, declared: Stream | None) -> Column | None:
         return None
     fixed, dtype = dense
     shape = declared.shape if declared is not None else _noted_shape(field)
-    # A declaration of the items' own size is one of sequences of them.
+    # A shape of the size of an item declares sequences of items.
     if shape is None or (levels == 1 and None not in shape and math.prod(shape) == math.prod(fixed)):
         return None
     if len(shape) == levels + len(fixed) and (levels > 1 or shape[1:] == fixed):
@@ -301,10 +301,10 @@ def _even(field: Any, kind: Any, declared: Stream | None) -> Column | None:
         return Column(field.name, Stream(shape, dtype), False, (math.prod(shape) // width,))
     else:
         return None
-    known = tuple(dim for dim in dims if dim is not None)
-    if len(known) + ragged != levels:
+    lengths = tuple(dim for dim in dims if dim is not None)
+    if len(lengths) + ragged != levels:
         return None
-    return Column(field.name, Stream((*known, *fixed), dtype), ragged, known)
+    return Column(field.name, Stream((*lengths, *fixed), dtype), ragged, lengths)
 
 
 def _noted_shape(field: Any) -> tuple[Any, ...] | None:
@@ -331,12 +331,12 @@ def _otherwise(source: Source, field: Any, noted: Stream) -> DataError:
 
 
 def storage(kind: Any) -> Any:
-    """Return the type that an extension type is stored as, else the type itself."""
+    """Return the type in which an extension type is stored, or the type itself."""
     return kind.storage_type if hasattr(kind, "storage_type") else kind
 
 
 def _strings(kind: Any) -> str | None:
-    """Return ``"bytes"`` or ``"str"`` for a column of byte strings, or of structs with bytes and a path."""
+    """Return ``"bytes"`` or ``"str"`` for a column of strings, or of structs with bytes and a path; None: neither."""
     import pyarrow as pa
 
     kind = storage(kind)
@@ -365,7 +365,7 @@ def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
 
 
 def _tensor(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return shape and dtype of a fixed-size list, or of Arrow's tensors; None where their axes are permuted."""
+    """Return shape and dtype of fixed-size lists or of Arrow's tensors; None if the axes are permuted."""
     dense = _dense(storage(kind))
     if dense is None or getattr(kind, "extension_name", None) != "arrow.fixed_shape_tensor":
         return dense
@@ -381,10 +381,10 @@ def is_list(kind: Any) -> bool:
 
 
 def _as_declared(source: Source, name: str, column: Column, declared: Stream) -> Column:
-    found = column.stream
-    if declared.sparse != found.sparse or declared.dtype != found.dtype or declared.size != found.size:
+    stream = column.stream
+    if declared.sparse != stream.sparse or declared.dtype != stream.dtype or declared.size != stream.size:
         raise SchemaError(
-            f"expected {declared} for stream `{name}`, got {found} in column {column.field!r} of {source.path}"
+            f"expected {declared} for stream `{name}`, got {stream} in column {column.field!r} of {source.path}"
         )
     return column._replace(stream=declared)
 
@@ -394,9 +394,9 @@ def _shown(kind: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _must_agree(source: Source, first: Source, chosen: Mapping[str, Column]) -> None:
-    """Compare the columns of two files."""
-    for name, column in chosen.items():
+def _must_agree(source: Source, first: Source, by_stream: Mapping[str, Column]) -> None:
+    """Check that two files have the same types of columns."""
+    for name, column in by_stream.items():
         kind = source.schema.field(column.field).type if column.field in source.schema.names else None
         if kind != first.schema.field(column.field).type:
             raise SchemaError(
@@ -409,7 +409,7 @@ def _must_agree(source: Source, first: Source, chosen: Mapping[str, Column]) -> 
 
 
 def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[Value, Flags]:
-    """Return the rows of a chunked array, and a mask of the unreadable ones.
+    """Return the rows of a chunked array, and a mask of the unreadable rows.
 
     Raises:
         TooLargeError: they take more than ``memory_bytes``.
@@ -430,7 +430,7 @@ class FieldItems(Protocol):
     """Items of a field: numbers, strings, lists or structs.
 
     Attributes:
-        mapped: whether they lie in a file, where parts may be lost at any time.
+        mapped: whether they are in a file, where parts may be lost at any time.
         has_fields: whether they are structs.
     """
 
@@ -441,13 +441,13 @@ class FieldItems(Protocol):
     def __len__(self) -> int: ...
 
     def nulls(self) -> Flags | None:
-        """Return which items are null; None: none of them is."""
+        """Return the mask of the null items; None: no item is null."""
 
     def lists(self) -> tuple[Ints, FieldItems]:
-        """Return the bounds of lists of any length, from 0, and what they hold."""
+        """Return the bounds of lists of any length, from 0, and the items in them."""
 
     def fixed(self) -> tuple[int, FieldItems] | None:
-        """Return the size of lists of fixed size, and what they hold; None: these are no lists."""
+        """Return the size of lists of fixed size, and the items in them; None: the items are no lists."""
 
     def field(self, which: int | str) -> FieldItems:
         """Return a field of structs."""
@@ -463,7 +463,7 @@ class FieldItems(Protocol):
 
 
 class ArrowItems:
-    """The `FieldItems` of one of Arrow's arrays; decoding it may take ``memory_bytes``."""
+    """The `FieldItems` of one of Arrow's arrays. Decoding it may take ``memory_bytes``."""
 
     mapped = False
 
@@ -496,7 +496,7 @@ class ArrowItems:
         size = getattr(self._array.type, "list_size", None)
         if size is None:
             return None
-        # `values` is the whole child, `flatten` drops nulls; by itself neither keeps rows in place.
+        # `values` is the child without the slice, and `flatten` drops nulls: neither keeps rows in place.
         return size, self._with(self._array.values.slice(self._array.offset * size, len(self._array) * size))
 
     def field(self, which: int | str) -> ArrowItems:
@@ -505,13 +505,13 @@ class ArrowItems:
 
     def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
         """See `FieldItems.strings`."""
-        found = from_arrow(self._array, self._memory_bytes)
-        return found.bounds, found.data
+        strings = from_arrow(self._array, self._memory_bytes)
+        return strings.bounds, strings.data
 
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
         """See `FieldItems.numbers`."""
-        found = _numbers(self._array, self._memory_bytes)
-        return found if dtype is None else found.astype(dtype, copy=False)  # stores hold bools as bytes
+        numbers = _numbers(self._array, self._memory_bytes)
+        return numbers if dtype is None else numbers.astype(dtype, copy=False)  # stores hold bools as bytes
 
     def copied(self, array: NDArray[Any]) -> NDArray[Any]:
         """See `FieldItems.copied`."""
@@ -519,7 +519,7 @@ class ArrowItems:
 
 
 def value_of(items: FieldItems, how: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
-    """Return the sequences of a column, and which of them cannot be read; None: all can.
+    """Return the sequences of a column, and the mask of the unreadable sequences; None: all can be read.
 
     Raises:
         ValueError: buffers contradict each other.
@@ -558,17 +558,17 @@ def _sparse_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tup
     index, values = entries.field(0), entries.field(1)
     wrong = _either(entries.nulls(), _either(index.nulls(), values.nulls()))
     numbers = index.numbers(None)
-    if numbers.dtype != np.int32 or not index.mapped:  # those in a file are checked when they are copied
+    if numbers.dtype != np.int32 or not index.mapped:  # indices in a file are checked when they are copied
         wide = index.copied(numbers)
         outside: Flags = np.asarray((wide < 0) | (wide >= stream.size))
         wrong = _either(wrong, outside)
         numbers = np.where(outside, 0, wide).astype(np.int32)
-    found = values.numbers(stream.dtype)
+    data = values.numbers(stream.dtype)
     if wrong is not None:
-        # What stands in the place of a null may be anything.
+        # The number in the place of a null is undefined.
         numbers = np.where(wrong, 0, index.copied(numbers)).astype(np.int32)
         bad = _either(bad, any_of(wrong, indptr))
-    return SparseValue(indptr, numbers, found, stream.size, offsets), bad
+    return SparseValue(indptr, numbers, data, stream.size, offsets), bad
 
 
 def _dense_rows(
@@ -581,8 +581,8 @@ def _dense_rows(
         bounds, items = items.lists()
         levels.append((bounds, np.zeros(length, np.bool_) if nulls is None else nulls))
     inner, width, bad = len(items), 1, items.nulls()
-    while (held := items.fixed()) is not None:
-        size, items = held
+    while (fixed := items.fixed()) is not None:
+        size, items = fixed
         width *= size
         if (nulls := items.nulls()) is not None:
             bad = _either(bad, np.asarray(nulls.reshape(inner, width).any(axis=1)))
@@ -608,18 +608,18 @@ def even_rows(
     memory_bytes: int,
     copied: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[NDArray[Any], Flags]:
-    """Return rows made of lists that should have equal lengths: a view where all do, else a copy with zeros.
+    """Return rows of lists that should have equal lengths: a view if all do, else a copy with zeros.
 
     Args:
-        items: what the innermost lists hold, (n, width).
-        bad_items: which of them cannot be read, (n,).
-        levels: bounds of the lists, outermost first, and which lists are null; bounds ascend and fit.
-        dims: their lengths.
+        items: the items of the innermost lists, (n, width).
+        bad_items: mask of the items that cannot be read, (n,).
+        levels: bounds of the lists, outermost first, and the mask of the null lists. Bounds ascend and fit.
+        dims: lengths of the lists.
         memory_bytes: bytes that a copy may take.
         copied: copies items that are mapped.
 
     Returns:
-        The rows (number of outermost lists, values of a row), and which of them cannot be read.
+        The rows (number of outermost lists, values of a row), and the mask of the rows that cannot be read.
 
     Raises:
         TooLargeError: the copy would take more than ``memory_bytes``.
@@ -650,14 +650,14 @@ def any_of(flags: Flags, bounds: Ints) -> Flags:
     if not flags.any():
         return np.zeros(len(bounds) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(flags)])
-    found: Flags = before[bounds[1:]] > before[bounds[:-1]]
-    return found
+    any_set: Flags = before[bounds[1:]] > before[bounds[:-1]]
+    return any_set
 
 
 def _numbers(array: Any, memory_bytes: int) -> NDArray[Any]:
     if hasattr(array, "dictionary"):
         size = len(array) * max(1, array.dictionary.type.bit_width // 8)
-        if size > memory_bytes:  # which may be many times that of its indices
+        if size > memory_bytes:  # may be many times the size of the indices
             raise TooLargeError(size)
         array = array.dictionary_decode()
     if array.null_count:

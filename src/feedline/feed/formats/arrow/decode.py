@@ -1,7 +1,7 @@
-"""Record batches that Arrow decodes: compressed ones, and those with dictionaries, views or unions.
+"""Record batches that Arrow decodes: compressed batches, and batches with dictionaries, views or unions.
 
-What Arrow is given lies in private memory, its sizes are compared with the message's and with a limit before anything
-is decompressed, and every offset is validated before it is followed.
+The bytes for Arrow are in private memory. Sizes are compared with the message's and with a limit before anything is
+decompressed, and every offset is validated before it is followed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def decoded_batch(
 
     Args:
         file: the file.
-        batch: where the batch lies.
-        data: its bytes, head and body.
+        batch: place of the batch in the file.
+        data: bytes of the batch, head and body.
         fields: names of columns.
-        memory_bytes: bytes that it may take, decoded.
+        memory_bytes: bytes that the decoded batch may take.
 
     Raises:
         TooLargeError: it claims to take more.
@@ -40,28 +40,28 @@ def decoded_batch(
     size = expanded(data, prefix_bytes(data), batch.head) if compressed else len(data)
     if size > memory_bytes:
         raise TooLargeError(size)
-    wanted = sorted({file.schema.get_field_index(field) for field in fields})
-    options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+    numbers = sorted({file.schema.get_field_index(field) for field in fields})
+    options = pa.ipc.IpcReadOptions(included_fields=numbers, use_threads=False)
     if file.dictionaries:
         parts = [file.schema_message]
-        for one in file.dictionaries_of(batch):
-            size += one.head + one.body
+        for message in file.dictionaries_of(batch):
+            size += message.head + message.body
             if size > memory_bytes:
                 raise TooLargeError(size)
-            parts.append(read_whole(file.path, one.start, one.head + one.body))
-            size += expanded(parts[-1], prefix_bytes(parts[-1]), one.head) if one.compressed else 0
+            parts.append(read_whole(file.path, message.start, message.head + message.body))
+            size += expanded(parts[-1], prefix_bytes(parts[-1]), message.head) if message.compressed else 0
             if size > memory_bytes:
                 raise TooLargeError(size)
-        found = pa.ipc.open_stream(b"".join([*parts, data]), options=options).read_next_batch()
+        decoded = pa.ipc.open_stream(b"".join([*parts, data]), options=options).read_next_batch()
     else:
-        # As bytes, so that a text which is not UTF-8 makes one sequence unreadable, not all.
+        # As bytes: a text that is not UTF-8 must make one sequence unreadable, not all.
         schema = pa.schema([pa.field(field.name, _as_bytes(field.type)) for field in file.schema])
-        chosen = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
-        found = chosen.select([file.schema.names[i] for i in wanted])
-    if found.num_rows != rows:
-        raise ValueError(f"expected {rows} rows, got {found.num_rows}")
-    found.validate(full=True)
-    return found
+        whole_batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
+        decoded = whole_batch.select([file.schema.names[i] for i in numbers])
+    if decoded.num_rows != rows:
+        raise ValueError(f"expected {rows} rows, got {decoded.num_rows}")
+    decoded.validate(full=True)
+    return decoded
 
 
 def _as_bytes(kind: Any) -> Any:

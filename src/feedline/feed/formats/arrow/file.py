@@ -1,12 +1,12 @@
-"""Arrow IPC files and streams: mapped, and where the record batches in them lie.
+"""Arrow IPC files and streams as maps, and the places of their record batches.
 
-A stream has no footer, so opening walks over the heads of its messages, natively: about 1 us a batch, nothing of the
-data is read. A file is read by its footer, as other readers do: writers leave out the schema or the end before it. Only
-the schema is parsed by Arrow; where the buffers of a batch lie is read by our own parser (`_native.arrow_batch`), which
-checks every offset, and the map itself is read by native code alone, which survives a file that is truncated meanwhile.
+A stream has no footer, so opening walks over the heads of its messages, natively: about 1 us a batch, and no data is
+read. A file is read by its footer, as other readers do, because writers leave out the schema or the end before it.
+Arrow parses only the schema. Our own parser (`_native.arrow_batch`) reads the places of buffers and checks every
+offset, and only native code reads the map, which survives a file that is truncated meanwhile.
 
-Parts of a file whose bytes lie in a store may be missing. The heads of its batches are kept from the walk, and what
-else is looked at to make views of its buffers has to be held; see `ArrowFile.hold`.
+Parts of a file in a store may be missing. The heads of its batches are kept from the walk. The other bytes that views
+of its buffers need must be held, see `ArrowFile.hold`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def _begins_stream(head: bytes) -> bool:
 
 
 def most_items(nbytes: Any) -> Any:
-    """Return how many items arrays in so many bytes may have: eight a byte, as bits are the smallest, and some that
-    take none."""
+    """Return the largest number of items of arrays in ``nbytes`` bytes: eight a byte, for bits, and some without
+    bytes."""
     return 8 * nbytes + (1 << 20)
 
 
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
 
 class Dictionary(NamedTuple):
     """A message with values of a dictionary: its first byte, the bytes of its head and of its body, whether it is
-    compressed, the dictionary's id, and whether it adds to the values before it rather than replacing them."""
+    compressed, the dictionary's id, and whether it adds to the earlier values or replaces them."""
 
     start: int
     head: int
@@ -74,16 +74,16 @@ class ArrowFile:
 
     Args:
         path: path of the file.
-        complete: whether a stream must end with its marker, as those do whose writer was not killed.
-        span: the bytes that are Arrow's, of a file that holds others, too; None: all.
+        complete: whether a stream must end with its marker, which is missing if its writer was killed.
+        span: the bytes that are Arrow's, if the file has other bytes, too; None: all.
 
     Attributes:
         path, size: path and size of the file.
         schema: its Arrow schema.
-        starts, heads, bodies, rows: int64 (batches,), see `Batch`; batches without rows are left out.
-        compressed: whether a batch is.
-        aligned: whether its buffers lie at multiples of 8 bytes, as views of them need it.
-        dictionaries: messages that its dictionaries come in.
+        starts, heads, bodies, rows: int64 (batches,), see `Batch`, without batches that have no rows.
+        compressed: whether any batch is compressed.
+        aligned: whether all buffers start at multiples of 8 bytes, as views need it.
+        dictionaries: messages with values of dictionaries.
 
     Raises:
         DataError: it cannot be opened, is no Arrow file, or is damaged.
@@ -104,12 +104,12 @@ class ArrowFile:
                 raise self.damaged("it does not end as it begins, so it was cut", end)
             try:
                 with reading(path):
-                    found, ended, swapped, heads, self.schema_message = _native.arrow_messages(
+                    table, ended, swapped, heads, self.schema_message = _native.arrow_messages(
                         file.fileno(), end, begin, not self._is_stream, within_reach(file)
                     )
             except ValueError as error:
                 raise self.damaged(*error.args) from error
-            messages = found.reshape(-1, 6)
+            messages = table.reshape(-1, 6)
             if complete and self._is_stream and not ended:
                 raise self.damaged("it has no end, so its writer was killed, or it was cut", end)
             if not self.schema_message or (messages[1:, 0] == _SCHEMA).any():
@@ -118,19 +118,19 @@ class ArrowFile:
                 raise DataError("expected numbers in little-endian byte order, got big-endian ones", path=path)
             self.dictionaries = [self._dictionary(file, row) for row in messages.tolist() if row[0] == _DICTIONARY]
         self.schema = self._parsed()
-        others = set(messages[1:, 0].tolist()) - {_DICTIONARY, _BATCH}
-        if others:
-            raise self.damaged(f"it holds messages of kind {min(others)}", begin)
-        chosen = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
-        of_batches = messages[chosen]
+        kinds = set(messages[1:, 0].tolist()) - {_DICTIONARY, _BATCH}
+        if kinds:
+            raise self.damaged(f"it holds messages of kind {min(kinds)}", begin)
+        with_rows = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
+        of_batches = messages[with_rows]
         # Of all messages, if they had to be fetched, else of none.
-        ends = np.cumsum(messages[:, 2])[chosen].tolist()
-        kept = zip(of_batches[:, 1].tolist(), of_batches[:, 2].tolist(), ends, strict=True)
-        self._heads = {start: heads[end - size : end] for start, size, end in kept} if heads else {}
+        ends = np.cumsum(messages[:, 2])[with_rows].tolist()
+        spans = zip(of_batches[:, 1].tolist(), of_batches[:, 2].tolist(), ends, strict=True)
+        self._heads = {start: heads[end - size : end] for start, size, end in spans} if heads else {}
         self.starts, self.heads, self.bodies, self.rows = (np.ascontiguousarray(of_batches[:, i]) for i in (1, 2, 3, 4))
         self.compressed = bool(of_batches[:, 5].any())
         self.aligned = not ((self.starts + self.heads) % 8).any()
-        # A row takes a bit at least, but where all of its columns are empty.
+        # A row takes at least a bit, unless all of its columns are empty.
         most = np.where(of_batches[:, 5] > 0, _MOST_COMPRESSED_ROWS, most_items(self.bodies))
         if (wrong := np.flatnonzero(self.rows > most)).size:
             at = int(wrong[0])
@@ -138,20 +138,20 @@ class ArrowFile:
                 f"a batch with {int(self.bodies[at])} bytes claims {int(self.rows[at])} rows", int(self.starts[at])
             )
         if not self._is_stream:
-            known: set[int] = set()
-            for one in self.dictionaries:
-                if one.id in known and not one.adds:
-                    raise self.damaged("it replaces a dictionary, which only streams may", one.start)
-                known.add(one.id)
+            ids: set[int] = set()
+            for message in self.dictionaries:
+                if message.id in ids and not message.adds:
+                    raise self.damaged("it replaces a dictionary, which only streams may", message.start)
+                ids.add(message.id)
         self._map: _Mapped | None = None
 
     @property
     def source(self) -> Source:
-        """What its columns are chosen from."""
+        """The file as a source of columns."""
         return Source(shown_path(self.path), self.schema, lambda what: self.damaged(f"its {what}", 0))
 
     def batch(self, number: int) -> Batch:
-        """Return where a batch lies."""
+        """Return the place of a batch."""
         return Batch(*(int(column[number]) for column in (self.starts, self.heads, self.bodies, self.rows)))
 
     def head(self, batch: Batch) -> Any:
@@ -160,25 +160,25 @@ class ArrowFile:
         Raises:
             DataError: the file was truncated, or its disk fails.
         """
-        kept = self._heads.get(batch.start)
-        return kept if kept is not None else _native.copied(self.map().bytes[batch.start : batch.start + batch.head])
+        head = self._heads.get(batch.start)
+        return head if head is not None else _native.copied(self.map().bytes[batch.start : batch.start + batch.head])
 
     def dictionaries_of(self, batch: Batch) -> list[Dictionary]:
-        """Return the messages with the dictionaries of a batch: in a stream, what is before it, and not replaced."""
+        """Return the messages with the dictionaries of a batch: in a stream, those before it that none has replaced."""
         needed: list[Dictionary] = []
-        for one in self.dictionaries:
-            if self._is_stream and one.start > batch.start:
+        for message in self.dictionaries:
+            if self._is_stream and message.start > batch.start:
                 break
-            if not one.adds:
-                needed = [other for other in needed if other.id != one.id]
-            needed.append(one)
+            if not message.adds:
+                needed = [earlier for earlier in needed if earlier.id != message.id]
+            needed.append(message)
         return needed
 
     def map(self) -> _Mapped:
-        """Return the file's map, made at the first call.
+        """Return the map of the file. The first call creates it.
 
         Raises:
-            DataError: it cannot be mapped, or has another size than before.
+            DataError: it cannot be mapped, or its size has changed.
         """
         if self._map is None:
             if (remote := object_at(self.path)) is not None:
@@ -187,14 +187,14 @@ class ArrowFile:
         return self._map
 
     def unmap(self) -> None:
-        """Release the map; chunks that were returned keep it."""
+        """Release the map. Chunks that were returned keep it."""
         self._map = None
 
     def hold(self, begin: int, end: int) -> None:
-        """Have bytes in reach of the map for as long as this file is used, if it is remote.
+        """Fetch bytes of a remote file, and hold them for as long as this object is used.
 
         Raises:
-            DataError: they cannot be had, or the cache has no room for them.
+            DataError: they cannot be fetched, or the cache has no room for them.
         """
         if (remote := object_at(self.path)) is not None and begin < end:
             weakref.finalize(self, remote.hold(begin, min(end, self.size)).release).atexit = False
@@ -222,10 +222,10 @@ class ArrowFile:
         import pyarrow as pa
 
         try:
-            found = pa.ipc.read_schema(pa.py_buffer(self.schema_message))
-            for field in found:
+            schema = pa.ipc.read_schema(pa.py_buffer(self.schema_message))
+            for field in schema:
                 _read_names(field)
-            return found
+            return schema
         except pa.ArrowNotImplementedError as error:
             raise unknown_types(error, self.path) from error
         except Exception as error:  # extension types that were registered parse their metadata in Python
@@ -233,7 +233,7 @@ class ArrowFile:
 
 
 def unknown_types(error: Exception, path: str) -> SchemaError:
-    """Return why a file whose schema has types that pyarrow lacks, as polars' Int128, cannot be read."""
+    """Return the error for a file whose schema has types that pyarrow lacks, such as polars' Int128."""
     return SchemaError(
         f"expected columns of types that pyarrow reads, got others: {error}: {shown_path(path)}; cast these columns to "
         "other types, or leave them out, and write the file again"
@@ -241,7 +241,7 @@ def unknown_types(error: Exception, path: str) -> SchemaError:
 
 
 def _read_names(field: Any) -> None:
-    """Read the names of a field and of those in it, which raises a ValueError where one is not UTF-8."""
+    """Read the names of a field and its child fields. A name that is not UTF-8 raises a ValueError."""
     _ = field.name
     for i in range(field.type.num_fields):
         _read_names(field.type.field(i))
@@ -259,7 +259,7 @@ class _Mapped(FileMap):
 
     @property
     def seals(self) -> list[NDArray[np.uint8]]:
-        """The seal of the map, uint8 (8,); none while parts of a remote file may be missing."""
+        """The seal of the map, uint8 (8,). There is none while parts of a remote file may be missing."""
         if not self._seals:
             remote = object_at(self.path)
             if remote is None or remote.stays_there(0, remote.size):

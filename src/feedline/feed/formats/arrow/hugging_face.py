@@ -1,16 +1,16 @@
-"""How Hugging Face lays datasets out on disk: which files a split is made of.
+"""The layout of Hugging Face's datasets on disk: the files of a split.
 
 ===============================  =============================================================================
 folder                           files
 ===============================  =============================================================================
-of `save_to_disk`                ``state.json`` names them; ``dataset_info.json`` is beside it
+of `save_to_disk`                ``state.json`` names them, next to ``dataset_info.json``
 of a `DatasetDict`               ``dataset_dict.json`` names the splits, a folder each
-of the cache of `load_dataset`   ``<name>-<split>[-00000-of-00005].arrow``; ``cache-*.arrow`` are results of `map`
-of a dataset on the Hub          Parquet: ``README.md`` says which files are which split, or their names do,
-                                 ``data/train-00000-of-00005.parquet``; in the cache of the Hub below ``snapshots``
+of the cache of `load_dataset`   ``<name>-<split>[-00000-of-00005].arrow`` (``cache-*.arrow`` are results of `map`)
+of a dataset on the Hub          Parquet: ``README.md`` or the names of the files name the splits, such as
+                                 ``data/train-00000-of-00005.parquet``, in the cache of the Hub below ``snapshots``
 ===============================  =============================================================================
 
-Nothing is guessed beyond that: where there are several splits and none is named, that is an error which lists them.
+Nothing is guessed beyond that. Several splits without the name of one are an error that lists them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STATE, INFO, DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 INDICES = "indices.arrow"
 _MOST_BYTES = 64 << 20  # of a file that describes a dataset
 _SHARD = re.compile(r"(?P<split>.+?)-\d{5}-of-\d{5}")
-# What `datasets` takes for the name of a split in a path, and the split.
+# Words in a path that `datasets` takes for the name of a split, and the split.
 _WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
@@ -44,8 +44,8 @@ class Dataset(NamedTuple):
     Attributes:
         files: paths of the files.
         indices: path of a file of row numbers, if the split is a view of some rows; None: all rows, in order.
-        complete: whether they were written by `datasets`, which ends every file.
-        spans: the bytes of each that are Arrow's; None: all.
+        complete: whether `datasets` wrote the files, which ends every file.
+        spans: the bytes of each file that are Arrow's; None: all.
     """
 
     files: list[Path]
@@ -69,7 +69,7 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
         split: name of the split; None: the only one.
 
     Raises:
-        DataError: there are several splits, or none of that name; or what describes them is damaged.
+        DataError: there are several splits, or none of that name, or their description is damaged.
     """
     with looking(folder):
         if (folder / DICT).is_file():
@@ -87,23 +87,23 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
                 path=str(folder),
                 hint="open one by its path",
             )
-        found = [p.relative_to(folder) for p in folder.rglob("*.arrow") if p.is_file()]
-    found = [p for p in found if not any(part.startswith((".", "_")) for part in p.parts)]
+        paths = [p.relative_to(folder) for p in folder.rglob("*.arrow") if p.is_file()]
+    paths = [p for p in paths if not any(part.startswith((".", "_")) for part in p.parts)]
     if split is not None:
         raise DataError(
             f"expected a dataset with the split {split!r}, got a folder without {DICT} or {INFO}", path=str(folder)
         )
-    if not found:
+    if not paths:
         raise DataError("expected *.arrow files in the folder, got none", path=str(folder))
-    return Dataset([folder / p for p in sorted(found, key=os.fsencode)], complete=False)
+    return Dataset([folder / p for p in sorted(paths, key=os.fsencode)], complete=False)
 
 
 def _of_dict(folder: Path, split: str | None) -> Dataset:
-    held = _json(folder / DICT).get("splits")
-    names = [name for name in held if isinstance(name, str)] if isinstance(held, list) else []
+    splits = _json(folder / DICT).get("splits")
+    names = [name for name in splits if isinstance(name, str)] if isinstance(splits, list) else []
     if not names:
         raise DataError("expected a list of splits, got none", path=str(folder / DICT))
-    name = _the_one(names, split, folder, lambda one: repr(str(folder / one)))
+    name = _the_one(names, split, folder, lambda name: repr(str(folder / name)))
     if Path(name).name != name:
         raise DataError(f"expected the name of a folder as a split, got {name!r}", path=str(folder / DICT))
     return _saved(folder / name, None)
@@ -111,9 +111,9 @@ def _of_dict(folder: Path, split: str | None) -> Dataset:
 
 def _saved(folder: Path, split: str | None) -> Dataset:
     state = _json(folder / STATE)
-    own = state.get("_split")
-    if split is not None and split != own:
-        raise DataError(f"expected the split {split!r}, got a folder of {own or 'no'} split", path=str(folder))
+    folder_split = state.get("_split")
+    if split is not None and split != folder_split:
+        raise DataError(f"expected the split {split!r}, got a folder of {folder_split or 'no'} split", path=str(folder))
     files = _named(folder, state.get("_data_files"))
     if not files and state.get("_data_files") == []:
         raise DataError("expected at least one row, got a split without any", path=str(folder))
@@ -137,65 +137,65 @@ def _named(folder: Path, rows: Any) -> list[Path]:
 
 def _cached(folder: Path, split: str | None) -> Dataset:
     splits: dict[str, list[Path]] = {}
-    known = _json(folder / INFO).get("splits")
-    names = [name for name in known if isinstance(name, str)] if isinstance(known, dict) else []
-    others = []
+    declared = _json(folder / INFO).get("splits")
+    names = [name for name in declared if isinstance(name, str)] if isinstance(declared, dict) else []
+    unmatched = []
     for path in sorted(folder.glob("*.arrow"), key=os.fsencode):
         if path.name.startswith(("cache-", "tmp", ".", "_")) or path.name == INDICES:
             continue
         stem = shard["split"] if (shard := _SHARD.fullmatch(path.stem)) else path.stem
         owner = max((name for name in names if stem.endswith(f"-{name}") or stem == name), key=len, default=None)
         if owner is None:
-            others.append(path)
+            unmatched.append(path)
         else:
             splits.setdefault(owner, []).append(path)
-    if not splits and not others:
+    if not splits and not unmatched:
         raise DataError("expected <name>-<split>.arrow files in the folder, got none", path=str(folder))
-    if others and splits:
+    if unmatched and splits:
         raise DataError(
-            f"expected files of the splits {', '.join(names)}, got {others[0].name}",
+            f"expected files of the splits {', '.join(names)}, got {unmatched[0].name}",
             path=str(folder),
             hint="name the files that you want",
         )
     if not splits:
-        splits = {"": others}
+        splits = {"": unmatched}
         if split is not None:
-            raise DataError(f"expected files of the split {split!r}, got {others[0].name}", path=str(folder))
-    name = _the_one(list(splits), split, folder, lambda one: repr(_pattern(splits[one])))
+            raise DataError(f"expected files of the split {split!r}, got {unmatched[0].name}", path=str(folder))
+    name = _the_one(list(splits), split, folder, lambda name: repr(_pattern(splits[name])))
     return Dataset(splits[name])
 
 
 def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
-    """Return the Parquet files below a folder, sorted by the bytes of relative paths; of one split if they have any.
+    """Return the Parquet files below a folder, or of one split of it, sorted by the bytes of their relative paths.
 
     Raises:
         DataError: there are several splits, or none of that name, or no file at all.
     """
     with looking(folder):
         folder = _snapshot(folder)
-        found = [p.relative_to(folder) for p in folder.rglob("*.parquet") if p.is_file()]
-        found = [p for p in found if not any(part.startswith((".", "_")) for part in p.parts)]
-        if not found:
+        files = [p.relative_to(folder) for p in folder.rglob("*.parquet") if p.is_file()]
+        files = [p for p in files if not any(part.startswith((".", "_")) for part in p.parts)]
+        if not files:
             raise DataError("expected *.parquet files in the folder, got none", path=str(folder))
-        found.sort(key=os.fsencode)
-        splits = _declared_splits(folder, found) or _splits_by_name(found)
+        files.sort(key=os.fsencode)
+        splits = _declared_splits(folder, files) or _splits_by_name(files)
     if len(splits) > 1 or split is not None:
         everything = os.path.join(folder, "**", "*.parquet")
         name = _the_one(
             list(splits),
             split,
             folder,
-            lambda one: repr(_pattern([folder / p for p in splits[one]])),
+            lambda name: repr(_pattern([folder / p for p in splits[name]])),
             f"; all files, whatever their split: {everything!r}",
         )
-        found = splits[name]
+        files = splits[name]
     elif splits:
-        (found,) = splits.values()
-    return [folder / p for p in found]
+        (files,) = splits.values()
+    return [folder / p for p in files]
 
 
 def _snapshot(folder: Path) -> Path:
-    """Return where the files of a dataset in the Hub's cache are: of the revision that `main` names."""
+    """Return the folder with the files of a dataset in the Hub's cache, of the revision that `main` names."""
     snapshots = folder / "snapshots"
     if not (folder.name.startswith("datasets--") and snapshots.is_dir()):
         return folder
@@ -205,15 +205,15 @@ def _snapshot(folder: Path) -> Path:
             revision = file.read(200).decode("ascii", "replace").strip()
         if revision and Path(revision).name == revision and (snapshots / revision).is_dir():
             return snapshots / revision
-    found = sorted(p for p in snapshots.iterdir() if p.is_dir())
-    if len(found) != 1:
-        listed = ", ".join(p.name for p in found) or "none"
+    revisions = sorted(p for p in snapshots.iterdir() if p.is_dir())
+    if len(revisions) != 1:
+        listed = ", ".join(p.name for p in revisions) or "none"
         raise DataError(f"expected one revision below snapshots/, got {listed}", path=str(folder), hint="name one")
-    return found[0]
+    return revisions[0]
 
 
 def _splits_by_name(files: list[Path]) -> dict[str, list[Path]]:
-    """Return files by split if all their names say of which they are; else nothing."""
+    """Return files by split if all their names name one, else nothing."""
     splits: dict[str, list[Path]] = {}
     for path in files:
         stem = path.with_suffix("").as_posix()
@@ -224,25 +224,25 @@ def _splits_by_name(files: list[Path]) -> dict[str, list[Path]]:
             if not words:
                 return {}
             name = _WORDS[words[-1]]
-        # Configurations, languages, say, are folders.
+        # Configurations, such as languages, are folders.
         within = [part for part in path.parent.parts if part != "data" and _WORDS.get(part) != name]
         splits.setdefault("/".join([*within, name]), []).append(path)
     return splits
 
 
 def _declared_splits(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
-    """Return files by split as ``README.md`` declares them; nothing if it does not."""
+    """Return files by split as ``README.md`` declares them, else nothing."""
     readme = folder / "README.md"
     if not readme.is_file():
         return {}
     splits: dict[str, list[Path]] = {}
     configs = _configs(readme)
     for config, split, patterns in configs:
-        name = split if len({one for one, _, _ in configs}) == 1 else f"{config}/{split}"
+        name = split if len({entry[0] for entry in configs}) == 1 else f"{config}/{split}"
         if any(Path(pattern).is_absolute() or ".." in Path(pattern).parts for pattern in patterns):
             raise DataError(f"expected patterns within the folder, got {', '.join(patterns):.200}", path=str(readme))
-        wanted = {Path(path) for pattern in patterns for path in glob.glob(pattern, root_dir=folder, recursive=True)}
-        taken = [path for path in files if path in wanted]
+        declared = {Path(path) for pattern in patterns for path in glob.glob(pattern, root_dir=folder, recursive=True)}
+        taken = [path for path in files if path in declared]
         if not taken:
             raise DataError(f"expected files at {', '.join(patterns)} (split {name!r}), got none", path=str(readme))
         splits.setdefault(name, []).extend(taken)
@@ -255,12 +255,12 @@ _ENTRY = re.compile(r"(?P<indent> *)(?P<dash>- +)?(?:(?P<key>\w+):(?: +(?P<value
 def _configs(readme: Path) -> list[tuple[str, str, list[str]]]:
     """Return (config, split, patterns) for each split that the ``configs`` of a README declare.
 
-    Reads the block style in which `datasets` writes them, no other YAML.
+    Reads the block style that `datasets` writes, no other YAML.
 
     Raises:
-        DataError: they are written otherwise.
+        DataError: the ``configs`` have another style.
     """
-    found: list[tuple[str, str, list[str]]] = []
+    splits: list[tuple[str, str, list[str]]] = []
     config, key, inside = "default", "", False
     for number, line in enumerate(_front_matter(readme), 2):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -281,9 +281,9 @@ def _configs(readme: Path) -> list[tuple[str, str, list[str]]]:
         if entry["item"] is not None:
             if key not in ("path", "data_files") or not entry["dash"]:
                 raise _not_read(readme, number)
-            if key == "data_files" and (not found or found[-1][:2] != (config, "train")):
-                found.append((config, "train", []))
-            found[-1][2].append(value)
+            if key == "data_files" and (not splits or splits[-1][:2] != (config, "train")):
+                splits.append((config, "train", []))
+            splits[-1][2].append(value)
             continue
         key = entry["key"]
         if value[:1] in ("[", "{", "&", "*", "|", ">"):
@@ -291,16 +291,16 @@ def _configs(readme: Path) -> list[tuple[str, str, list[str]]]:
         if key == "config_name":
             config = value
         elif key == "split":
-            found.append((config, value, []))
+            splits.append((config, value, []))
         elif key == "path" and value:
-            if not found:
+            if not splits:
                 raise _not_read(readme, number)
-            found[-1][2].append(value)
+            splits[-1][2].append(value)
         elif key == "data_files" and value:
-            found.append((config, "train", [value]))
-    if any(not patterns for _, _, patterns in found):
+            splits.append((config, "train", [value]))
+    if any(not patterns for _, _, patterns in splits):
         raise DataError("expected a path for every split of `configs`, got none", path=str(readme))
-    return found
+    return splits
 
 
 def _scalar(text: str) -> str:
@@ -327,8 +327,8 @@ def _not_read(readme: Path, line: int) -> DataError:
     )
 
 
-def _the_one(names: list[str], split: str | None, folder: Path, place: Any, more: str = "") -> str:
-    """Return the name of the split that is meant."""
+def _the_one(names: list[str], split: str | None, folder: Path, place: Any, advice: str = "") -> str:
+    """Return ``split``, or the name of the only split."""
     listed = ", ".join(names)
     if split is not None:
         if split not in names:
@@ -340,16 +340,16 @@ def _the_one(names: list[str], split: str | None, folder: Path, place: Any, more
     raise DataError(
         f"expected one split, got {len(names)}: {listed}",
         path=str(folder),
-        hint=f"open one by its path: {places}{more}",
+        hint=f"open one by its path: {places}{advice}",
     )
 
 
 def _pattern(files: Iterable[Path]) -> str:
-    """Return a pattern for the files of a split, which share a folder and the beginning of their names, or a path."""
+    """Return the path of a single file, or a pattern for files that share a folder and the beginning of their names."""
     paths = [str(path) for path in files]
     if len(paths) == 1:
         return paths[0]
-    # Letters, not folders, are what the names share.
+    # The names share letters, not whole folders.
     start = os.path.commonprefix(paths).rstrip("0123456789")  # noqa: RUF071
     end = os.path.commonprefix([path[::-1] for path in paths])[::-1].lstrip("0123456789")  # noqa: RUF071
     pattern = f"{start}*{end}"
@@ -363,9 +363,9 @@ def _json(path: Path) -> dict[str, Any]:
             raise DataError(f"expected a description of at most {_MOST_BYTES} bytes, got {size}", path=str(path))
         text = file.read()
     try:
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise ValueError(f"expected an object, got {type(found).__name__}")
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise ValueError(f"expected an object, got {type(document).__name__}")
     except (ValueError, RecursionError) as error:
         raise DataError(f"expected JSON that describes a dataset: {error}", path=str(path)) from error
-    return found
+    return document

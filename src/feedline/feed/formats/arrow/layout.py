@@ -1,8 +1,8 @@
 """Values over the buffers of a mapped record batch.
 
 Arrow lays arrays out depth-first: a field has a node (items, nulls) and buffers (validity, then offsets or data).
-Values are views of the data. What has another form than a gather uses is copied: offsets of 4 bytes, bits of bools, and
-validity, where there are nulls.
+Values are views of the data. Data in a form that a gather cannot use is copied: offsets of 4 bytes, bits of bools, and
+validity where there are nulls.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uin
 
 
 class Place(NamedTuple):
-    """Where arrays of a field lie in every batch.
+    """The place of the arrays of a field in every batch.
 
     Attributes:
         kind: Arrow type.
-        node, buffer: numbers of its node, and of its first buffer.
-        children: places of the fields within it.
+        node, buffer: numbers of the node, and of the first buffer.
+        children: places of the child fields.
     """
 
     kind: Any
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class BatchLayout(NamedTuple):
-    """The places of all fields of a schema by name, and how many nodes and buffers a batch has."""
+    """The places of all fields of a schema by name, and the numbers of nodes and buffers of a batch."""
 
     places: dict[str, Place]
     nodes: int
@@ -44,7 +44,7 @@ class BatchLayout(NamedTuple):
 
 
 def layout_of(schema: Any) -> BatchLayout | None:
-    """Return the layout of the batches of a schema; None: some types of it are not laid out in this way."""
+    """Return the layout of the batches of a schema; None: a type of it is laid out otherwise."""
     counted = [0, 0]
     places = {}
     for field in schema:
@@ -63,26 +63,26 @@ def _place(kind: Any, counted: list[int]) -> Place | None:
     node, buffer = counted
     inner: list[Any] = []
     if types.is_struct(kind):
-        own, inner = 1, [kind.field(i).type for i in range(kind.num_fields)]
+        buffers, inner = 1, [kind.field(i).type for i in range(kind.num_fields)]
     elif types.is_map(kind):
-        own, inner = 2, [pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])]
+        buffers, inner = 2, [pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])]
     elif is_list(kind):
-        own, inner = 2, [kind.value_type]
+        buffers, inner = 2, [kind.value_type]
     elif types.is_fixed_size_list(kind):
-        own, inner = 1, [kind.value_type]
+        buffers, inner = 1, [kind.value_type]
     elif any(test(kind) for test in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)):
-        own = 3
+        buffers = 3
     elif types.is_null(kind):
-        own = 0
+        buffers = 0
     elif types.is_primitive(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
-        own = 2
+        buffers = 2
     else:
         return None  # dictionaries, views, unions, run-end encoded
     counted[0] += 1
-    counted[1] += own
-    children = [_place(one, counted) for one in inner]
-    found = tuple(child for child in children if child is not None)
-    return Place(kind, node, buffer, found) if len(found) == len(children) else None
+    counted[1] += buffers
+    children = [_place(item, counted) for item in inner]
+    laid_out = tuple(child for child in children if child is not None)
+    return Place(kind, node, buffer, laid_out) if len(laid_out) == len(children) else None
 
 
 class MappedBatch:
@@ -90,11 +90,11 @@ class MappedBatch:
 
     Args:
         file: the file.
-        batch: where the batch lies.
-        layout: its layout.
+        batch: place of the batch in the file.
+        layout: layout of the batch.
 
     Raises:
-        ValueError: its head is damaged, or it has another layout.
+        ValueError: the head is damaged, or the batch has another layout.
         DataError: the file was truncated, or its disk fails.
     """
 
@@ -132,36 +132,36 @@ class MappedBatch:
 
     def bits(self, number: int, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the bits ``start:stop`` of a buffer as bytes of 0 and 1."""
-        held = _native.copied(self.view(number, _UINT8, start // 8, -(-stop // 8)))
-        return np.unpackbits(held, bitorder="little")[start % 8 : start % 8 + stop - start]
+        packed = _native.copied(self.view(number, _UINT8, start // 8, -(-stop // 8)))
+        return np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + stop - start]
 
     def nulls(self, place: Place, start: int, stop: int) -> Flags | None:
-        """Return which of the items ``start:stop`` are null; None: none of them is."""
+        """Return the mask of the null items among ``start:stop``; None: no item is null."""
         if self._nulls[place.node] == 0 or stop <= start:
             return None
         nulls: Flags = self.bits(place.buffer, start, stop) == 0
         return nulls
 
     def bounds(self, place: Place, start: int, stop: int) -> tuple[int, Ints]:
-        """Return where the lists or strings ``start:stop`` begin, and their bounds from there on.
+        """Return the first bound of the lists or strings ``start:stop``, and their bounds relative to it.
 
         Raises:
-            ValueError: they fall.
+            ValueError: bounds descend, or exceed the items.
         """
         if stop <= start:
             return 0, np.zeros(1, np.int64)
         dtype = _INT64 if _is_large(place.kind) else _INT32
         ends = self.view(place.buffer + 1, dtype, start, stop + 1)
         self._file.advise("willneed", ends.ctypes.data - self._file.address, ends.nbytes)
-        found = _native.copied(ends).astype(np.int64, copy=False)
-        first = int(found[0])
-        found -= first
+        bounds = _native.copied(ends).astype(np.int64, copy=False)
+        first = int(bounds[0])
+        bounds -= first
         if first < 0:
             raise ValueError(f"expected offsets from 0, got {first}")
-        end = first + _native.bounds_end(found, "offsets")
+        end = first + _native.bounds_end(bounds, "offsets")
         if place.children and end > self._lengths[place.children[0].node]:
             raise ValueError(f"expected lists of {self._lengths[place.children[0].node]} items in all, got {end}")
-        return first, found
+        return first, bounds
 
     def span(self, number: int) -> tuple[int, int]:
         """Return the first byte of a buffer in the file, and its end."""
@@ -235,8 +235,8 @@ class MappedItems:
         kind, buffer = np.dtype(self.place.kind.to_pandas_dtype()), self.place.buffer + 1
         if kind == np.bool_:
             return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
-        found = self.batch.view(buffer, kind, self.start, self.stop)
-        return found if dtype in (None, kind) else found.view(np.bool_)  # a store's, which holds bools as bytes
+        numbers = self.batch.view(buffer, kind, self.start, self.stop)
+        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # of a store, which has bools as bytes
 
     def copied(self, array: NDArray[Any]) -> NDArray[Any]:
         """See `FieldItems.copied`."""
@@ -249,31 +249,31 @@ def _is_large(kind: Any) -> bool:
     return bool(pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-# ---- what values are made from, where parts of the file may be missing ----------------------------------
+# ---- the buffers that views need, where parts of the file may be missing --------------------------------
 
 
 def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
-    """Return the buffers of a column that `MappedItems` looks at; of the others it makes views only.
+    """Return the buffers of a column that `MappedItems` reads. It only makes views of the other buffers.
 
-    What it copies of lists of unequal lengths is not among them: see `is_even`.
+    Copies of lists of unequal lengths read further buffers, see `is_even`.
     """
-    found: list[int] = []
+    buffers: list[int] = []
     within = [place]
     while within:
-        one = within.pop()
-        if batch.has_nulls(one):
-            found.append(one.buffer)
-        if _has_bounds(one.kind) or one.kind == "bool":
-            found.append(one.buffer + 1)
-        # Of a picture with a path, the path is not read.
-        pictured = how.stream.is_bytes and len(one.children) > 1
-        within += [one.children[one.kind.get_field_index("bytes")]] if pictured else one.children
+        inner = within.pop()
+        if batch.has_nulls(inner):
+            buffers.append(inner.buffer)
+        if _has_bounds(inner.kind) or inner.kind == "bool":
+            buffers.append(inner.buffer + 1)
+        # The path of a picture is not read.
+        pictured = how.stream.is_bytes and len(inner.children) > 1
+        within += [inner.children[inner.kind.get_field_index("bytes")]] if pictured else inner.children
     if how.stream.sparse:
         (entry,) = (place.children[0] if how.ragged else place).children
         index = entry.children[0]
         if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
-            found.append(index.buffer + 1)
-    return found
+            buffers.append(index.buffer + 1)
+    return buffers
 
 
 def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:

@@ -1,17 +1,16 @@
 """Parquet files as a corpus: a row group is a chunk.
 
-Pages are decompressed and decoded without the GIL, one thread per chunk, so row groups of some ten megabytes work best;
-they are read with ordinary reads, never mapped. The order is by windows, as chunks must be decoded; `feedline.convert`
+Pages are decompressed and decoded without the GIL, one thread per chunk, so row groups of some ten megabytes work best.
+They are read with ordinary reads, never mapped. The order is by windows, as chunks must be decoded. `feedline.convert`
 makes a store for random access.
 
-Parquet does not record the lengths of lists: for ragged streams, the columns are decoded once, in the first call of
+Parquet does not record the lengths of lists. For ragged streams, the columns are decoded once, in the first call of
 `ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in a mapped temporary file
-without a name: 4 bytes of disk per sequence (``TMPDIR``), no private memory, nothing left behind. Nothing is written
-next to the data, which may be shared and read-only.
+without a name: 4 bytes of disk per sequence (``TMPDIR``), and no private memory. Nothing is written next to the data,
+which may be shared and read-only.
 
-Sizes are read from the footer and the page headers by our own parser (`_native.parquet_footer`), not by pyarrow, which
-aborts the process if a file's statistics are damaged. Nothing is decoded before it is known that the result fits the
-given memory.
+Our own parser (`_native.parquet_footer`) reads sizes from the footer and the page headers, because pyarrow aborts the
+process if a file's statistics are damaged. Nothing is decoded before the result is known to fit into ``memory``.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ Paths = str | os.PathLike[str]
 
 
 class ParquetDeserializer(Deserializer, Fetchable, Reopened):
-    """Parquet files; one row is a sequence.
+    """Parquet files. A row is a sequence.
 
-    Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams; see
+    Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams. See
     `feedline.feed.formats.arrow.columns` and the page on Parquet.
 
     A sequence with a null, with a sparse index outside its classes, or with a text that is not UTF-8, is unreadable: it
@@ -59,19 +58,19 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
 
     Args:
         path: a file, a folder (all ``*.parquet`` below it, sorted by the bytes of their relative paths, except names
-            that begin with ``.`` or ``_``; of a dataset of Hugging Face's, those of one split), or a list of files in
-            corpus order.
-        streams: names of columns, those that folders are named after (``label=a/``) included, or declarations by
-            stream name (`Stream.field` names the column; the shape may be another one of the same size); None: every
-            column that can be a stream. Others are named in a warning.
-        split: split of a folder that has several, as its ``README.md`` or the names of its files say.
+            that begin with ``.`` or ``_``, and for a dataset of Hugging Face's the files of one split), or a list of
+            files in corpus order.
+        streams: names of columns, including columns that folders are named after (``label=a/``), or declarations by
+            stream name (`Stream.field` names the column, the shape may be another shape of the same size); None: every
+            column that can be a stream. A warning names the other columns.
+        split: split of a folder that has several, by its ``README.md`` or the names of its files.
         defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
             each sequence, or as declared.
         memory: bytes that a decoded row group may take.
 
     Raises:
-        DataError: a folder has several splits; a file is missing, damaged or encrypted; a row group claims to need more
-            than ``memory``; or there are no rows.
+        DataError: a folder has several splits, a file is missing, damaged or encrypted, a row group claims to need more
+            than ``memory``, or there are no rows.
         SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration.
     """
 
@@ -86,14 +85,14 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
     ) -> None:
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
-        found = _list_files(path, split)
-        of_folders = hive_columns(found, path)
+        paths = _list_files(path, split)
+        of_folders = hive_columns(paths, path)
         kinds = {
             key: int if any(isinstance(value, int) for value in values) else str for key, values in of_folders.items()
         }
         self._files = [
             _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, kinds)
-            for i, name in enumerate(found)
+            for i, name in enumerate(paths)
         ]
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         for name, column in self._columns.items():
@@ -109,14 +108,14 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         self._lengths: _Lengths | None = None
         self._lock = threading.Lock()
         self._memory_bytes = memory
-        # By name, so that columns that were left out are not told again.
+        # Reopened by name, so that a second warning does not repeat the columns that were left out.
         names: Any = list(self.schema) if streams is None else streams
         self._opened_with(path, names, split=split, defines_size=defines_size, memory=memory)
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are compressed bytes of the columns in use.
+        """Return the size of every chunk. ``bytes`` counts the compressed bytes of the columns in use.
 
-        For ragged streams, the first call decodes their columns.
+        The first call decodes the columns of ragged streams.
         """
         if self._table is None:
             lengths = self._all_lengths()
@@ -136,7 +135,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         return self._read(chunk, [])
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the pages of the columns in use; neighbours are merged."""
+        """Return the pages of the columns in use. Neighbours are merged."""
         return self._groups[chunk].file.extents(self._groups[chunk], self._fields)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
@@ -144,19 +143,19 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         for piece in pieces:
             if isinstance(piece, Unread):
                 return self._lost(chunk, piece)
-        held = zip(self.extents(chunk), pieces, strict=True)
-        return self._read(chunk, [(extent.offset, piece) for extent, piece in held if isinstance(piece, memoryview)])
+        pairs = zip(self.extents(chunk), pieces, strict=True)
+        return self._read(chunk, [(extent.offset, piece) for extent, piece in pairs if isinstance(piece, memoryview)])
 
     def _lost(self, chunk: int, why: Unread) -> Chunk:
-        """Return a chunk of unreadable sequences: the unreadable page holds a part of every row."""
+        """Return a chunk of unreadable sequences, as the unreadable page has a part of every row."""
         group = self._groups[chunk]
         ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
         return lost_chunk(self.schema, ragged, group.rows, lambda i: unread(why, group.file.path, first + i))
 
-    def _read(self, chunk: int, held: list[tuple[int, memoryview]]) -> Chunk:
+    def _read(self, chunk: int, blocks: list[tuple[int, memoryview]]) -> Chunk:
         group = self._groups[chunk]
         with group.file.open() as file:
-            handle = Pages(file, held)
+            handle = Pages(file, blocks)
             try:
                 table = group.file.decode(handle, group, self._fields, self._memory_bytes)
             except Exception:
@@ -177,7 +176,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one.
 
-        The first call may decode columns, see the module; O(n) afterwards.
+        O(n), after a first call that may decode columns, see the module.
         """
         lengths = self._all_lengths()
         return None if lengths is None else lengths.table[ordinals].astype(np.int64)
@@ -240,7 +239,7 @@ class _RowGroup(NamedTuple):
 
 
 class _ParquetFile:
-    """A Parquet file whose footer was read; reopened for each row group, so that threads share nothing.
+    """A Parquet file whose footer was read. It is reopened for each row group, so that threads share nothing.
 
     Args:
         path: path of the file.
@@ -263,8 +262,8 @@ class _ParquetFile:
                     raise unknown_types(error, path) from error
                 self.metadata = file.metadata
                 self.schema = file.schema_arrow
-                # Looked up here, where pyarrow detects errors; it does not when row groups and their columns are looked
-                # up in the metadata, so never do that.
+                # pyarrow detects errors here, but not in a lookup of row groups and their columns in the metadata, so
+                # never do that.
                 self._paths = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
                 widths = [width for field in self.schema for width in _leaf_widths(field.type)]
         if len(self._sizes.rows) and self._sizes.width != len(self._paths):
@@ -287,7 +286,7 @@ class _ParquetFile:
 
     @property
     def source(self) -> Source:
-        """What its columns are chosen from."""
+        """The file as a source of columns."""
         return Source(shown_path(self.path), self.schema, self._damaged)
 
     def open(self) -> BinaryIO:
@@ -303,18 +302,18 @@ class _ParquetFile:
 
     def extents(self, group: _RowGroup, fields: list[str]) -> list[Extent]:
         """Return the extents of the columns ``fields`` of a row group, clipped to the file."""
-        found: list[list[int]] = []
+        runs: list[list[int]] = []
         leaves = self._leaves(fields)
         begins, sizes = (getattr(self._sizes, what)[group.number, leaves] for what in ("begin", "compressed"))
         for begin, size in sorted(zip(begins.tolist(), sizes.tolist(), strict=True)):
             end = min(begin + size, self.size)
             if not 0 <= begin < end:
                 continue
-            if found and begin <= found[-1][1] + _GAP_BYTES:
-                found[-1][1] = max(found[-1][1], end)
+            if runs and begin <= runs[-1][1] + _GAP_BYTES:
+                runs[-1][1] = max(runs[-1][1], end)
             else:
-                found.append([begin, end])
-        return [Extent(self.path, begin, end - begin) for begin, end in found]
+                runs.append([begin, end])
+        return [Extent(self.path, begin, end - begin) for begin, end in runs]
 
     def groups(self, fields: list[str], memory_bytes: int) -> list[_RowGroup]:
         """Return the row groups that have rows.
@@ -322,15 +321,15 @@ class _ParquetFile:
         Raises:
             DataError: the columns ``fields`` of a row group claim to decode to more than ``memory_bytes`` bytes.
         """
-        found, sizes = [], self._sizes
+        groups, sizes = [], self._sizes
         leaves = self._leaves(fields)
         for number in np.flatnonzero(sizes.rows).tolist():
             decoded = self._decoded(number, leaves, sizes.values[number, leaves])
             if decoded > memory_bytes:
                 raise self.too_large(number, decoded, memory_bytes)
             compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
-            found.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
-        return found
+            groups.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
+        return groups
 
     def decode(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> Any:
         """Return the columns ``fields`` of a row group, read from ``handle``, as an Arrow table.
@@ -358,13 +357,13 @@ class _ParquetFile:
         return self._with_constants(table, group, fields)
 
     def _with_constants(self, table: Any, group: _RowGroup, fields: list[str]) -> Any:
-        """Return a table with those of the columns ``fields`` that are the same in all rows, too."""
+        """Return a table with its constant columns in ``fields`` added."""
         import pyarrow as pa
 
         columns = {} if table is None else dict(zip(table.column_names, table.columns, strict=True))
         for name in dict.fromkeys(fields):
             if (constant := self._constants.get(name)) is not None:
-                # Of one value; a text is repeated where the memory for that is counted.
+                # A dictionary of one value. A text is repeated later, where its memory is counted.
                 place = np.zeros(group.rows, np.int32)
                 columns[name] = pa.chunked_array(
                     [pa.DictionaryArray.from_arrays(place, pa.array([constant.as_py()], constant.type))]
@@ -372,7 +371,11 @@ class _ParquetFile:
         return pa.table(columns)
 
     def _in_steps(self, file: Any, group: _RowGroup, names: list[str], *, step: int, memory_bytes: int) -> Any:
-        """Decode ``step`` rows at a time, until it turns out to be too large."""
+        """Decode ``step`` rows at a time, up to ``memory_bytes``.
+
+        Raises:
+            DataError: the row group is larger.
+        """
         import pyarrow as pa
 
         batches, total = [], 0
@@ -406,28 +409,28 @@ class _ParquetFile:
 
     def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
         """Return the numbers of the leaf columns of the fields."""
-        wanted = set(fields)
+        names = set(fields)
         return np.array(
-            [i for i, path in enumerate(self._paths) if path in wanted or path.split(".")[0] in wanted], np.int64
+            [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
         )
 
     def _decoded(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
-        """Return the decoded bytes of columns with ``values`` values: the values, and for lists one offset per row."""
+        """Return the decoded bytes of columns with ``values`` values, with one offset per row for lists."""
         rows = int(self._sizes.rows[number])
         ragged = sum("." in self._paths[leaf] for leaf in leaves.tolist())
-        # In Python integers: the counts in a damaged file may be anything below 2^63.
+        # In Python integers: the counts of a damaged file may be any number below 2^63.
         products: list[int] = list(map(operator.mul, self._widths[leaves].tolist(), values.tolist()))
         return sum(products) + 8 * (rows + 1) * ragged
 
     def _check_pages(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> int:
-        """Check, from the headers of the pages to decode, the size of the result.
+        """Check the size of the result, by the headers of the pages to decode.
 
-        The footer states it too, but decoders believe the pages: a page of a few bytes can claim to hold two billion
-        values.
+        The footer states the size, too, but decoders believe the pages, and a page of a few bytes can claim two
+        billion values.
 
         Returns:
-            The number of rows that certainly fit: those of the group, or fewer where byte strings may repeat a part of
-            their page (a dictionary's entry, a common prefix).
+            The number of rows that certainly fit: all rows of the group, or fewer where byte strings may repeat a part
+            of their page (a dictionary's entry, a common prefix).
         """
         sizes, leaves = self._sizes, self._leaves(fields)
         counts = np.zeros(len(leaves), np.int64)
@@ -446,7 +449,7 @@ class _ParquetFile:
                 counts[i] += values
                 at += header + compressed
                 if self._of_strings[leaf]:
-                    # No string is longer than its page, or its dictionary's.
+                    # No string is longer than its page, or the page of its dictionary.
                     longest, strings = max(longest, uncompressed), max(strings, int(counts[i]))
         decoded = self._decoded(group.number, leaves, counts)
         if decoded > memory_bytes:
@@ -499,7 +502,7 @@ def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
             raise ValueError("expected at least one file, got an empty list")
         if split is not None:
             raise ValueError(f"expected a folder to choose the split {split!r} from, got a list")
-        return [file for one in path for file in _list_files(one, None)]
+        return [file for entry in path for file in _list_files(entry, None)]
     folder = Path(path)
     with looking(folder):
         if not folder.is_dir():
@@ -508,7 +511,7 @@ def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
 
 
 def _leaf_widths(kind: Any) -> list[int]:
-    """Return the bytes of a decoded value in each leaf column of a type; the offset's for variable widths."""
+    """Return the bytes of a decoded value in each leaf column of a type, or of its offset for variable widths."""
     import pyarrow as pa
 
     if hasattr(kind, "storage_type"):
@@ -523,7 +526,7 @@ def _leaf_widths(kind: Any) -> list[int]:
     elif hasattr(kind, "value_type"):
         inner = [kind.value_type]
     if inner:
-        return [width for one in inner for width in _leaf_widths(one)]
+        return [width for part in inner for width in _leaf_widths(part)]
     try:
         return [max(1, int(kind.bit_width) // 8)]
     except ValueError:
@@ -545,8 +548,8 @@ def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_byte
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:
         for group in groups:
-            with group.file.open() as held:
-                table = group.file.decode(Pages(held, []), group, fields, memory_bytes)
+            with group.file.open() as handle:
+                table = group.file.decode(Pages(handle, []), group, fields, memory_bytes)
             longest = np.full(group.rows, shortest, np.int64)
             for field in fields:
                 chunks = [getattr(chunk, "storage", chunk) for chunk in table.column(field).chunks]

@@ -1,6 +1,6 @@
-"""A file-like object for Arrow: some bytes of a Parquet file are in memory, others are read on demand.
+"""A file-like object for Arrow: some bytes of a Parquet file are in memory, the rest is read on demand.
 
-Arrow gets views of the bytes in memory. Whatever it requests, nothing outside of them and the file is touched.
+Arrow gets views of the bytes in memory. No request of Arrow's touches memory outside of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from feedline.feed.files import remote
 from feedline.feed.files.paths import status_of
 from feedline.feed.protocol import Unread
 
-_LARGE_BYTES = 64 << 10  # from this size on a block has a mapping of its own
+_LARGE_BYTES = 64 << 10  # blocks of this size and more get a mapping each
 
 
 class Pages(io.RawIOBase):
@@ -22,16 +22,16 @@ class Pages(io.RawIOBase):
 
     Args:
         file: the open file.
-        held: parts that are in memory: (offset, bytes).
+        blocks: parts that are in memory: (offset, bytes).
 
     Attributes:
-        unread: why a read failed; None: none did.
+        unread: why a read failed; None: no read failed.
     """
 
     mode = "rb"
 
-    def __init__(self, file: BinaryIO, held: list[tuple[int, memoryview]]) -> None:
-        self._file, self._held = file, held
+    def __init__(self, file: BinaryIO, blocks: list[tuple[int, memoryview]]) -> None:
+        self._file, self._blocks = file, blocks
         self._size = status_of(file).st_size
         self._position = 0
         self.unread: Unread | None = None
@@ -42,7 +42,7 @@ class Pages(io.RawIOBase):
         Raises:
             OSError: the disk fails.
         """
-        for begin, data in self._held:
+        for begin, data in self._blocks:
             if begin <= offset and offset + size <= begin + len(data):
                 return data[offset - begin : offset - begin + size]
         size, done = max(0, min(size, self._size - offset)), 0
@@ -59,9 +59,9 @@ class Pages(io.RawIOBase):
     # ---- called by Arrow --------------------------------------------------------------------------
 
     def read(self, size: int = -1) -> memoryview:  # noqa: D102
-        found = self.at(self._position, self._size - self._position if size < 0 else size)
-        self._position += len(found)
-        return found
+        data = self.at(self._position, self._size - self._position if size < 0 else size)
+        self._position += len(data)
+        return data
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:  # noqa: D102
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
@@ -75,4 +75,4 @@ class Pages(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Do nothing: whoever opened the file closes it."""
+        """Do nothing: the caller that opened the file closes it."""

@@ -1,9 +1,9 @@
 """CNTK's binary format (CBF): a `Deserializer` for one or several files.
 
-Guarantees: nothing in a file is trusted; counts and offsets are compared with its size before they are followed; a
-damaged chunk makes its sequences unreadable, and no others. Cost: opening reads header and chunk table, 16 bytes a
-chunk, and nothing else; reading a chunk looks at the length of every sequence once. Dense streams with one sample per
-sequence are delivered as views of the mapped file; all others are copied once, natively, without the GIL.
+Guarantees: nothing in a file is trusted. Counts and offsets are compared with its size before they are followed. A
+damaged chunk makes only its own sequences unreadable. Cost: opening reads header and chunk table, 16 bytes a chunk, and
+nothing else. Reading a chunk looks at the length of every sequence once. Dense streams with one sample per sequence are
+delivered as views of the mapped file. All others are copied once, natively, without the GIL.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _MOST_STREAMS = 1 << 16
 _FEW, _TINY = 1024, 64 << 10
 _DAMAGED = "the file is damaged or was truncated; write it again from its source"
-# As CbfError in native/include/feedline/cbf.h; {e} and {g}: expected and got.
+# As CbfError in native/include/feedline/cbf.h. {e} and {g}: expected and got.
 _SENTENCES = {
     1: "expected {e} bytes for the lengths of a chunk's sequences, got a chunk of {g}",
     2: "expected a sequence of {e} bytes, got {g} bytes to the end of its chunk",
@@ -89,7 +89,7 @@ class CbfField(NamedTuple):
 
     @property
     def stream(self) -> Stream:
-        """The stream that it is."""
+        """The field as a stream."""
         return Stream(self.dim, self.dtype, self.sparse)
 
 
@@ -98,17 +98,16 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
-        streams: streams to deliver, by name; also given as keyword arguments. ``field`` is the name in the file, by
-            default the stream's own; shape and kind must be the file's, dtype may be float32 or float64: numbers are
-            converted. None given: all streams of the file, as it describes them.
+        streams: streams to deliver, by name, also as keyword arguments. ``field`` is the name in the file, by default
+            the stream's name. Shape and kind must match the file. The dtype may be float32 or float64: numbers are
+            converted. None: all streams of the file, as it describes them.
         chunk_size: bytes up to which neighbouring chunks of a file are one chunk of the order: CNTK's converter writes
-            files of many thousands, most of a single sequence. Where chunks are delivered as views, only those of a
-            single sequence are joined, unless the others are tiny. 0: the file's own chunks, which CNTK's order needs.
+            files of many thousands, most of a single sequence. If chunks are delivered as views, only chunks of a
+            single sequence are joined, unless the others are tiny. 0: the chunks of the file, which CNTK's order needs.
         stream_kwargs: more streams.
 
     Raises:
-        SchemaError: a stream that the files do not have, or have with another shape or kind; files of different
-            streams.
+        SchemaError: the files lack a stream, have it with another shape or kind, or have different streams.
         DataError: a file is missing, not CBF, or its header is damaged.
     """
 
@@ -138,7 +137,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         self._first = np.cumsum([0, *(file.num_units for file in self._files)])
         self._starts = np.cumsum([0, *(int(file.unit_starts[-1]) for file in self._files)])
         self._single = all(file.single for file in self._files)
-        # Decided by the tables alone: the order depends on it.
+        # The order depends on this, so only the tables decide it.
         pairs = zip(self._columns, declared.values(), strict=True)
         as_stored = [stream.dtype == fields[column].dtype for column, stream in pairs]
         self._has_views = self.looks_at_all = all(as_stored) and all(file.regular for file in self._files)
@@ -152,7 +151,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
     # ---- description ------------------------------------------------------------------------------
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those in the file."""
+        """Return the size of every chunk. ``bytes`` counts the bytes in the file."""
         return self._infos
 
     def digest(self) -> str:
@@ -169,42 +168,42 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         return [str(file.path) for file in self._files]
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of sequences, those of their longest stream; None if every sequence has one.
+        """Return the samples of sequences, by their longest stream; None if every sequence has one.
 
         Raises:
-            DataError: a file's lengths contradict its chunk table.
+            DataError: the lengths in a file contradict its chunk table.
         """
         if self._single:
             return None
-        found = np.empty(len(ordinals), np.int64)
+        lengths = np.empty(len(ordinals), np.int64)
         for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
-            found[at] = self._files[number].lengths(local)
-        return found
+            lengths[at] = self._files[number].lengths(local)
+        return lengths
 
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
-        """Return the sequences of a chunk: views of the file where each has one dense sample, else copies.
+        """Return the sequences of a chunk: views of the file if each has one dense sample, else copies.
 
         Raises:
             DataError: the file was truncated since it was opened, or its disk fails.
         """
-        found = self._views.get(chunk)
-        if found is None:
+        decoded = self._views.get(chunk)
+        if decoded is None:
             file, unit = self._located(chunk)
             begin, size = file.extent(unit)
             file.compare()
-            found = self._decoded(chunk, np.frombuffer(file.mapped()[0], np.uint8, size, begin), mapped=True)
-            if self._has_views and not found.errors and all(_is_view(value) for value in found.values.values()):
-                self._views[chunk] = found  # costs no memory, and looking for the sequences again would cost time
-        return found
+            decoded = self._decoded(chunk, np.frombuffer(file.mapped()[0], np.uint8, size, begin), mapped=True)
+            if self._has_views and not decoded.errors and all(_is_view(value) for value in decoded.values.values()):
+                self._views[chunk] = decoded  # views take no memory, and save another search
+        return decoded
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of a chunk, as `read` does."""
         return self.read(chunk).slice(start, stop)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the bytes of the chunk, unless they are delivered as views of files that are there."""
+        """Return the bytes of the chunk, unless they are delivered as views of local files."""
         if self._has_views and not any(file.remote for file in self._files):
             return []
         file, unit = self._located(chunk)
@@ -236,8 +235,8 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
 
         Args:
             chunk: number of the chunk.
-            data: its bytes.
-            mapped: whether these are the file's own, so that values may be views of them.
+            data: bytes of the chunk.
+            mapped: whether they belong to the map of the file, so that values may be views of them.
         """
         file, unit = self._located(chunk)
         table, sizes = file.parts(unit)
@@ -248,7 +247,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
             np.ascontiguousarray(table["sequences"]),
             np.ascontiguousarray(table["samples"]),
             native,
-            open_end=unit == file.num_units - 1,  # CNTK reads whatever lies before the header as the last chunk
+            open_end=unit == file.num_units - 1,  # in CNTK the last chunk ends at the header
         )
         n = self._infos[chunk].sequences
         shape = (len(native), n)
@@ -301,20 +300,20 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
     # ---- other ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release the views; chunks already returned keep theirs."""
+        """Release the views. Chunks that were returned keep theirs."""
         self._views.clear()
 
 
 class _CbfFile:
-    """A file: its header, its chunk table, and the units that chunks are joined into."""
+    """A file: its header, its chunk table, and its units, which are runs of joined chunks."""
 
     def __init__(self, path: Path, unit_size: int) -> None:
         self.path = path
         with self.opened() as file:
             self.size = status_of(file).st_size
             self.fields, self.table, header_at = _read_header(file, self.size)
-        found = object_at(path)
-        self.remote = found is not None and not found.whole
+        remote = object_at(path)
+        self.remote = remote is not None and not remote.whole
         self._mapped: tuple[mmap.mmap, list[NDArray[np.uint8]]] | None = None
         if not self.remote:
             self.mapped()
@@ -328,9 +327,9 @@ class _CbfFile:
         self._lengths: dict[int, NDArray[np.uint32]] = {}
 
     def _has_views(self, unit_size: int) -> bool:
-        """Return whether every unit can be a view: all streams dense, and each chunk of the size that this takes.
+        """Return whether every unit can be a view: all streams are dense, and each chunk has the size that follows.
 
-        Chunks of several sequences cannot be joined then; where they are tiny, joining them is worth a copy.
+        Chunks of several sequences cannot be joined to a view. If they are tiny, joining them is worth a copy.
         """
         if any(field.sparse for field in self.fields):
             return False
@@ -348,18 +347,18 @@ class _CbfFile:
         return open_file(self.path)
 
     def mapped(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
-        """Return the file's map, and its seals; of one whose bytes lie in a store, once all of them are there."""
+        """Return the map of the file, and its seals. A file in a store is mapped once all of its bytes are fetched."""
         if self._mapped is None:
-            found = object_at(self.path)
-            if found is not None and not found.stays_there(0, found.size):
-                raise RuntimeError(f"expected all of {found.url} to have been fetched")
+            remote = object_at(self.path)
+            if remote is not None and not remote.stays_there(0, remote.size):
+                raise RuntimeError(f"expected all of {remote.url} to have been fetched")
             with self.opened() as file, reading(self.path):
-                made = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._mapped = made, seals_of([np.frombuffer(made, np.uint8)])
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped = mapped, seals_of([np.frombuffer(mapped, np.uint8)])
         return self._mapped
 
     def compare(self) -> None:
-        """Check that the file still has its size."""
+        """Check that the size of the file has not changed."""
         with reading(self.path):
             now = self.mapped()[0].size()
         if now != self.size:
@@ -376,43 +375,43 @@ class _CbfFile:
         return begin, end - begin
 
     def parts(self, unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the table's rows of a unit, and the bytes of its chunks."""
+        """Return the rows of the table for a unit, and the bytes of its chunks."""
         a, b = self._units[unit : unit + 2].tolist()
         return self.table[a:b], np.diff(self._bounds[a : b + 1])
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         chunk_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        found = self.table["samples"][chunk_of].astype(np.int64)  # right where a chunk is one sequence
+        lengths = self.table["samples"][chunk_of].astype(np.int64)  # right where a chunk is one sequence
         for chunk in distinct(chunk_of[self.table["sequences"][chunk_of] > 1]).tolist():
             at = np.flatnonzero(chunk_of == chunk)
-            found[at] = self._chunk_lengths(chunk)[ordinals[at] - self._starts[chunk]]
-        return found
+            lengths[at] = self._chunk_lengths(chunk)[ordinals[at] - self._starts[chunk]]
+        return lengths
 
     def _chunk_lengths(self, chunk: int) -> NDArray[np.uint32]:
-        found = self._lengths.get(chunk)
-        if found is None:
+        lengths = self._lengths.get(chunk)
+        if lengths is None:
             count, byte = int(self.table["sequences"][chunk]), int(self._bounds[chunk])
             with self.opened() as file:
                 raw = read_at(file, 4 * count, byte)
             total = int(self.table["samples"][chunk])
-            found = np.frombuffer(raw, "<u4")
-            if len(found) != count or int(found.sum(dtype=np.uint64)) != total:
+            lengths = np.frombuffer(raw, "<u4")
+            if len(lengths) != count or int(lengths.sum(dtype=np.uint64)) != total:
                 raise DataError(
                     f"expected lengths of {count} sequences that add up to {total} samples, as the chunk table says, "
-                    f"got {len(found)} that add up to {int(found.sum(dtype=np.uint64))}",
+                    f"got {len(lengths)} that add up to {int(lengths.sum(dtype=np.uint64))}",
                     path=str(self.path),
                     byte=byte,
                     hint=_DAMAGED,
                 )
-            self._lengths[chunk] = found
-        return found
+            self._lengths[chunk] = lengths
+        return lengths
 
 
 # ---- the header ---------------------------------------------------------------------------------------
 
 
 def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any], int]:
-    """Return the streams, the chunk table, and where the chunks end."""
+    """Return the streams, the chunk table, and the end of the chunks."""
     name = os.fspath(file.name)
 
     def damaged(what: str, byte: int) -> DataError:
@@ -466,7 +465,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     wrong = np.flatnonzero(bounds[1:] < bounds[:-1]).tolist()
     if num_chunks and bounds[0] < _HEAD.size:
         wrong.insert(0, 0)
-    # Each sequence takes 4 bytes for its length, and 4 for that of each stream.
+    # Each sequence takes 4 bytes for its length, and 4 bytes for its length in each stream.
     sizes = np.diff(bounds) // (4 + 4 * num_streams)
     wrong += np.flatnonzero(table["sequences"] > np.maximum(sizes, 0)).tolist() if not wrong else []
     if wrong:
@@ -480,26 +479,26 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
 
 
 def _units(bounds: NDArray[np.int64], size: int, alone: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    """Return where units begin, and the number of chunks: runs of chunks of up to ``size`` bytes.
+    """Return the first chunk of each unit, a run of chunks of up to ``size`` bytes, and the number of chunks.
 
-    Chunks that stand ``alone`` are never joined.
+    Chunks marked ``alone`` are never joined.
     """
     if size == 0:
         return np.arange(len(bounds))
     ends = np.append(np.flatnonzero(alone), len(bounds) - 1) if alone is not None else np.array([len(bounds) - 1])
-    found = [0]
-    while found[-1] < len(bounds) - 1:
-        at = found[-1]
+    starts = [0]
+    while starts[-1] < len(bounds) - 1:
+        at = starts[-1]
         stop = int(np.searchsorted(bounds, bounds[at] + size, side="right")) - 1
-        found.append(max(at + 1, min(stop, int(ends[np.searchsorted(ends, at)]))))
-    return np.array(found)
+        starts.append(max(at + 1, min(stop, int(ends[np.searchsorted(ends, at)]))))
+    return np.array(starts)
 
 
 def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) -> int:
-    wanted = stream.field or name
-    number = next((number for number, field in enumerate(fields) if field.name == wanted), None)
+    field_name = stream.field or name
+    number = next((number for number, field in enumerate(fields) if field.name == field_name), None)
     if number is None:
-        raise SchemaError(f"expected the stream `{wanted}` in {path}, which has {_listed(fields)}")
+        raise SchemaError(f"expected the stream `{field_name}` in {path}, which has {_listed(fields)}")
     field = fields[number]
     if stream.sparse != field.sparse or stream.size != field.dim:
         kind = "sparse" if field.sparse else "dense"
@@ -520,12 +519,12 @@ def _listed(fields: Sequence[CbfField]) -> str:
 
 
 class _Places(NamedTuple):
-    """Where the sequences of a stream lie.
+    """The places of the sequences of a stream.
 
     Attributes:
-        begin: first byte of each.
-        samples: its samples.
-        stored: its stored values, if it is sparse.
+        begin: first byte of each sequence.
+        samples: number of samples.
+        stored: number of stored values, if the stream is sparse.
     """
 
     begin: NDArray[np.int64]
@@ -565,5 +564,5 @@ def _is_view(value: Value) -> bool:
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> CBFDeserializer:
-    """Open files; see `open_corpus`."""
+    """Open files. See `open_corpus`."""
     return CBFDeserializer(paths, streams or None)

@@ -1,6 +1,6 @@
 """Write CNTK's binary format (CBF) that `CBFDeserializer` and CNTK 2.7 read back number for number.
 
-Cost: holds one piece of a source's chunk, and its bytes, at a time; one pass, vectorised.
+Cost: one vectorised pass, which holds one piece of a source's chunk, and its bytes, at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class CbfWriter:
     """Writes chunks, then the header.
 
     Args:
-        file: where to write, from its current position on, which must be its start.
+        file: file to write, from its current position on, which must be its start.
         fields: streams, in their order.
 
     Raises:
-        ValueError: a stream that CBF cannot describe.
+        ValueError: CBF cannot describe a stream.
     """
 
     def __init__(self, file: BinaryIO, fields: Sequence[CbfField]) -> None:
@@ -51,7 +51,7 @@ class CbfWriter:
         """Write a chunk: parts of its sequences, each with one value per stream.
 
         Raises:
-            ValueError: a sequence or a chunk with too many samples.
+            ValueError: a sequence or a chunk has too many samples.
         """
         lengths = [np.max([value.lengths for value in part], axis=0) for part in values]
         counts = np.concatenate(lengths) if lengths else np.empty(0, np.int64)
@@ -64,7 +64,7 @@ class CbfWriter:
                 self._put(_bytes_of(part[number], field))
 
     def finish(self) -> None:
-        """Write the header; nothing can be written afterwards."""
+        """Write the header. Nothing can be written afterwards."""
         header_at = self._at
         self._put(struct.pack("<QII", MAGIC, len(self._table), len(self.fields)))
         for field in self.fields:
@@ -91,19 +91,19 @@ def write_cbf(
 ) -> None:
     """Write a corpus as a CBF file, which appears complete or not at all.
 
-    Sequences come in the source's own order. CBF stores no keys: a reader numbers the sequences.
+    Sequences come in the order of the source. CBF stores no keys: a reader numbers the sequences.
 
     Args:
-        path: path of the file; an existing one is replaced.
+        path: path of the file. An existing file is replaced.
         source: a `Deserializer` (for a path: `open_corpus`), or a mapping from stream names to data as
-            `ArrayDeserializer` takes it; such data is also given as keyword arguments.
-        chunk_size: bytes of a chunk, about; a sequence is never cut.
-        dtype: ``"float32"`` or ``"float64"``, the only element types of CBF; None: float64 stays, all others become
-            float32.
+            `ArrayDeserializer` takes it, also as keyword arguments.
+        chunk_size: approximate bytes of a chunk. A sequence is never cut.
+        dtype: ``"float32"`` or ``"float64"``, the only element types of CBF; None: float64 for float64, float32 for all
+            others.
         streams: more data, by stream name.
 
     Raises:
-        ValueError: no stream, a stream that CBF cannot describe, or integers that the element type cannot hold.
+        ValueError: there is no stream, CBF cannot describe a stream, or the element type cannot hold integers.
         DataError: a sequence of the source is unreadable, or the disk is full.
     """
     whole_number("chunk_size", chunk_size, 1)
@@ -117,20 +117,20 @@ def write_cbf(
         corpus = ArrayDeserializer(source or {}, **streams)
     with atomic_file(Path(path)) as file:
         writer = CbfWriter(file, [_field(name, stream, dtype) for name, stream in corpus.schema.items()])
-        held: list[list[Value]] = []
+        pieces: list[list[Value]] = []
         size = 0
         for number in range(num_chunks(corpus)):
             chunk = corpus.read(number)
             for piece in chunk.pieces(min(_PIECE, chunk_size)):
                 for error in piece.errors.values():
                     raise error
-                held.append([piece[name] for name in corpus.schema])
+                pieces.append([piece[name] for name in corpus.schema])
                 size += piece.nbytes
                 if size >= chunk_size:
-                    writer.chunk(held)
-                    held, size = [], 0
-        if held:
-            writer.chunk(held)
+                    writer.chunk(pieces)
+                    pieces, size = [], 0
+        if pieces:
+            writer.chunk(pieces)
         writer.finish()
 
 
@@ -140,7 +140,7 @@ def _field(name: str, stream: Any, dtype: str | None) -> CbfField:
 
 
 def _bytes_of(value: Value, field: CbfField) -> NDArray[np.uint32]:
-    """Return the bytes of a stream's sequences, as words of 4 bytes: everything in CBF is a multiple of them."""
+    """Return the bytes of a stream's sequences, as words of 4 bytes, which all sizes in CBF are multiples of."""
     lengths = value.lengths
     if isinstance(value, SparseValue):
         return _sparse_words(value, field, lengths)
@@ -151,9 +151,9 @@ def _bytes_of(value: Value, field: CbfField) -> NDArray[np.uint32]:
     width = rows.shape[1] * rows.itemsize // 4
     prefixes = np.arange(len(lengths)) + (np.cumsum(lengths) - lengths) * width
     out[prefixes] = lengths
-    rest = np.ones(len(out), np.bool_)
-    rest[prefixes] = False
-    out[rest] = words
+    is_data = np.ones(len(out), np.bool_)
+    is_data[prefixes] = False
+    out[is_data] = words
     return out
 
 
@@ -181,17 +181,17 @@ def _sparse_words(value: SparseValue, field: CbfField, lengths: NDArray[np.int64
 
 
 def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return ``starts[i], starts[i] + 1, ...``, ``counts[i]`` of them, one after the other."""
+    """Return ``counts[i]`` consecutive numbers from ``starts[i]`` on, for each i, one after the other."""
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 
 
 def _numbers(array: NDArray[Any], field: CbfField) -> NDArray[Any]:
     with np.errstate(over="ignore", invalid="ignore"):
-        found = np.ascontiguousarray(array.real, field.dtype)
-        held = array.dtype.kind in "fb" or (array.dtype.kind in "iu" and (found.astype(array.dtype) == array).all())
-    if not held:
+        numbers = np.ascontiguousarray(array.real, field.dtype)
+        exact = array.dtype.kind in "fb" or (array.dtype.kind in "iu" and (numbers.astype(array.dtype) == array).all())
+    if not exact:
         raise ValueError(
             f"expected numbers that {field.dtype.name} can hold in stream `{field.name}`, got {array.dtype.name}"
         )
-    return found
+    return numbers

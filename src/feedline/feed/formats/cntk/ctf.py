@@ -1,10 +1,10 @@
 """CNTK text format (CTF): a `Deserializer` for one or several text files.
 
-Guarantees: CNTK's grammar and chunks; numbers are rounded correctly; no value is invented unless `fill_missing` asks
-for it; an unreadable sequence keeps its place and reports why; nothing outside the declared streams is parsed; text is
-read with pread, never mapped, and a file that changes while open is an error, not a crash. Cost: the first opening
-reads the files once to index them (see `indexed`), later ones read O(chunks); reading a chunk costs its text, its
-columns, and about 1 ns per byte of text. Reading releases the GIL.
+Guarantees: CNTK's grammar and chunks. Numbers are rounded correctly. No value is invented without `fill_missing`. An
+unreadable sequence keeps its place and reports why. Nothing outside the declared streams is parsed. Text is read with
+pread, never mapped, and a file that changes while open is an error, not a crash. Cost: the first opening reads the
+files once to index them (see `indexed`), later ones read O(chunks). Reading a chunk costs its text, its columns, and
+about 1 ns per byte of text. Reading releases the GIL.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ class CTFDeserializer(TextCorpus, Keyed):
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
-        streams: stream name to `Stream`; also given as keyword arguments. ``field`` is the name in the file, by default
-            the stream's own; ``shape`` determines the number of values of a dense sample, or of indices of a sparse
-            one; dtype float32 or float64. Fields without a stream are skipped.
-        skip_sequence_ids: whether every line is its own sequence, with or without an id.
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the name in the file, by default the
+            stream's name. ``shape`` determines the number of values of a dense sample, or of indices of a sparse
+            sample. The dtype is float32 or float64. Fields without a stream are skipped.
+        skip_sequence_ids: whether every line is a sequence, with or without an id.
         lenient: whether to accept blank lines and the numbers ``.5``, ``5.e3``, ``nan``, ``inf``, which CNTK refuses.
-        fill_missing: whether to follow CNTK's rule for dense samples with fewer values than declared: the rest is zero.
-            False: such a sample is an error.
-        max_errors: 0: a sequence with an error is unreadable as a whole. Above: CNTK's row dropping: bad samples are
-            dropped, up to this many errors (CNTK counts up to three for one bad row) over the life of this object, each
-            chunk's counted once; one more, or a stream left without samples, is a `DataError`.
+        fill_missing: whether to follow CNTK's rule for dense samples with fewer values than declared: missing values
+            are zero. False: such a sample is an error.
+        max_errors: 0: a sequence with an error is unreadable as a whole. Above 0: as in CNTK, bad samples are dropped,
+            up to this many errors (CNTK counts up to three for one bad row) over the life of this object, counting each
+            chunk once. One more error, or a stream without any sample, is a `DataError`.
         chunk_size: bytes of text per chunk. Part of the order: another size is another order.
-        cache: where to keep the index: True: next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
-            writable; a folder; False: in a temporary file.
+        cache: where to keep the index. True: next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
+            writable. A folder: in it. False: in a temporary file.
         memory: bytes that a decoded chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
             on stderr.
         stream_kwargs: more streams.
 
     Raises:
-        SchemaError: no stream, two streams that read the same field, or a declaration that CTF cannot satisfy.
+        SchemaError: there is no stream, two streams read the same field, or CTF cannot satisfy a declaration.
         DataError: a file is missing or not CTF, or its index cannot be written.
     """
 
@@ -126,7 +126,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         return self._digest("", "flags")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the ids of sequences; for a file without ids, line numbers, from 0, counted through all files."""
+        """Return the ids of sequences, or for a file without ids, line numbers, from 0, counted through all files."""
         lines = offsets_of(file.index.header.lines for file in self._files)
         keys = np.empty(len(ordinals), np.uint64)
         for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
@@ -146,7 +146,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
-            return self.read(chunk)  # which reads what it can
+            return self.read(chunk)  # reads as much as possible
         place = self._place(chunk)
         if place.begin < PAD or len(piece) < place.size + 2 * PAD:
             # At the ends of a file, padding is missing on one side.
@@ -167,9 +167,9 @@ class CTFDeserializer(TextCorpus, Keyed):
         arguments = (buffer, PAD, of.places.view(np.uint8), of.origin)
         with of.file.trusted():
             if self._max_errors == 0:
-                streams, _, found, _ = self._parser.parse(*arguments, -1)
+                streams, _, faults, _ = self._parser.parse(*arguments, -1)
             else:
-                streams, found = self._parse_counting(of.chunk, arguments)
+                streams, faults = self._parse_counting(of.chunk, arguments)
         values: dict[str, Value] = {}
         for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
             if stream.sparse:
@@ -178,7 +178,7 @@ class CTFDeserializer(TextCorpus, Keyed):
             else:
                 rows, offsets = arrays
                 values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
-        records = found.view(RECORD)
+        records = faults.view(RECORD)
         if len(records) == 0 and not of.holes:
             return Chunk(self.schema, values)
         records, sequence = records.copy(), records["sequence"]
@@ -186,7 +186,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         with of.file.opened() as text:
             if len(records):
                 self._raise_fatal(of, text, records)
-            # Where a part could not be read, nothing is read again to describe other errors.
+            # After a failed read, no text is read again to describe other errors.
             begin = int(of.entries["offset"][0])
             near = (0, 1) if of.holes else (begin, line_of(text, begin))
             if self._max_errors > 0:
@@ -198,7 +198,7 @@ class CTFDeserializer(TextCorpus, Keyed):
     def _errors(
         self, of: ReadRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
     ) -> Mapping[int, DataError]:
-        """Return why sequences cannot be read; if there are many, each is described when it is asked for."""
+        """Return the errors of unreadable sequences. If there are many, each is described on access."""
         path, holes = of.file.path, of.holes
         low = of.entries["offset"].astype(np.int64)
         high = low + of.entries["size"]
@@ -208,14 +208,14 @@ class CTFDeserializer(TextCorpus, Keyed):
 
         def in_file(text: BinaryIO, row: int) -> DataError:
             nonlocal place
-            # If a sequence has several gaps, the first one stays.
+            # The first gap of a sequence counts.
             for begin, end, why in holes:
                 if low[row] < end and high[row] > begin:
                     if isinstance(why, Unread):
                         why = why._replace(byte=max(begin, int(low[row])))
                     return of.file.hole(begin, why, int(of.ordinals[row]), None)
             if holes:
-                return _beside_a_hole(path, int(of.ordinals[row]))
+                return _near_a_hole(path, int(of.ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
             after = place if place[0] <= record["byte"] else near  # lines are counted from the last error on
             error = self._described(of, text, record, after)
@@ -233,17 +233,17 @@ class CTFDeserializer(TextCorpus, Keyed):
     def _parse_counting(
         self, chunk: ChunkPlace[RowText] | None, arguments: tuple[Any, ...]
     ) -> tuple[Any, NDArray[np.uint8]]:
-        """Parse with CNTK's error count, which one caller at a time may change; a selection (None) is not counted."""
+        """Parse with CNTK's error count, which one caller at a time may change. A selection (None) is not counted."""
         if chunk is None:
-            streams, _, found, _ = self._parser.parse(*arguments, _UNLIMITED)
-            return streams, found
+            streams, _, faults, _ = self._parser.parse(*arguments, _UNLIMITED)
+            return streams, faults
         number = chunk.number, chunk.local
         with self._counting.get():
             allowed = self._errors_left + self._charged.get(number, 0)
-            streams, _, found, left = self._parser.parse(*arguments, allowed)
-            self._charged[number] = allowed - left
-            self._errors_left = left
-        return streams, found
+            streams, _, faults, remaining = self._parser.parse(*arguments, allowed)
+            self._charged[number] = allowed - remaining
+            self._errors_left = remaining
+        return streams, faults
 
     def _raise_fatal(self, of: ReadRows, text: BinaryIO, records: NDArray[Any]) -> None:
         """Raise the error that made the parser give up, if it did."""
@@ -273,7 +273,7 @@ class CTFDeserializer(TextCorpus, Keyed):
 
 
 def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:
-    """Return how text of CNTK is indexed.
+    """Return the kind of index for text of CNTK.
 
     Args:
         chunk_size: most bytes of text in a chunk.
@@ -290,7 +290,7 @@ def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenien
     )
 
 
-def _beside_a_hole(path: Path, ordinal: int) -> DataError:
+def _near_a_hole(path: Path, ordinal: int) -> DataError:
     return DataError(
         "expected valid text, got an error in a chunk that the disk cannot read completely",
         path=str(path),
@@ -332,6 +332,6 @@ def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> CTFDeserializer:
-    """Open files, or a folder of them; see `open_corpus`."""
+    """Open files, or a folder of them. See `open_corpus`."""
     what = paths if len(paths) > 1 else paths[0]
     return CTFDeserializer(what, streams or infer_ctf_streams(paths[0]), memory=memory_bytes)

@@ -66,7 +66,7 @@ def show_byte(byte: int) -> str:
 
 
 def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
-    """Return why a text cannot be indexed."""
+    """Return the error for a text that cannot be indexed."""
     what, hint = _INDEX_SENTENCES[NAMES[code]]
     at = read_at(file, 1, byte)
     what = what.format(c=show_byte(at[0]) if at else "the end of the file")

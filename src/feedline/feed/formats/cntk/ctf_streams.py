@@ -12,37 +12,37 @@ _MOST_DIGITS = 20  # of an index
 
 
 def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -> dict[str, Stream]:
-    """Infer the streams of a CTF file, in order of appearance, from its first bytes; float32.
+    """Infer the float32 streams of a CTF file, in order of appearance, from its first bytes.
 
-    A dense stream has as many values as its longest sample, a sparse one (``index:value``) as many classes as its
-    highest index plus one. Later text may hold more: then declare the streams yourself.
+    A dense stream has as many values as its longest sample, a sparse stream (``index:value``) as many classes as its
+    highest index plus one. If later text has more, declare the streams yourself.
 
     Args:
         path: path of the file.
         scan_bytes: bytes to scan.
 
     Raises:
-        DataError: no sample at all, a stream both dense and sparse, or one without any value.
+        DataError: there is no sample, a stream is both dense and sparse, or has no value.
     """
     name = os.fspath(path)
     try:
         with open_regular(path) as file:
             text = file.read(scan_bytes)
-            whole = len(file.read(1)) == 0
+            complete = len(file.read(1)) == 0
     except OSError as error:
         raise DataError(f"expected a readable file: {error.strerror}", path=name) from error
-    if not whole:
-        # The last line is incomplete; drop it unless it is the only one.
+    if not complete:
+        # The last line is incomplete. Drop it unless it is the only one.
         text = text[: text.rfind(b"\n") + 1] or text
     sizes: dict[str, int] = {}
     kinds: dict[str, bool | None] = {}
     for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         for sample in line.split(b"|")[1:]:
-            field, _, rest = sample.replace(b"\t", b" ").partition(b" ")
+            field, _, body = sample.replace(b"\t", b" ").partition(b" ")
             if field.startswith(b"#") or not field.strip():
                 continue
             _look(
-                field.strip().decode("utf-8", "replace"), rest.split(), kinds=kinds, sizes=sizes, path=name, line=number
+                field.strip().decode("utf-8", "replace"), body.split(), kinds=kinds, sizes=sizes, path=name, line=number
             )
     if not kinds:
         raise DataError(

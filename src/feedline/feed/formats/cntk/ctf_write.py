@@ -1,6 +1,6 @@
 """Write CTF that `CTFDeserializer` reads back number for number.
 
-Cost: holds one block of sequences as Python strings at a time; writes about 1 to 3 million numbers per second.
+Cost: holds one block of sequences as Python strings at a time, and writes about 1 to 3 million numbers per second.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def write_ctf(
     Numbers are written with as many digits as their dtype needs for an exact round trip.
 
     Args:
-        path: path of the file; an existing one is replaced.
-        streams: field name to data; also given as keyword arguments. Data is a `Value`, an array ``(n, ...)`` or SciPy
+        path: path of the file. An existing file is replaced.
+        streams: field name to data, also as keyword arguments. Data is a `Value`, an array ``(n, ...)`` or SciPy
             sparse matrix with one row per sequence, or a list with one array ``(length, ...)`` or sparse matrix per
-            sequence. All streams have the same number of sequences; lengths may differ.
+            sequence. All streams have the same number of sequences, but lengths may differ.
         keys: id of each sequence, below 2**64, neighbours distinct. None: no ids if every sequence has one sample, else
             0, 1, 2, ...
-        lenient: whether to write nan and infinity too, which only readers with ``lenient=True`` accept.
+        lenient: whether to write nan and infinity, which only readers with ``lenient=True`` accept.
         stream_kwargs: more streams.
 
     Raises:
@@ -48,10 +48,10 @@ def write_ctf(
             number is nan or infinity, or neighbouring keys are equal.
         DataError: the disk is full, or a view of a damaged file has an invalid class index.
     """
-    given = dict(streams or {}) | stream_kwargs
-    if not given:
+    by_name = dict(streams or {}) | stream_kwargs
+    if not by_name:
         raise ValueError("expected at least one stream, got none")
-    values = {name: _as_value(data) for name, data in given.items()}
+    values = {name: _as_value(data) for name, data in by_name.items()}
     for name in values:
         if not name or name.startswith("#") or not all("!" <= c <= "~" and c != "|" for c in name):
             raise ValueError(
@@ -128,7 +128,7 @@ def _texts(name: str, numbers: NDArray[Any], lenient: bool) -> list[str]:
                 f"expected finite numbers in stream `{name}`, got nan or infinity; lenient=True writes them for "
                 f"readers with lenient=True"
             )
-        # NumPy prints the shortest digits of a float32; a Python float would print those of a double.
+        # NumPy prints the shortest digits of a float32. A Python float would print the digits of a double.
         return [t[:-2] if t.endswith(".0") else t for t in numbers.astype(str).tolist()]
     if numbers.dtype.kind in "iub":
         return [str(int(v)) for v in numbers.tolist()]

@@ -1,9 +1,9 @@
 """HTK feature files, listed by a script (scp): a `Deserializer` whose sequences are utterances.
 
-Guarantees: CNTK 2.7's rules for scripts, byte order, compression, neighbours and chunks; nothing in a header is trusted
-before it is compared with the file's size; an utterance that cannot be read keeps its place and reports why. Cost:
-opening reads the script and one header, and keeps 28 bytes an utterance; reading a chunk reads its frames with as few
-reads as they have gaps, and writes each row once, natively, without the GIL: a context of 11 frames takes 11 times the
+Guarantees: CNTK 2.7's rules for scripts, byte order, compression, neighbours and chunks. Nothing in a header is trusted
+before it is compared with the size of the file. An utterance that cannot be read keeps its place and reports why. Cost:
+opening reads the script and one header, and keeps 28 bytes an utterance. Reading a chunk takes one read for each run of
+frames without a gap, and writes each row once, natively, without the GIL: a context of 11 frames takes 11 times the
 memory of the file.
 """
 
@@ -44,7 +44,7 @@ from feedline.feed.protocol import (
 )
 
 CHUNK_FRAMES = 90_000
-"""Frames from which on a chunk is full: 15 minutes, CNTK's rule."""
+"""Frames at which a chunk is full: 15 minutes, CNTK's rule."""
 
 _RANGE = re.compile(rb"^(.*)\[([0-9]{1,20}),([0-9]{1,20})\]$", re.DOTALL)
 _HEAD = struct.Struct("<iiHh")
@@ -53,24 +53,24 @@ _IDX_MAGIC = 2051
 _BASE_KINDS = {6: "MFCC", 7: "FBANK", 9: "USER", 11: "PLP", 12: "FESTREAM"}
 _COMPRESSED, _QUANTISED = 0o2000, 0o40000
 _GUID_BYTES = 16
-_HEADERS = 1024  # kept; one is some hundred bytes
+_HEADERS = 1024  # kept, of some hundred bytes each
 _SKIP = 'pass on_error="skip" to the source to skip such utterances and list them'
 
 _log = logging.getLogger("feedline")
 
 
 class _FrameHeader(NamedTuple):
-    """What a feature file says of itself.
+    """The header of a feature file.
 
     Attributes:
         frames: frames in the file.
-        period: of a frame, in units of 100 ns.
+        period: period of a frame, in units of 100 ns.
         kind: parameter kind, with its qualifiers.
         dim: values of a frame.
-        coding: 0 float32, 1 compressed, 2 bytes; as HtkKind in native/include/feedline/htk.h.
+        coding: 0 float32, 1 compressed, 2 bytes, as HtkKind in native/include/feedline/htk.h.
         swapped: whether its byte order is not this machine's.
         begin: first byte of frame 0.
-        scale, offset: of compressed values, float32 (dim,).
+        scale, offset: scale and offset of compressed values, float32 (dim,).
     """
 
     frames: int
@@ -93,9 +93,9 @@ class _Utterances(NamedTuple):
 
     Attributes:
         ordinals: int64 (n,).
-        offsets: int64 (n + 1,), where the rows of each begin.
+        offsets: bounds of the rows of each utterance, int64 (n + 1,).
         rows: float32 (samples, values).
-        errors: why some of them cannot be read.
+        errors: errors of utterances that cannot be read, by index.
     """
 
     ordinals: NDArray[np.int64]
@@ -107,31 +107,31 @@ class _Utterances(NamedTuple):
 class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
     """Utterances of HTK feature files.
 
-    A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included; ``name=file`` or
+    A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included, or ``name=file`` or
     ``file`` for all frames of a file. The key, by which `Join` and labels find an utterance, is the name up to its last
     dot. As in CNTK, all utterances with a repeated name are dropped, with a warning.
 
     Args:
         scp: path of the script.
-        streams: the stream delivered, by name; also given as a keyword argument. Its shape is that of a sample: of all
-            ``left + 1 + right`` frames together, flat or ``(frames, values)``; dtype float32 or float64. None:
+        streams: the stream delivered, by name, also as a keyword argument. Its shape is the shape of a sample, of all
+            ``left + 1 + right`` frames together, flat or ``(frames, values)``, its dtype float32 or float64. None:
             ``features``, float32, flat.
-        context: (left, right) neighbours of each frame that a sample holds too, oldest first; those beyond the ends of
-            an utterance repeat its first or last frame. None: as many as make the declared shape, the same on both
+        context: (left, right) neighbours of each frame in a sample, oldest first. Neighbours beyond the ends of an
+            utterance repeat its first or last frame. None: the number that makes the declared shape, the same on both
             sides.
-        prefix: put before the paths of the script. Without, ``...`` in a path is the script's folder.
+        prefix: prefix of the paths of the script. Without it, ``...`` in a path is the script's folder.
         broadcast: whether utterances of one frame are repeated for each sample of the sequence that they are joined to
-            (a speaker's vector); such a corpus cannot be the first of a `Join`.
-        chunk_frames: frames from which on a chunk is full. Part of the order.
+            (a speaker's vector). Such a corpus cannot be the first of a `Join`.
+        chunk_frames: frames at which a chunk is full. Part of the order.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: the stream, as a keyword argument.
 
     Attributes:
-        duplicates: number of utterances dropped, as others have the same name.
+        duplicates: number of utterances that were dropped because others have the same name.
 
     Raises:
         DataError: the script or the first file is missing or damaged, or has no utterance.
-        SchemaError: several streams, or a shape that is not that of a frame and its neighbours.
+        SchemaError: there are several streams, or a shape does not fit a frame and its neighbours.
     """
 
     def __init__(
@@ -178,11 +178,11 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
     # ---- description ------------------------------------------------------------------------------
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of its frames in the files."""
+        """Return the size of every chunk. ``bytes`` counts its frames in the files."""
         return self._infos
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Deserializer.capability`; features are repeated only if ``broadcast`` says so."""
+        """See `Deserializer.capability`. Features are repeated only with ``broadcast``."""
         return None if kind is Broadcast and not self._broadcast else super().capability(kind)
 
     def digest(self) -> str:
@@ -208,7 +208,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         return self._script.key[ordinals]
 
     def utterance(self, ordinal: int) -> str:
-        """Return the name of an utterance, as the script has it."""
+        """Return the name of an utterance, as in the script."""
         return self._script.name(ordinal)
 
     # ---- reading ----------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, selection.errors)
 
     def _lose(self, selection: _Utterances, i: int, error: DataError) -> None:
-        """Note why an utterance cannot be read."""
+        """Note the error of an utterance that cannot be read."""
         ordinal = int(selection.ordinals[i])
         selection.rows[selection.offsets[i] : selection.offsets[i + 1]] = 0
         located = error.located(path=self._script.paths[int(self._script.file[ordinal])], sequence=ordinal)
@@ -253,7 +253,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         selection.errors[i] = located
 
     def _read_from(self, selection: _Utterances, first: int, stop: int) -> None:
-        """Read the utterances ``first:stop`` of a selection, which one file holds, into their rows."""
+        """Read the utterances ``first:stop`` of a selection, all from one file, into their rows."""
         script, ordinals = self._script, selection.ordinals[first:stop]
         number = int(script.file[ordinals[0]])
         try:
@@ -286,7 +286,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
     def _read_run(
         self, file: BinaryIO, header: _FrameHeader, selection: _Utterances, run: tuple[int, int], start: int
     ) -> None:
-        """Read the utterances ``run`` of a selection, which lie one after the other from frame ``start`` on."""
+        """Read the utterances ``run`` of a selection, which follow one another from frame ``start`` on."""
         first, stop = run
         offsets = selection.offsets[first : stop + 1]
         begin, end = int(offsets[0]), int(offsets[-1])
@@ -314,7 +314,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         )
 
     def _checked_header(self, number: int) -> _FrameHeader:
-        """Return the header of a file, like that of the first one.
+        """Return the header of a file, after comparing it with the first file's.
 
         Raises:
             DataError: it cannot be read, or its frames are of another kind.
@@ -340,9 +340,9 @@ class _Script:
 
     Attributes:
         paths: feature files, in the order of their first use.
-        file: number of each utterance's file.
-        start, count: its first frame and number of frames, int64; count -1: all of the file.
-        key: hash of its name.
+        file: number of the file of each utterance.
+        start, count: first frame and number of frames of each utterance, int64. Count -1: the whole file.
+        key: hash of the name of each utterance.
     """
 
     def __init__(self, path: Path, prefix: str | None) -> None:
@@ -361,21 +361,21 @@ class _Script:
                     raise DataError("expected text in the script, got a zero byte", **where)
                 logical, equals, physical = line.partition(b"=")
                 stored = physical if equals else logical
-                found = _RANGE.match(stored)
-                if found is None and b"[" in stored:
+                frame_range = _RANGE.match(stored)
+                if frame_range is None and b"[" in stored:
                     raise DataError(
                         "expected `[first,last]` at the end of a line of the script, got "
                         f"{stored[stored.rindex(b'[') :][:80].decode(errors='replace')!r}",
                         **where,
                     )
                 first, count = 0, -1
-                if found is not None:
-                    stored, first, last = found[1], *(int(number) for number in found.groups()[1:])
+                if frame_range is not None:
+                    stored, first, last = frame_range[1], *(int(number) for number in frame_range.groups()[1:])
                     count = last - first + 1
                     if not 1 <= count < 2**31 or last >= 2**31:
                         what = f"expected frames in ascending order below {2**31}, got {first} to {last}"
                         raise DataError(what, **where)
-                if not equals and found is not None:
+                if not equals and frame_range is not None:
                     logical = stored
                 name = _located(os.fsdecode(stored), prefix, folder, remote=remote)
                 rows.append((numbers.setdefault(name, len(numbers)), first, count))
@@ -392,7 +392,7 @@ class _Script:
         return len(self.count)
 
     def drop_duplicates(self) -> int:
-        """Drop all utterances whose name is not unique; return their number."""
+        """Drop all utterances whose name is not unique. Return their number."""
         _, inverse, counts = np.unique(self.key, return_inverse=True, return_counts=True)
         keep = counts[inverse] == 1
         dropped = int((~keep).sum())
@@ -418,16 +418,16 @@ class _Script:
 def _located(path: str, prefix: str | None, folder: str, *, remote: bool) -> str:
     if prefix:
         return f"{prefix}/{path}" if not prefix.endswith("/") else prefix + path
-    found = path.replace("...", folder, 1)
+    located = path.replace("...", folder, 1)
     # A store has no working directory.
-    return os.path.join(folder, found) if remote else found
+    return os.path.join(folder, located) if remote else located
 
 
 def read_header(path: str) -> _FrameHeader:
     """Return the header of a feature file, compared with its size.
 
     Raises:
-        DataError: it cannot be opened, or is no feature file that can be read.
+        DataError: the file cannot be opened, or is no feature file that can be read.
     """
 
     def refuse(what: str, byte: int) -> DataError:
@@ -459,7 +459,7 @@ def _htk_header(file: BinaryIO, path: str) -> _FrameHeader:
     if len(raw) < _HEAD.size:
         raise DataError(f"expected a header of {_HEAD.size} bytes, got {len(raw)}", path=path, byte=len(raw))
     period = int.from_bytes(raw[4:8], "little")
-    # The smaller one is the plausible one.
+    # The smaller period is the plausible one.
     swapped = int.from_bytes(raw[4:8], "big") < period
     frames, period, sample_bytes, kind = struct.unpack((">" if swapped else "<") + "iiHh", raw)
     kind &= 0xFFFF
@@ -479,7 +479,7 @@ def _htk_header(file: BinaryIO, path: str) -> _FrameHeader:
     dim = sample_bytes // width
     tables = np.empty((2, 0), np.float32)
     if kind & _COMPRESSED:
-        frames -= 4  # of which the header counts the two tables as frames
+        frames -= 4  # the header counts the two tables as frames
         stored = read_at(file, 8 * dim, begin)
         if len(stored) < 8 * dim:
             raise DataError(f"expected two tables of {dim} numbers, got {len(stored)} bytes", path=path, byte=begin)
@@ -499,14 +499,14 @@ def _htk_header(file: BinaryIO, path: str) -> _FrameHeader:
 
 
 def _context(name: str, stream: Stream | None, context: tuple[int, int] | None, dim: int, path: str) -> tuple[int, int]:
-    """Return the neighbours on both sides, after comparing the declared shape with the file's."""
+    """Return the numbers of neighbours on both sides, after comparing the declared shape with the file."""
     if context is None:
-        wanted = dim if stream is None else stream.size
-        frames, rest = divmod(wanted, dim)
-        if rest or frames % 2 == 0:
+        size = dim if stream is None else stream.size
+        frames, remainder = divmod(size, dim)
+        if remainder or frames % 2 == 0:
             raise SchemaError(
                 f"expected an odd multiple of the {dim} values of a frame in {path} as shape of stream `{name}`, got "
-                f"{wanted}"
+                f"{size}"
             )
         return frames // 2, frames // 2
     frames = sum(context) + 1
@@ -521,14 +521,14 @@ def _context(name: str, stream: Stream | None, context: tuple[int, int] | None, 
 def _cut(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.int64]:
     """Return the first utterance of each chunk, and the number of utterances.
 
-    An utterance begins a chunk where the one before is full: it holds more than ``chunk_frames`` frames.
+    An utterance begins a chunk if the chunk before is full, with more than ``chunk_frames`` frames.
     """
     ends = np.cumsum(counts)
-    found = [0]
-    while found[-1] < len(counts):
-        before = int(ends[found[-1] - 1]) if found[-1] else 0
-        found.append(min(len(counts), int(np.searchsorted(ends, before + chunk_frames, side="right")) + 1))
-    return np.array(found)
+    starts = [0]
+    while starts[-1] < len(counts):
+        before = int(ends[starts[-1] - 1]) if starts[-1] else 0
+        starts.append(min(len(counts), int(np.searchsorted(ends, before + chunk_frames, side="right")) + 1))
+    return np.array(starts)
 
 
 def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -1,9 +1,8 @@
 """HTK master label files (MLF): a `Deserializer` of one label per frame, for utterances by name.
 
-Guarantees: CNTK 2.7's grammar, times and rounding; text is read with pread, by utterance, never as a whole; an
-utterance that is not what it should be is an unreadable sequence, with file and line. Cost: the first opening reads the
-files once, natively, to index them (24 bytes an utterance, see `indexed`); later ones read O(chunks); reading parses
-text without the GIL.
+Guarantees: CNTK 2.7's grammar, times and rounding. Text is read with pread, by utterance, never as a whole. A malformed
+utterance is an unreadable sequence, with file and line. Cost: the first opening reads the files once, natively, to
+index them (24 bytes an utterance, see `indexed`). Later ones read O(chunks). Reading parses text without the GIL.
 """
 
 from __future__ import annotations
@@ -60,22 +59,22 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
     .
     ```
 
-    Times are units of 100 ns where an interval is at least 99,999 long (100,000 are a frame, rounded), else numbers of
+    Times are units of 100 ns if an interval is at least 99,999 long (100,000 are a frame, rounded), else numbers of
     frames.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
-        streams: the stream delivered, by name; also given as a keyword argument. ``fl.Stream(classes, sparse=True)``:
-            one-hot, a value of 1 for each frame; ``fl.Stream((), "int64")``: the classes as numbers.
-        states: path of a list of states, one a line, whose place is their class; the third word of a line is looked up
+        streams: the stream delivered, by name, also as a keyword argument. ``fl.Stream(classes, sparse=True)``:
+            one-hot, a value of 1 for each frame. ``fl.Stream((), "int64")``: the classes as numbers.
+        states: path of a list of states, one a line, whose place is their class. The third word of a line is looked up
             in it. None: the fourth word, the last one, is the class.
-        boundaries: whether the first frame of every interval has the value 2 instead of 1 (for CTC); sparse only.
-        invalid: ``"error"``: an utterance whose intervals leave gaps is an unreadable sequence; ``"drop"``: it is left
-            out when the text is indexed, as CNTK does.
+        boundaries: whether the first frame of every interval has the value 2 instead of 1 (for CTC). Sparse only.
+        invalid: ``"error"``: an utterance whose intervals leave gaps is an unreadable sequence. ``"drop"``: it is left
+            out when the text is indexed, as in CNTK.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that a decoded chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing; an exception from it aborts. True: shown
+        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
             on stderr.
         stream_kwargs: the stream, as a keyword argument.
 
@@ -83,7 +82,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         dropped: number of utterances dropped with ``invalid="drop"``.
 
     Raises:
-        SchemaError: no stream or several, or one that labels cannot fill.
+        SchemaError: there is no stream, or several, or labels cannot fill it.
         DataError: a file is missing or no MLF, two states have the same name, or the index cannot be written.
     """
 
@@ -128,7 +127,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
     # ---- description ------------------------------------------------------------------------------
 
     def digest(self) -> str:
-        """Return 32 hex digits over the files' sizes, excerpts and chunk tables, and over the classes' names."""
+        """Return 32 hex digits over the files' sizes, excerpts and chunk tables, and over the names of classes."""
         return self._digest(f"mlf {self._classes} {self._boundaries};{self._names!r}")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -196,10 +195,10 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
 
 
 def read_states(path: PathLike) -> list[bytes]:
-    """Return the names in a list of states, one a line; blank lines are not counted.
+    """Return the names in a list of states, one a line. Blank lines are not counted.
 
     Raises:
-        DataError: it cannot be read, is empty, or has a name twice.
+        DataError: the list cannot be read, is empty, or has a name twice.
     """
     with open_file(path, -1) as file:
         text = file.read()
@@ -243,14 +242,14 @@ def _index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
 
 
 def _what(text: BinaryIO, code: int, byte: int, classes: int) -> str:
-    """Return what is wrong at a byte."""
+    """Return the error message for a fault at a byte."""
     what = _SENTENCES[_NAMES[code]].format(classes=classes)
     shown = read_at(text, _SHOWN, byte).split(b"\n")[0].decode(errors="replace").strip()
     return f"{what}, got {shown[:120]!r}" if shown and _NAMES[code] not in ("cut", "no_lines", "too_long") else what
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> MLFDeserializer:
-    """Open files of labels with a declared stream; see `open_corpus`.
+    """Open files of labels with a declared stream. See `open_corpus`.
 
     Raises:
         DataError: no stream is declared.

@@ -1,1 +1,1 @@
-"""Corpora whose files hold many sequences each, with an index that says where each of them is."""
+"""Corpora of files with many sequences each, and an index of the places of all sequences."""

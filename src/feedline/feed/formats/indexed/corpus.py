@@ -1,6 +1,6 @@
 """Files with an index of their sequences, and a `Deserializer` over several of them.
 
-Guarantees: a damaged index is rebuilt; a file that changes while it is open is an error, never a crash or wrong data.
+Guarantees: a damaged index is rebuilt. A file that changes while it is open is an error, never a crash or wrong data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
 from feedline.feed.unique import distinct
 
 MOST_AT_ONCE = 1000
-"""Errors of a chunk that are described when it is read. Beyond that each is described when it is asked for."""
+"""Errors of a chunk that are described when it is read. If there are more, each is described on access."""
 
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes are read rather than skipped
 _LINES_BLOCK = 1 << 20
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 _File = TypeVar("_File", bound="IndexedFile")
 Ints = NDArray[np.int64]
 Ordinals = Sequence[int] | Ints
-"""Ordinals of sequences: a range of a whole chunk's, as an array would take as much as its decoded values."""
+"""Ordinals of sequences. A range for a whole chunk, as an array could take as much memory as its decoded values."""
 
 
 class IndexedFile:
@@ -46,12 +46,12 @@ class IndexedFile:
 
     Attributes:
         path: path of the text.
-        given: path as given; another one if the text was unpacked to a cache.
+        source: path of the original file, which differs from ``path`` if the text was unpacked to a cache.
     """
 
     def __init__(self, path: Path, kind: IndexKind, cache: Cache, progress: Progress) -> None:
         self.path, self._kind, self._cache = path, kind, cache
-        self.given = path
+        self.source = path
         self._lock = PerProcess(Lock)
         self.index = open_index(path, kind, cache, progress)
 
@@ -74,7 +74,7 @@ class IndexedFile:
         return get(self.index)
 
     def entries_at(self, ordinals: Ints, field: str | None = None) -> NDArray[Any]:
-        """Return the index's entries of sequences, checked, or one field of them; see `TextIndex.at`."""
+        """Return the index's entries of sequences, checked, or one field of them. See `TextIndex.at`."""
         return self.checked(lambda index: index.at(ordinals, field))
 
     def opened(self) -> BinaryIO:
@@ -82,22 +82,22 @@ class IndexedFile:
         return open_file(self.path)
 
     def compare(self, file: BinaryIO) -> None:
-        """Check, after reading, that the file is still the one that was indexed."""
+        """Check, after reading, that the file has not changed since it was indexed."""
         now, then = status_of(file), self.index.header
         if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
             raise self._changed()
 
     @contextlib.contextmanager
     def trusted(self) -> Iterator[None]:
-        """A context in which native code reads the text where entries of the index say, and raises a ValueError if that
-        cannot be."""
+        """A context in which native code reads text by entries of the index, and raises a ValueError if they are
+        impossible."""
         try:
             yield
         except ValueError as error:
-            # Cannot happen unless the index file is being changed: text and entries have been checked.
+            # Text and entries were checked, so this happens only if the index file is being changed.
             raise DataError(
                 f"expected an unchanging index, got one that was modified after it was checked: {error}",
-                path=str(self.given),
+                path=str(self.source),
                 hint="open it again",
             ) from error
 
@@ -113,10 +113,10 @@ class ChunkPlace(NamedTuple, Generic[_File]):
     """The place of a chunk.
 
     Attributes:
-        file: its file.
+        file: file of the chunk.
         number: number of the file in the corpus.
         local: number of the chunk in the file.
-        begin, size: first byte and bytes of the chunk in the file, or in the text of a packed one.
+        begin, size: first byte and bytes of the chunk in the file, or in the text of a packed file.
     """
 
     file: _File
@@ -136,7 +136,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         chunk_size: most bytes of a chunk.
         cache: where to keep the index.
         memory_bytes: bytes that a decoded chunk may take.
-        options: what else their constructor takes behind path and streams.
+        options: further arguments of the subclass's constructor, after path and streams.
     """
 
     _unit = "sequence"
@@ -157,10 +157,10 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         }
 
     def _index(self, kind: IndexKind, progress: Progress) -> None:
-        """Open the files; ``progress`` is called with bytes of all of them together.
+        """Open the files. ``progress`` is called with bytes of all of them together.
 
         Raises:
-            DataError: they have no sequence.
+            DataError: the files have no sequence.
         """
         parts = _progress_of_each(self._paths, progress)
         files = [self._open(path, kind, part) for path, part in zip(self._paths, parts, strict=True)]
@@ -180,7 +180,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         return DataError(f"expected at least one {self._unit}, got none", path=self.name)
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk: sequences, samples as indexed, stored bytes."""
+        """Return the size of every chunk: sequences, samples by the index, and stored bytes."""
         return self._infos
 
     def _digest(self, identity: str, *fields: str) -> str:
@@ -195,7 +195,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
     def paths(self) -> list[str]:
         """Return the paths of the files."""
-        return [str(file.given) for file in self._files]
+        return [str(file.source) for file in self._files]
 
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of sequences, int64 (n,); None if each has one."""
@@ -217,10 +217,10 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         return values
 
     def _place(self, chunk: int) -> ChunkPlace[_File]:
-        """Return where a chunk is.
+        """Return the place of a chunk.
 
         Raises:
-            IndexError: there is none of this number.
+            IndexError: there is no chunk of this number.
         """
         if not 0 <= chunk < len(self._infos):
             raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
@@ -234,7 +234,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         return range(*(place.file.index.first[place.local : place.local + 2] + self._starts[place.number]).tolist())
 
     def select(self, ordinals: Ints) -> Chunk:
-        """Return the sequences ``ordinals``, in that order, reading only their bytes; of packed files their spans.
+        """Return the sequences ``ordinals``, in that order, reading only their bytes, or the spans of packed files.
 
         Raises:
             IndexError: an ordinal is outside the corpus.
@@ -299,10 +299,10 @@ def by_file(ordinals: Ints, starts: Ints) -> Iterator[tuple[int, Ints, Ints]]:
 
 
 def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return which bytes to read for entries of an index, in the order of the file: neighbours with one read.
+    """Return the bytes to read for entries of an index, in the order of the file, with one read for neighbours.
 
     Returns:
-        First byte and end of each read; the sums of their sizes from 0; and where each entry is in the bytes read.
+        First byte and end of each read, the sums of their sizes from 0, and the place of each entry in the bytes read.
     """
     begin = entries["offset"].astype(np.int64)
     end = begin + entries["size"]
@@ -313,10 +313,10 @@ def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def check_memory(needed: int, most: int, path: str, cut: str = "chunk_size") -> None:
-    """Check what sequences take that are decoded at a time; ``cut`` is the option that makes chunks smaller.
+    """Check the memory of sequences that are decoded at a time. ``cut`` is the option that makes chunks smaller.
 
     Raises:
-        DataError: more than ``most``.
+        DataError: they need more than ``most``.
     """
     if needed > most:
         raise DataError(
@@ -332,7 +332,7 @@ def offsets_of(sizes: Iterable[int]) -> Ints:
 
 
 def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
-    """Return the number, from 1, of the line that holds ``byte``.
+    """Return the number, from 1, of the line with ``byte``.
 
     Args:
         file: the text.

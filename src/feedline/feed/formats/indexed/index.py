@@ -1,16 +1,15 @@
 """The index of a file: the locations of its sequences and their chunks, built once and kept on disk.
 
 Guarantees: an index is used only if it matches the `IndexKind` and the file (size, modification time, checksum of its
-head, middle and tail) and was written by this user, by root or by the owner of the text; a stale or damaged one is
-rebuilt.
-Entries are checked against their checksum, their chunk and the file's size before their first use. Writing is atomic,
-so that several processes may build an index at the same time. Cost: building reads the file once, at about the speed of
-the disk, and holds one block of it; opening reads O(chunks); the entries, 24 bytes per sequence, stay in the mapped
-index file.
+head, middle and tail) and was written by this user, by root or by the owner of the text. A stale or damaged index is
+rebuilt. Entries are checked against their checksum, their chunk and the file's size before their first use. Writing is
+atomic, so that several processes may build an index at the same time. Cost: building reads the file once, at about the
+speed of the disk, and holds one block of it. Opening reads O(chunks). The entries, 24 bytes per sequence, remain in the
+mapped index file.
 
 Layout, little endian::
 
-    header   128 bytes, see _HEADER; its checksum covers the rest of the header
+    header   128 bytes, see _HEADER. Its checksum covers the rest of the header
     entries  per sequence  key u64, offset u64, size u32, samples u32
     table    per chunk     sequences u64, samples u64, offset u64, bytes u64, crc32c of its entries u32, 0 u32
     points   of a packed text only, see `files.packed`: `POINT` records, and the windows of some of them
@@ -69,7 +68,7 @@ _log = logging.getLogger("feedline")
 def scan_blocks(
     indexer: Any, text: BinaryIO, path: Path, size: int, unpacker: Unpacker | None
 ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Yield the entries that an indexer finds in a text, block after block, with the bytes done."""
+    """Yield the entries that an indexer finds in a text, block after block, and the bytes done."""
     done = 0
     parts = blocks(text, path, size, _BLOCK_BYTES) if unpacker is None else unpacker.parts(text, path, size)
     for part in parts:
@@ -84,14 +83,13 @@ class IndexKind:
 
     Attributes:
         chunk_size: most bytes of a chunk, unless a single sequence is longer.
-        settings: the options that the entries depend on, of JSON types. An index serves equal ones only.
-        indexer: makes a native indexer.
-        describe: makes the error of an indexer from path, open text, code and byte.
+        settings: the options that the entries depend on, of JSON types. An index serves equal settings only.
+        indexer: returns a native indexer.
+        describe: returns the error of an indexer for path, open text, code and byte.
         scan: yields the entries that an indexer finds, and the bytes done, from indexer, open text, path, bytes of the
             file, and its unpacker.
-        packing: names the compression of an open text, such as ``"gzip"``; None: it has none.
-        counts_gaps: whether bytes between two sequences count for the size of a chunk that has both. In CNTK they do
-            not.
+        packing: returns the compression of an open text, such as ``"gzip"``, or None.
+        counts_gaps: whether bytes between two sequences count for the size of a chunk with both, unlike in CNTK.
     """
 
     chunk_size: int
@@ -114,7 +112,7 @@ class IndexKind:
 
 
 class Header(NamedTuple):
-    """The fixed part of an index file; the fields are those of `_HEADER`."""
+    """The fixed part of an index file, with the fields of `_HEADER`."""
 
     magic: bytes
     crc: int
@@ -159,7 +157,7 @@ class TextIndex:
     """
 
     def __init__(self, file: BinaryIO, place: Path | None = None) -> None:
-        """Open an index; ``place`` is the file's path, if others can modify it."""
+        """Open an index. ``place`` is the path of the file, if other processes can modify it."""
         raw = os.pread(file.fileno(), _HEADER_BYTES, 0)
         if len(raw) < _HEADER_BYTES or raw[:8] != _MAGIC:
             raise DamagedIndexError("no index")
@@ -214,7 +212,7 @@ class TextIndex:
             raise DamagedIndexError("impossible points")
 
     def window(self, number: int) -> NDArray[np.uint8] | None:
-        """Return the text before point ``number``, checked; None: none is needed.
+        """Return the text before point ``number``, checked; None: the point needs none.
 
         Raises:
             DamagedIndexError: it is damaged.
@@ -231,7 +229,7 @@ class TextIndex:
 
     @property
     def has_ids(self) -> bool:
-        """Whether ids separate the sequences; otherwise every line is one."""
+        """Whether ids separate the sequences. Otherwise every line is one."""
         return bool(self.header.flags & _HAS_IDS)
 
     @property
@@ -296,7 +294,7 @@ class TextIndex:
         )
 
     def belongs_to(self, text: BinaryIO, kind: IndexKind) -> bool:
-        """Return whether it was built in this way from the current content of ``text``."""
+        """Return whether the index was built as ``kind`` from the current content of ``text``."""
         now = status_of(text)
         return (
             self.header.options == kind.digest
@@ -309,19 +307,19 @@ class TextIndex:
 def open_index(
     path: Path, kind: IndexKind, cache: Cache = True, progress: Progress = None, rebuild: bool = False
 ) -> TextIndex:
-    """Return the index of the text at ``path``: a matching stored one, else built and stored.
+    """Return the index of the text at ``path``, stored or, if no stored index matches, built and stored.
 
     Args:
         path: path of the text.
         kind: how to index it.
-        cache: True: store the index next to the text, or in the user's cache folder if that is not writable; a folder:
-            store it there; False: use a temporary file without a name.
-        progress: called with (bytes done, bytes in total) after each block; an exception from it aborts. True: shown.
+        cache: True: store the index next to the text, or in the user's cache folder if that is not writable. A folder:
+            store it there. False: use a temporary file without a name.
+        progress: called with (bytes done, bytes in total) after each block. An exception from it aborts. True: shown.
         rebuild: whether to ignore a stored index.
 
     Raises:
         DataError: the text is not of this kind, cannot be opened or changes meanwhile, the index cannot be written, or
-            others can write to the cache folder.
+            other users can write to the cache folder.
     """
     with open_file(path) as text:
         if cache is False:
@@ -340,14 +338,14 @@ def open_index(
             targets = [_in_folder(Path(cache), path, kind)]
         for target in [] if rebuild else targets[:]:
             try:
-                found = _stored(text, target, kind)
+                stored = _stored(text, target, kind)
             except _ForeignIndexError as foreign:
                 _log.info("%s", foreign)
                 if target is beside:
-                    targets.remove(target)  # left alone: its owner would just rebuild it in turn
+                    targets.remove(target)  # not replaced, as its owner would just rebuild it in turn
                 continue
-            if found is not None:
-                return found
+            if stored is not None:
+                return stored
         for target in targets:
             try:
                 if target is not beside:
@@ -381,7 +379,7 @@ def _in_folder(folder: Path, path: Path, kind: IndexKind) -> Path:
 
 
 class _ForeignIndexError(Exception):
-    """An index written by somebody who is not trusted."""
+    """An index that an untrusted user wrote."""
 
 
 def _stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | None:
@@ -415,7 +413,7 @@ def _content_sample(text: BinaryIO, size: int) -> int:
 
 
 class _ChunkTable:
-    """Groups entries into chunks as they arrive; holds O(chunks)."""
+    """Groups entries into chunks as they arrive, in O(chunks) memory."""
 
     def __init__(self, chunk_size: int, counts_gaps: bool) -> None:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
@@ -425,7 +423,7 @@ class _ChunkTable:
 
     def add(self, entries: NDArray[Any]) -> None:
         end = entries["offset"].astype(np.int64) + entries["size"]
-        # CNTK's rule: a chunk ends when its bytes, gaps included, plus those of the next sequence exceed the limit.
+        # CNTK's rule: a chunk ends when its bytes, gaps included, plus the bytes of the next sequence exceed the limit.
         reach = end if self._counts_gaps else np.concatenate([[self._end], end[:-1]]) + entries["size"]
         self.single &= bool((entries["samples"] == 1).all())
         at, n = 0, len(entries)
@@ -469,10 +467,10 @@ def _build(
     packing = kind.packing(text)
     unpacker = None if packing is None else make_unpacker(packing)
     with showing(progress, f"indexing {path.name}") as report:
-        for found, done in kind.scan(indexer, text, path, before.st_size, unpacker):
+        for records, done in kind.scan(indexer, text, path, before.st_size, unpacker):
             if indexer.error is not None:
                 raise kind.describe(path, text, *indexer.error)
-            entries = found.view(ENTRY)
+            entries = records.view(ENTRY)
             table.add(entries)
             sequences += len(entries)
             samples += int(entries["samples"].sum(dtype=np.uint64))

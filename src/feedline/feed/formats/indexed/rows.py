@@ -1,11 +1,10 @@
-"""Text that is read, or unpacked, and parsed natively: what CTF, JSON Lines, CSV and, with records for rows, TFRecord
-share.
+"""Text that is read, or unpacked, and parsed natively: the common part of CTF, JSON Lines, CSV and, with records for
+rows, TFRecord.
 
-Guarantees: a row that is not what it should be keeps its place and reports why, with file, byte, line and stream; text
-is read with pread or unpacked from the nearest point before it (see `files.packed`), never as a whole; a file that
-changes while open is an error. Cost: the first opening reads the files once, natively, to index them (24 bytes a row,
-see `index`); later ones read O(chunks); reading a chunk costs its text and its columns.
-Indexing, unpacking and parsing release the GIL.
+Guarantees: a bad row keeps its place and reports why, with file, byte, line and stream. Text is read with pread or
+unpacked from the nearest point before it (see `files.packed`), never as a whole. A file that changes while open is an
+error. Cost: the first opening reads the files once, natively, to index them (24 bytes a row, see `index`). Later ones
+read O(chunks). Reading a chunk costs its text and its columns. Indexing, unpacking and parsing release the GIL.
 """
 
 from __future__ import annotations
@@ -56,11 +55,10 @@ UNPACK_BYTES = 64 << 30
 """Bytes of disk that the text of a large frame of Zstandard may take, by default."""
 
 HEAD_BYTES = 4 << 20
-"""Bytes of text that are looked at when nothing is declared."""
+"""First bytes of a text, from which streams are inferred."""
 
 MOST_ROW = 64 << 20
-"""Bytes of text of a row. A quote that nothing closes swallows what follows, and a small packed file may hold a huge
-row."""
+"""Bytes of text of a row. An open quote swallows the rest of the text, and a small packed file may have a huge row."""
 
 NAMES = {code: name for name, code in _native.ROW_ERRORS.items()}
 SKIP = 'pass on_error="skip" to the source to skip such sequences and list them'
@@ -80,7 +78,7 @@ Hole = tuple[int, int, Unread | str]
 
 
 def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-    """Return why a text of rows cannot be indexed."""
+    """Return the error for a text of rows that cannot be indexed."""
     if NAMES[code] == "utf16_input":
         return utf16_error(path)
     return DataError(
@@ -92,13 +90,13 @@ def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
 
 
 def utf16_error(path: Path) -> DataError:
-    """Return why a text is not read that begins with a byte order mark of UTF-16."""
+    """Return the error for a text that begins with a byte order mark of UTF-16."""
     what, hint = "expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"
     return DataError(what, path=str(path), byte=0, hint=hint)
 
 
 def packing_of_text(text: BinaryIO) -> str | None:
-    """Return how a text is packed; None: not at all."""
+    """Return the compression of a text; None: it has none."""
     return packing_of(read_at(text, 4, 0))
 
 
@@ -115,7 +113,7 @@ class RowText(IndexedFile):
             with open_file(path) as file:
                 place = unpack(path, file, cache, unpack_bytes)
             super().__init__(place, kind, cache, progress)
-        self.given = path
+        self.source = path
         self._points: Points | None = None
         if len(self.index.points):
             with open_file(self.path) as file:
@@ -123,14 +121,14 @@ class RowText(IndexedFile):
             self._points = Points(packing or "gzip", self.index.points)
 
     def extent(self, begin: int, size: int) -> tuple[int, int]:
-        """Return the part of the file, from byte to byte, that holds a part of the text."""
+        """Return first byte and end of the part of the file with a part of the text."""
         if self._points is None:
             return begin, begin + size
         spans, packed = self._points.spans(begin, begin + size), self._points.table["packed"]
         return int(packed[spans.start]), int(packed[spans.stop])
 
     def fill(self, file: BinaryIO, into: NDArray[np.uint8], begin: int) -> list[Hole]:
-        """Fill ``into`` with text from byte ``begin`` on, blanks where the disk fails or the file is damaged."""
+        """Fill ``into`` with text from byte ``begin`` on, with blanks where the disk fails or the file is damaged."""
         if self._points is None:
             return [(low, high, Unread(error, low)) for low, high, error in read_most(file, into, begin, self.path)]
         first, end = self.extent(begin, len(into))
@@ -148,11 +146,11 @@ class RowText(IndexedFile):
         """Fill ``into`` with text from byte ``begin`` on, from the bytes of the file from byte ``first`` on.
 
         Args:
-            packed: the bytes of the file.
-            first: number of the first one in the file.
-            into: where the text goes.
-            begin: number of its first byte in the text.
-            gaps: parts of the file that the disk did not deliver; see `read_most`.
+            packed: bytes of the file.
+            first: offset of the first of them in the file.
+            into: memory for the text.
+            begin: offset of its first byte in the text.
+            gaps: parts of the file that the disk did not deliver, see `read_most`.
         """
         if self._points is None:
             into[:] = packed
@@ -160,19 +158,19 @@ class RowText(IndexedFile):
         holes: list[Hole] = []
         table = self._points.table
         for number in self._points.spans(begin, begin + len(into)):
-            here, after = (int(table["packed"][k]) - first for k in (number, number + 1))
+            packed_begin, packed_end = (int(table["packed"][k]) - first for k in (number, number + 1))
             text_begin, text_end = int(table["text"][number]), int(table["text"][number + 1])
             low, high = max(begin, text_begin), min(begin + len(into), text_end)
             if low >= high:
                 continue
-            gap = next((gap for gap in gaps if gap[0] < first + after and gap[1] > first + here), None)
+            gap = next((gap for gap in gaps if gap[0] < first + packed_end and gap[1] > first + packed_begin), None)
             if gap is not None:
                 into[low - begin : high - begin] = ord(" ")
-                holes.append((low, high, Unread(gap[2], max(gap[0], first + here))))
+                holes.append((low, high, Unread(gap[2], max(gap[0], first + packed_begin))))
                 continue
             window = self.checked(lambda index, number=number: index.window(number))  # type: ignore[misc]
             try:
-                text = self._points.span(number, packed[here:after], window)
+                text = self._points.span(number, packed[packed_begin:packed_end], window)
                 into[low - begin : high - begin] = text[low - text_begin : high - text_begin]
             except ValueError as error:
                 into[low - begin : high - begin] = ord(" ")
@@ -180,14 +178,14 @@ class RowText(IndexedFile):
         return holes
 
     def hole(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
-        """Return why a row in a hole cannot be read."""
+        """Return the error for a row in a hole."""
         if isinstance(why, Unread):
-            return unreadable.unread(why, str(self.given), sequence)
+            return unreadable.unread(why, str(self.source), sequence)
         assert self._points is not None
         span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
         return DataError(
             f"expected sound {self._points.packing}, got: {why}",
-            path=str(self.given),
+            path=str(self.source),
             byte=int(self._points.table["packed"][span]),
             line=line,
             sequence=sequence,
@@ -199,12 +197,12 @@ class ReadRows(NamedTuple):
     """Rows, or sequences of them, whose text was read.
 
     Attributes:
-        file: their file.
+        file: file of the rows.
         ordinals: their ordinals in the corpus.
         entries: their entries in the index.
-        places: the same with offsets in what was read.
-        holes: what could not be read.
-        chunk: the chunk that they are; None for a selection.
+        places: the entries with offsets in the text that was read.
+        holes: parts that could not be read.
+        chunk: the chunk of the rows; None: they are a selection.
     """
 
     file: RowText
@@ -216,14 +214,14 @@ class ReadRows(NamedTuple):
 
     @property
     def origin(self) -> int:
-        """Offset of the first byte that was read, as ``places`` count."""
+        """Offset of the first byte that was read, in the units of ``places``."""
         return 0 if self.chunk is None else self.chunk.begin
 
 
 class TextCorpus(IndexedCorpus[RowText], Fetchable):
     """Text that is read into buffers, and parsed natively."""
 
-    _views = False  # whether chunks hold views of what was read
+    _views = False  # whether chunks have views of the text
 
     def _index(self, kind: IndexKind, progress: Progress) -> None:
         super()._index(kind, progress)
@@ -247,7 +245,7 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
             return self._parsed(place, buffer, holes)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the part of the file that holds the chunk's text."""
+        """Return the part of the file with the chunk's text."""
         file, _, _, begin, size = self._place(chunk)
         first, end = file.extent(begin, size)
         return [Extent(str(file.path), first, end - first)]
@@ -256,7 +254,7 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
         """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
-            return self.read(chunk)  # which reads what it can
+            return self.read(chunk)  # reads as much as possible
         place = self._place(chunk)
         file, begin, size = place.file, place.begin, place.size
         self._bounded(size, file)
@@ -267,14 +265,14 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
             return self._parsed(place, buffer, holes)
 
     def _lent(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
-        """Return a buffer for the text of a chunk: for the time that parsing takes, or of its views."""
+        """Return a buffer for the text of a chunk, lent until it is parsed, or given away if views need it."""
         return contextlib.nullcontext(self._buffers.give(size)) if self._views else self._buffers.lend(size)
 
     def _bounded(self, size: int, file: RowText) -> None:
-        """Check that so much text may be read at a time.
+        """Check that ``size`` bytes of text may be read at a time.
 
         Raises:
-            DataError: it may not.
+            DataError: they may not.
         """
 
     def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
@@ -282,7 +280,7 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
         return self._parse(ReadRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
-        """Return sequences of one file; ``local`` is ascending."""
+        """Return sequences of one file. ``local`` is ascending."""
         file = self._files[number]
         entries = file.entries_at(local)
         lows, highs, places, position = read_together(entries)
@@ -298,17 +296,17 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
 
     @abstractmethod
     def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
-        """Parse what was read, which is in ``buffer`` with padding on both sides."""
+        """Parse the text in ``buffer``, which has padding on both sides."""
 
     def close(self) -> None:
-        """Release the read buffers; files are only open during a read."""
+        """Release the read buffers. Files are only open during a read."""
         self._buffers.clear()
 
 
 class RowsDeserializer(TextCorpus):
-    """Rows of text; the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
+    """Rows of text, the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
 
-    Class attributes say what rows are called, what they consist of, and whether the index numbers their lines.
+    Class attributes name a row and its content, and declare whether the index numbers lines.
     """
 
     _unit, _content, _numbers_lines = "row", "text", True
@@ -324,7 +322,7 @@ class RowsDeserializer(TextCorpus):
         if size > self._memory_bytes:
             raise DataError(
                 f"expected at most {self._memory_bytes} bytes of {self._content} at a time (memory), got {size}",
-                path=str(file.given),
+                path=str(file.source),
                 hint="raise memory=, or lower chunk_size="
                 + ("; a row may be that long as nothing ends it" if self._numbers_lines else ""),
             )
@@ -335,14 +333,14 @@ class RowsDeserializer(TextCorpus):
         views = self._views and chunk is not None
         parse = parser.view if views and isinstance(parser, _native.ExampleParser) else parser.parse
         with file.trusted():
-            streams, found = parse(buffer, PAD, places.view(np.uint8), origin)
-        records = found.view(_RECORD)
+            streams, faults = parse(buffer, PAD, places.view(np.uint8), origin)
+        records = faults.view(_RECORD)
         if len(records) and NAMES[int(records[-1]["code"])] == "memory_limit":
             last = records[-1]
             raise DataError(
                 f"expected at most {last['expected']} bytes when decoded at a time (memory), got {last['got']} before "
                 "the end",
-                path=str(file.given),
+                path=str(file.source),
                 line=self._line(entries, int(last["row"])),
                 sequence=int(ordinals[last["row"]]),
                 hint="raise memory=, or lower chunk_size=",
@@ -366,22 +364,22 @@ class RowsDeserializer(TextCorpus):
         of_records = records["row"].astype(np.int64)
         rows = np.unique(np.concatenate([of_records, *gaps]))
         names = list(self.schema)
-        # Many errors are made when they are asked for: rows can be shorter than what says why they are bad. So their
-        # text is kept, as the buffer is used again.
-        kept = buffer.copy() if len(rows) > MOST_AT_ONCE else buffer
+        # Many errors are only created on access, as a row can be shorter than its error. They need a copy of the text,
+        # as the buffer is reused.
+        snapshot = buffer.copy() if len(rows) > MOST_AT_ONCE else buffer
 
         def of_record(k: int) -> DataError:
             record = records[k]
             row = int(record["row"])
             at, position = int(record["byte"]), int(places["offset"][row]) - origin
-            shown = bytes(kept[PAD + at : PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
+            shown = bytes(snapshot[PAD + at : PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
             what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
             if not self._numbers_lines:
                 what += f", in {self._unit} {int(entries['key'][row])}"
             return DataError(
                 what,
-                path=str(file.given),
+                path=str(file.source),
                 byte=int(entries["offset"][row]) + at - position,
                 line=self._line(entries, row),
                 sequence=int(ordinals[row]),
@@ -390,7 +388,7 @@ class RowsDeserializer(TextCorpus):
             )
 
         def of_row(row: int) -> DataError:
-            for low, high, why in holes:  # if a row has several, the first one stays
+            for low, high, why in holes:  # the first hole of a row counts
                 if begin[row] < high and end[row] > low:
                     return file.hole(low, why, int(ordinals[row]), self._line(entries, row))
             return of_record(int(np.searchsorted(of_records, row, side="right")) - 1)
@@ -399,12 +397,12 @@ class RowsDeserializer(TextCorpus):
         return Chunk(self.schema, values, errors if len(rows) > MOST_AT_ONCE else dict(errors))
 
     def _line(self, entries: NDArray[Any], row: int) -> int | None:
-        """Return the number of a row's line, if that is what its key is."""
+        """Return the line of a row, if keys are numbers of lines."""
         return int(entries["key"][row]) if self._numbers_lines else None
 
     @abstractmethod
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
-        """Return what is wrong with a row, and advice."""
+        """Return the fault of a row, and advice."""
 
 
 def show(text: bytes) -> str:
@@ -419,7 +417,7 @@ def fields_of(
     """Return the fields of a parser for the streams of a schema.
 
     Raises:
-        SchemaError: a stream that text in rows cannot fill, or whose sample exceeds the memory.
+        SchemaError: text in rows cannot fill a stream, or a sample exceeds the memory.
     """
     fields = []
     for name, stream in schema.items():
@@ -445,10 +443,10 @@ def fields_of(
 
 
 def head_text(path: PathLike) -> tuple[bytes, bool]:
-    """Return the first bytes of a text without a byte order mark, and whether they are all of it.
+    """Return the first bytes of a text without a byte order mark, and whether the text is complete.
 
     Raises:
-        DataError: it cannot be read, or is packed and damaged.
+        DataError: the text cannot be read, or is packed and damaged.
     """
     with open_file(path) as file:
         text = head_of(file, HEAD_BYTES + 1)

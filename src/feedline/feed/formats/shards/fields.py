@@ -1,6 +1,6 @@
-"""Fields of the samples of a shard: what an index says of them, and the numbers that they hold.
+"""Fields of the samples of a shard: their descriptions in an index, and their numbers.
 
-Numbers are views of the shard where samples are of one size, and copied natively where they are not.
+Numbers are views of the shard if samples have one size. Otherwise they are copied natively.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from feedline.data.scattered import ScatteredBytes, even_views
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import SchemaError
 
-_COUNT = slice(8, 12)  # of the header of an array of any length: where its length stands
-_HEAD_BYTES = 256  # of a sample, that say its shape
+_COUNT = slice(8, 12)  # bytes of the length in the header of an array of any length
+_HEAD_BYTES = 256  # first bytes of a sample, which declare its shape
 UNPICKLED = "feedline never unpickles data, nor runs code that it holds"
 
 
@@ -25,15 +25,15 @@ class ArrayHead(NamedTuple):
     """The bytes before the numbers of an array.
 
     Attributes:
-        data: the bytes; of an array of any length, with zeros where its length stands.
-        length: dtype of that length; ``""``: it is nowhere, or known.
+        data: the bytes, with zeros for the length of an array of any length.
+        length: dtype of that length; ``""``: the header has no length, or it is known.
     """
 
     data: bytes
     length: str = ""
 
     def matches(self, heads: NDArray[np.uint8], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of the rows of ``heads`` are this header, of arrays of these lengths."""
+        """Return the mask of the rows of ``heads`` that are this header, for arrays of the lengths ``counts``."""
         expected = np.frombuffer(self.data, np.uint8)
         same: NDArray[np.bool_] = heads == expected
         if not self.length:
@@ -44,15 +44,15 @@ class ArrayHead(NamedTuple):
 
 
 class Array(NamedTuple):
-    """How a field holds an array.
+    """The encoding of an array in a field.
 
     Attributes:
-        stream: shape and dtype, where the index says them; None: every sample says its own.
-        heads: ``heads(stream, ragged)``: what may stand before the numbers of a sample, all of the same size.
-        parse: ``parse(head, size)``: the stream that a sample of ``size`` bytes declares, from its first bytes; a
-            ValueError that says what it is, where it declares none.
-        any_length: whether its samples may be a sequence's, the first dimension of the array being its length.
-        vector: dtype of the numbers, where the index says that they are vectors, and of which.
+        stream: shape and dtype, if the index declares them; None: every sample declares its own.
+        heads: ``heads(stream, ragged)`` returns the possible headers of a sample, all of the same size.
+        parse: ``parse(head, size)`` returns the stream that a sample of ``size`` bytes declares, from its first bytes.
+            If it declares none, a ValueError describes the sample.
+        any_length: whether an array may be a sequence, whose length is the first dimension.
+        vector: dtype of the numbers, if the index declares vectors.
     """
 
     stream: Stream | None
@@ -71,13 +71,13 @@ class ShardField(NamedTuple):
     """A field of every sample.
 
     Attributes:
-        name: its name.
-        encoding: how it is encoded, as the index calls it.
+        name: name of the field.
+        encoding: encoding, as the index calls it.
         size: bytes, if the same in every sample and not stored with it.
         form: ``"array"``, ``"bytes"``, ``"text"``, ``"json"``, or ``"refused"``.
-        array: of a field of that form.
+        array: encoding of an array, for that form.
         why: why a field is refused.
-        text_of: what makes text of a sample that is encoded in a way of its own; a ValueError where it cannot.
+        text_of: decodes a sample of a special encoding to text, or raises a ValueError.
     """
 
     name: str
@@ -113,17 +113,17 @@ class ShardField(NamedTuple):
 
 def listed(fields: Sequence[ShardField]) -> str:
     """Return the names of fields and their encodings, in words."""
-    found = [f"{field.name} ({field.encoding})" for field in fields[:50]]
-    return ", ".join(found) + (f" and {len(fields) - 50} more" if len(fields) > 50 else "")
+    names = [f"{field.name} ({field.encoding})" for field in fields[:50]]
+    return ", ".join(names) + (f" and {len(fields) - 50} more" if len(fields) > 50 else "")
 
 
 def first_whole(
     spans: NDArray[np.int64], memory: NDArray[np.uint8], wrong: Mapping[int, str], field: ShardField
 ) -> Stream:
-    """Return what the first sample that declares anything declares of a field.
+    """Return the stream that the first sound sample declares for a field.
 
     Raises:
-        ValueError: none does.
+        ValueError: no sample declares one.
     """
     assert field.array is not None
     why = "none"
@@ -141,7 +141,7 @@ def first_whole(
 def counts_of(
     spans: NDArray[np.int64], wrong: Mapping[int, str], stream: Stream, field: ShardField
 ) -> NDArray[np.int64]:
-    """Return the samples of each sequence of a field of any length, as its bytes say; 0 where they say none."""
+    """Return the length of each sequence of a field of any length, by its bytes, or 0 if they are no whole number."""
     assert field.array is not None
     body = np.diff(spans)[:, 0] - len(field.array.heads(stream, True)[0].data)
     row = stream.size * stream.dtype.itemsize
@@ -160,19 +160,19 @@ def numbers_of(
     ragged: bool,
     wrong: Mapping[int, str],
 ) -> tuple[DenseValue, dict[int, str]]:
-    """Return the arrays of a field, and why some are none of the stream.
+    """Return the arrays of a field, and the faults of arrays that differ from the stream.
 
     Args:
-        spans: where the field of each sample lies, (samples, 2).
-        memory: in what.
+        spans: begin and end of the field of each sample, (samples, 2).
+        memory: memory with the samples.
         stream: declaration.
         field: the field.
-        ragged: whether each is a sequence of samples, else one sample.
+        ragged: whether each array is a sequence of samples, else one sample.
         wrong: samples that are damaged.
 
     Returns:
-        The value, and by index what is wrong with a sample that is not damaged. In the place of these, and of damaged
-        ones, are zeros, or a sequence of no samples.
+        The value, and by index the faults of samples that are not damaged. These and damaged samples are replaced by
+        zeros, or by a sequence of no samples.
     """
     array = field.array
     assert array is not None
@@ -193,14 +193,14 @@ def numbers_of(
             if same.all():
                 break
         fits[at[~same]] = False
-    at, whole = np.flatnonzero(fits), bool(fits.all())
+    at, sound = np.flatnonzero(fits), bool(fits.all())
     begins = spans[:, 0] + lead
-    if whole and not ragged and stream.dtype.kind != "b" and stream.size and len(begins) > 1 and begins[1] > begins[0]:
+    if sound and not ragged and stream.dtype.kind != "b" and stream.size and len(begins) > 1 and begins[1] > begins[0]:
         views = even_views(begins, memory, stream.dtype.newbyteorder("<"), stream.shape)
         if views is not None:
             return DenseValue(views), {}
-    chosen = np.ascontiguousarray((spans if whole else spans[at]) + np.array([lead, 0]))
-    data = _copied(chosen, memory)
+    selected = np.ascontiguousarray((spans if sound else spans[at]) + np.array([lead, 0]))
+    data = _copied(selected, memory)
     if stream.dtype.kind == "b" and not (data <= 1).all():
         data = (data != 0).view(np.uint8)
     count = int(body[at].sum()) // row if ragged else len(at)
@@ -212,7 +212,7 @@ def numbers_of(
     if ragged:
         lengths = np.where(fits, body // row, 0)
         return DenseValue(rows, np.concatenate([[0], np.cumsum(lengths)])), bad
-    if whole:
+    if sound:
         return DenseValue(rows), bad
     filled = np.zeros((len(spans), *stream.shape), stream.dtype)
     filled[at] = rows
@@ -220,7 +220,7 @@ def numbers_of(
 
 
 def _copied(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the bytes of spans one after the other; copied under guard, as they may be part of a map."""
+    """Return the bytes of spans one after the other, copied under guard, as they may be part of a map."""
     if not len(spans) or not (spans[:, 1] - spans[:, 0]).any():
         return np.empty(0, np.uint8)
     return np.ascontiguousarray(ScatteredBytes(spans, memory, text=False).packed().data)
@@ -235,7 +235,7 @@ def _head(spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int) -> tuple[
 def _differs(
     spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int, stream: Stream, array: Array, *, ragged: bool
 ) -> str:
-    """Return how a sample differs from its stream."""
+    """Return the error message for a sample that differs from its stream."""
     try:
         got = array.parse(*_head(spans, memory, i))
         kind = f"shape {got.shape} and {got.dtype}"
@@ -256,10 +256,10 @@ def texts_of(
     *,
     wrong: Mapping[int, str],
 ) -> tuple[BytesValue, dict[int, str]]:
-    """Return the texts that samples of a field encode, one by one, and why some encode none; these are empty."""
-    found = ScatteredBytes(spans, memory, text=False).packed().tolist()
-    texts, bad = [""] * len(found), {}
-    for i, sample in enumerate(found):
+    """Return the texts of the samples of a field, and by index why a sample has none. Its text is empty."""
+    samples = ScatteredBytes(spans, memory, text=False).packed().tolist()
+    texts, bad = [""] * len(samples), {}
+    for i, sample in enumerate(samples):
         if i not in wrong:
             try:
                 texts[i] = text_of(sample)

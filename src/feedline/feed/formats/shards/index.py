@@ -1,4 +1,4 @@
-"""What an index.json says of a folder of shards, checked part by part as it is asked for."""
+"""The index.json of a folder of shards. Each part is checked when it is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedline.feed.formats.shards.packing import CODECS
 from feedline.feed.formats.shards_guess import INDEX, folder_of, read_index
 
 DAMAGED = "restore the file, or write it again"
-"""What to do about damage."""
+"""Advice about damage."""
 
 _MOST_ITEMS = 1 << 24
 
@@ -23,13 +23,13 @@ class ShardFile(NamedTuple):
     """A file of samples.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         samples: number of samples.
         size: bytes of the file.
-        unpacked: bytes that the shard may have when it is unpacked; empty: unknown.
-        codec: how it is compressed, None: not at all.
-        run: samples that are compressed together, with a table of these runs in the file; 0: the file is compressed
-            as a whole; -1: every sample is, for itself.
+        unpacked: possible sizes of the unpacked shard in bytes. Empty: unknown.
+        codec: codec that compresses it; None: it is not compressed.
+        run: number of samples that are compressed together, with a table of these runs in the file. 0: the whole file
+            is compressed. -1: every sample is compressed by itself.
         hashes: digests of the file by algorithm.
     """
 
@@ -43,20 +43,20 @@ class ShardFile(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Number of samples that are read together at least."""
+        """Smallest number of samples that can be read together."""
         return self.samples if self.codec and not self.run else max(1, self.run)
 
 
 def folders_of(path: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the folders that paths name, themselves or by their index."""
-    given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not given:
+    """Return the folders at paths of folders or of their index."""
+    entries = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    if not entries:
         raise ValueError("expected at least one folder, got an empty list")
-    return [folder_of(one) for one in given]
+    return [folder_of(entry) for entry in entries]
 
 
 def index_of(folder: Path) -> Mapping[str, Any]:
-    """Return what the index of a folder holds.
+    """Return the content of the index of a folder.
 
     Raises:
         DataError: it is missing or damaged.
@@ -72,12 +72,12 @@ def index_of(folder: Path) -> Mapping[str, Any]:
 
 
 class IndexEntry:
-    """An object of an index, whose parts are checked when they are asked for.
+    """An object of an index, whose parts are checked when they are read.
 
     Args:
-        data: what JSON holds.
-        path: of the index.
-        where: which object it is, in errors.
+        data: the parsed JSON.
+        path: path of the index.
+        where: name of the object in errors.
     """
 
     def __init__(self, data: Any, path: Path, where: str) -> None:
@@ -87,7 +87,7 @@ class IndexEntry:
         self.data: dict[str, Any] = data
 
     def wrong(self, expected: str, got: Any) -> DataError:
-        """Return the error that something is not as expected."""
+        """Return the error for a value that is not as expected."""
         return DataError(
             f"expected {expected} in {self._where} of {INDEX}, got {shown(got, 60)}",
             path=str(self._path),
@@ -96,27 +96,27 @@ class IndexEntry:
 
     def number(self, key: str) -> int:
         """Return a number of at least 0."""
-        found = self.data.get(key)
-        if type(found) is not int or not 0 <= found < 1 << 48:
-            raise self.wrong(f"a number `{key}`", found)
-        return found
+        value = self.data.get(key)
+        if type(value) is not int or not 0 <= value < 1 << 48:
+            raise self.wrong(f"a number `{key}`", value)
+        return value
 
     def text(self, key: str) -> str:
         """Return a text."""
-        found = self.data.get(key)
-        if not isinstance(found, str):
-            raise self.wrong(f"a text `{key}`", found)
-        return found
+        value = self.data.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(f"a text `{key}`", value)
+        return value
 
     def items(self, key: str, kind: type) -> list[Any]:
         """Return a list of objects of one kind."""
-        found = self.data.get(key)
-        if not isinstance(found, list) or len(found) > _MOST_ITEMS or not all(isinstance(f, kind) for f in found):
-            raise self.wrong(f"a list `{key}` of {kind.__name__}", found)
-        return found
+        value = self.data.get(key)
+        if not isinstance(value, list) or len(value) > _MOST_ITEMS or not all(isinstance(f, kind) for f in value):
+            raise self.wrong(f"a list `{key}` of {kind.__name__}", value)
+        return value
 
     def inside(self, folder: Path, key: str) -> Path:
-        """Return the path of a file that lies inside the folder, as it must."""
+        """Return the path of a file, which must be inside the folder."""
         name = self.text(key)
         parts = PurePosixPath(name)
         if not name or "\0" in name or parts.is_absolute() or ".." in parts.parts:
@@ -125,7 +125,7 @@ class IndexEntry:
 
 
 def size_of(path: Path) -> int | None:
-    """Return the size of a file, None if there is none."""
+    """Return the size of a file; None: there is no file."""
     with looking(path):
         try:
             return paths.size_of(path)
@@ -134,7 +134,7 @@ def size_of(path: Path) -> int | None:
 
 
 def missing(what: str, path: Path) -> DataError:
-    """Return the error that an index lists a file that is not there."""
+    """Return the error for a file that an index lists and that is missing."""
     return DataError(
         f"expected a {what} that the index lists: No such file or directory",
         path=str(path),
@@ -146,13 +146,13 @@ def codec_of(name: str, path: Path) -> str:
     """Return the codec that an index names, without its level.
 
     Raises:
-        DataError: it is none that can be unpacked.
+        DataError: shards of this codec cannot be unpacked.
     """
-    found = name.partition(":")[0]
-    if found not in CODECS:
+    codec = name.partition(":")[0]
+    if codec not in CODECS:
         raise DataError(
             f"expected shards as they are or compressed by {', '.join(CODECS)}, got {shown(name, 40)}",
             path=str(path),
             hint="unpack them with the library that wrote them",
         )
-    return found
+    return codec

@@ -1,4 +1,4 @@
-"""Lengths of the sequences in shards: counted once, and kept in the user's cache where that took long."""
+"""Lengths of the sequences in shards, counted once. Lengths of large shards are kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORTH_BYTES = 64 << 20
 """Bytes of shards above which their lengths are kept."""
 
 SUFFIX = ".feedline-lengths"
-"""What files of lengths are named."""
+"""Suffix of files of lengths."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32c of the lengths, their number
 _ELSEWHERE = "set XDG_CACHE_HOME to another folder"
@@ -34,8 +34,8 @@ def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: C
     """Return the lengths of ``count`` sequences.
 
     Args:
-        shards: the files that hold them.
-        about: what else the lengths depend on: the content of the files as far as it is known, and the streams.
+        shards: files of the sequences.
+        about: further dependencies of the lengths: the known content of the files, and the streams.
         count: number of sequences.
         counted: function that counts.
     """
@@ -48,8 +48,8 @@ def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: C
         identity.update(struct.pack("<qqq", status.st_size, status.st_mtime_ns, shard.samples))
 
     def write(file: BinaryIO) -> None:
-        found = counted().astype("<i4", copy=False)
-        file.write(_HEAD.pack(_MAGIC, _VERSION, _native.crc32c(found), len(found)) + found.tobytes())
+        table = counted().astype("<i4", copy=False)
+        file.write(_HEAD.pack(_MAGIC, _VERSION, _native.crc32c(table), len(table)) + table.tobytes())
 
     def usable(file: BinaryIO) -> bool:
         return _read(file, count) is not None
@@ -64,7 +64,7 @@ def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: C
 
 
 def _read(file: BinaryIO, count: int) -> Lengths | None:
-    """Return the lengths in a file; None: it is damaged, or holds others."""
+    """Return the lengths in a file; None: it is damaged, or has other lengths."""
     if os.fstat(file.fileno()).st_size != _HEAD.size + 4 * count:
         return None
     file.seek(0)

@@ -1,6 +1,6 @@
-"""LitData's index.json: which chunks a folder has, what they hold, and how its leaves are called.
+"""LitData's index.json: the chunks of a folder, their layout, and the names of leaves.
 
-A sample of LitData is a tree of dicts, lists and tuples; its leaves, in order, are the fields of an item. Their names
+A sample of LitData is a tree of dicts, lists and tuples. Its leaves, in order, are the fields of an item. Their names
 are the keys on the way to them, joined by dots as for JSON Lines: ``x``, ``meta.score``, ``boxes.0``.
 """
 
@@ -28,22 +28,22 @@ _DTYPES = {  # a dtype's place is its number
     "numpy": "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bool",
 }
 _LACKING = ("bfloat16",)  # in NumPy
-_ROWS_END = struct.Struct("<I8s")  # at the end of a chunk with rows: bytes of the Arrow file before it, and a mark
+_ROWS_END = struct.Struct("<I8s")  # at the end of a chunk of rows: size of the Arrow file before it, and a mark
 _ROWS_MARK = b"LDARW01\0"
 _MOST_DEEP = 64
 _DEFAULT_RUN = 256
 
 
 class LitDataIndex(NamedTuple):
-    """What a folder of LitData's holds.
+    """The index of a folder of LitData's.
 
     Attributes:
         folder: the folder.
-        layout: ``"items"``, the leaves of a sample one after the other; ``"tokens"``, numbers one after the other; or
-            ``"rows"``, an Arrow file behind an empty table of offsets.
+        layout: ``"items"`` (the leaves of a sample one after the other), ``"tokens"`` (numbers one after the other), or
+            ``"rows"`` (an Arrow file after an empty table of offsets).
         shards: the chunks.
-        formats: how each leaf is encoded.
-        names: what each is called.
+        formats: encodings of the leaves.
+        names: names of the leaves.
         tokens: number of tokens of each chunk.
     """
 
@@ -56,36 +56,37 @@ class LitDataIndex(NamedTuple):
 
 
 def dtypes_of(kind: str) -> Mapping[int, np.dtype[Any]]:
-    """Return the dtypes of ``"tensor"`` or ``"numpy"`` by the numbers that LitData has for them."""
+    """Return the dtypes of ``"tensor"`` or ``"numpy"`` by LitData's numbers for them."""
     return {n: np.dtype(name) for n, name in enumerate(_DTYPES[kind].split()) if name not in _LACKING}
 
 
 def lacking_of(kind: str) -> Mapping[int, str]:
-    """Return the names of dtypes that NumPy lacks by LitData's numbers for them."""
+    """Return the names of dtypes that NumPy lacks, by LitData's numbers for them."""
     return {n: name for n, name in enumerate(_DTYPES[kind].split()) if name in _LACKING}
 
 
 def dtype_of(encoding: str) -> np.dtype[Any] | None:
-    """Return the dtype of a leaf such as ``"no_header_tensor:17"``; None: it is none of these, or NumPy lacks it."""
+    """Return the dtype of a leaf such as ``"no_header_tensor:17"``; None: it is no such leaf, or NumPy lacks it."""
     kind, _, number = encoding.partition(":")
     if kind not in ("no_header_tensor", "no_header_numpy") or not number.isascii() or not number.isdigit():
         return None
     return dtypes_of(kind.rpartition("_")[2]).get(int(number[:9]))
 
 
-def litdata_index(folder: Path, wanted: str | None = None) -> LitDataIndex:
-    """Return what the index of a folder says, compared with the sizes of its chunks.
+def litdata_index(folder: Path, required: str | None = None) -> LitDataIndex:
+    """Return the index of a folder, compared with the sizes of its chunks.
 
     Args:
         folder: the folder.
-        wanted: layout that it must have; None: any.
+        required: layout that it must have; None: any.
 
     Raises:
-        DataError: it is missing or damaged, or says that chunks are encrypted, or of a kind that is not read or wanted.
+        DataError: the index is missing or damaged, chunks are encrypted, of a kind that is not read, or of another
+            layout than ``required``.
     """
     path = folder / INDEX
-    whole = IndexEntry(index_of(folder), path, "the object")
-    config = IndexEntry(whole.data.get("config"), path, "config")
+    root = IndexEntry(index_of(folder), path, "the object")
+    config = IndexEntry(root.data.get("config"), path, "config")
     loader, formats = config.data.get("item_loader"), config.items("data_format", str)
     if config.data.get("encryption") is not None:
         raise _not_read("chunks that are not encrypted", "encrypted ones", path, "write them again without encryption=")
@@ -98,13 +99,13 @@ def litdata_index(folder: Path, wanted: str | None = None) -> LitDataIndex:
     tokens = loader == "TokensLoader" or bare
     if not formats or (len(formats) > 1 and tokens):
         raise config.wrong("the formats of leaves", formats)
-    chunks = [IndexEntry(one, path, f"chunk {k}") for k, one in enumerate(whole.items("chunks", dict))]
+    chunks = [IndexEntry(item, path, f"chunk {k}") for k, item in enumerate(root.items("chunks", dict))]
     shards = [_shard(chunk, config, folder) for chunk in chunks]
     layout = "tokens" if tokens else "rows" if any(rows_span(shard) for shard in shards[:1]) else "items"
     names = ["tokens"] if tokens else _names(config, len(formats))
-    if wanted not in (None, layout):
+    if required not in (None, layout):
         got = f"{layout} of {', '.join(names[:20])}"
-        raise _not_read(f"a folder of {wanted}", got, folder, "open it as fl.LitDataDeserializer(path)")
+        raise _not_read(f"a folder of {required}", got, folder, "open it as fl.LitDataDeserializer(path)")
     counts = [chunk.number("dim") for chunk in chunks] if tokens else []
     return LitDataIndex(folder, layout, shards, formats=formats, names=names, tokens=counts)
 
@@ -126,26 +127,26 @@ def row_spans(index: LitDataIndex) -> list[tuple[Path, tuple[int, int]]]:
     Raises:
         DataError: a chunk has none.
     """
-    found = []
+    spans = []
     for shard in index.shards:
         span = rows_span(shard)
         if span is None:
             what = "rows in Arrow's format at the end of the chunk, as in the first one"
             raise _not_read(what, "none", shard.path, byte=shard.size)
-        found.append((shard.path, span))
-    return found
+        spans.append((shard.path, span))
+    return spans
 
 
 def token_arrays(index: LitDataIndex) -> list[tuple[Path, NDArray[Any]]]:
     """Return the tokens of each chunk, mapped.
 
     Raises:
-        DataError: they are no integers, or compressed, or a chunk has another number of them than the index says.
+        DataError: tokens are no integers, or compressed, or a chunk has another number of tokens than in the index.
     """
     path, dtype = index.folder / INDEX, dtype_of(index.formats[0])
     if dtype is None or dtype.kind not in "iu":
         raise _not_read("tokens that are integers", f"{index.formats[0]}", path, "read it with litdata, and convert it")
-    found = []
+    arrays = []
     for shard, count in zip(index.shards, index.tokens, strict=True):
         begin = 4 * (shard.samples + 2)
         if shard.codec:
@@ -158,8 +159,8 @@ def token_arrays(index: LitDataIndex) -> list[tuple[Path, NDArray[Any]]]:
         if samples != struct.pack("<I", shard.samples):
             what = f"a chunk of {shard.samples} samples, as {INDEX} says"
             raise _not_read(what, samples.hex(), shard.path, byte=0)
-        found.append((shard.path, _mapped(shard.path, dtype, begin, count)))
-    return found
+        arrays.append((shard.path, _mapped(shard.path, dtype, begin, count)))
+    return arrays
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
@@ -194,11 +195,11 @@ def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
         elif level not in (None, "chunk"):
             raise config.wrong("chunk, batch or sample as `compression_level`", level)
         else:
-            # Beside it lies what LitData unpacked when it read the folder.
+            # LitData keeps chunks that it unpacked next to the compressed ones.
             unpacked = place.with_name(place.name.replace(f".{compression}", ""))
-            found = size_of(unpacked) if unpacked != place else None
-            if found in sizes:
-                place, codec, size = unpacked, None, found
+            unpacked_size = size_of(unpacked) if unpacked != place else None
+            if unpacked_size in sizes:
+                place, codec, size = unpacked, None, unpacked_size
     if size is None:
         raise missing("chunk", place)
     if (codec is None or run) and size not in sizes:

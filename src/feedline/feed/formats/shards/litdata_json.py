@@ -1,12 +1,12 @@
-"""Lists and dicts as LitData stores them in a leaf: a byte that says what follows, then that.
+"""Lists and dicts as LitData stores them in a leaf: a byte for the kind, then the content.
 
 =======  ===============================================================================================
-byte     what follows
+byte     content
 =======  ===============================================================================================
 0        u32 size, JSON text
-1 to 4   u32 count, and that many texts (u32 size each), int64, float64, or bools of a byte
-5        u32 count, and that many pairs of a text and another value
-6        u32 rows, u32 keys, the keys; for each row and key a byte (16 null, 17 text, 18 int64, 19 float64,
+1 to 4   u32 count, then texts (u32 size each), int64, float64, or bools of a byte
+5        u32 count, then pairs of a text and another value
+6        u32 rows, u32 keys, the keys, then for each row and key a byte (16 null, 17 text, 18 int64, 19 float64,
          20 bool) and the value
 7 to 11  a text, int64, float64, bool, or null
 =======  ===============================================================================================
@@ -24,12 +24,12 @@ import numpy as np
 
 _BRACKETS = (b"[", b"{")
 _LISTS = {2: ("<i8", 8), 3: ("<f8", 8), 4: ("?", 1)}
-_KINDS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}  # of values in rows, and the same of single ones
+_KINDS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}  # kinds of values in rows to kinds of single values
 _MOST_DEEP = 200
 
 
 def json_text(data: bytes) -> str:
-    """Return what a leaf holds as JSON text.
+    """Return the content of a leaf as JSON text.
 
     Raises:
         ValueError: it is damaged.
@@ -37,14 +37,14 @@ def json_text(data: bytes) -> str:
     if data.startswith(_BRACKETS):
         return data.decode()
     reader = _LeafReader(data)
-    found = reader.value(reader.byte(), 0)
+    value = reader.value(reader.byte(), 0)
     if reader.at != len(data):
         raise ValueError(f"expected lists and dicts of {len(data)} bytes, got {reader.at}")
-    text = json.dumps(found, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape and UTF-8 has not
-        return json.dumps(found)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape and UTF-8 lacks
+        return json.dumps(value)
     return text
 
 
@@ -55,21 +55,21 @@ class _LeafReader:
         self._data, self.at = data, 0
 
     def take(self, size: int) -> bytes:
-        found = self._data[self.at : self.at + size]
-        if len(found) < size:
-            raise ValueError(f"expected {size} bytes of a list or dict at byte {self.at}, got {len(found)}")
+        data = self._data[self.at : self.at + size]
+        if len(data) < size:
+            raise ValueError(f"expected {size} bytes of a list or dict at byte {self.at}, got {len(data)}")
         self.at += size
-        return found
+        return data
 
     def byte(self) -> int:
         return self.take(1)[0]
 
     def count(self, least: int) -> int:
-        """Return the number of things that follow, of ``least`` bytes each."""
-        (found,) = struct.unpack("<I", self.take(4))
-        if found * least > len(self._data) - self.at:
-            raise ValueError(f"expected room for {found} values, got {len(self._data) - self.at} bytes")
-        return int(found)
+        """Return the number of items that follow, of at least ``least`` bytes each."""
+        (count,) = struct.unpack("<I", self.take(4))
+        if count * least > len(self._data) - self.at:
+            raise ValueError(f"expected room for {count} values, got {len(self._data) - self.at} bytes")
+        return int(count)
 
     def text(self) -> str:
         return self.take(self.count(1)).decode()

@@ -1,7 +1,7 @@
 """MosaicML Streaming's folders (MDS) in place: a `Deserializer` of index.json and the shards that it lists.
 
-Columns are delivered by name, encoded ones as bytes or text; pickled ones are refused. See `offset_shards` for what is
-read when.
+Columns are delivered by name, encoded columns as bytes or text. Pickled columns are refused. `offset_shards` describes
+the cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from feedline.feed.formats.shards_guess import INDEX
 from feedline.feed.protocol import declared_streams
 
 _SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-# An array's dtype in its header: eight times the bytes of an element; plus 1 if signed, 2 if of floats.
+# An array's dtype in its header: eight times the bytes of an element, plus 1 for signed integers, 2 for floats.
 _CODES = {np.dtype(name): np.dtype(name).itemsize * 8 + "uif".index(np.dtype(name).kind) for name in _SCALARS}
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # of the shape, by the lowest two bits of the byte before it
@@ -33,32 +33,32 @@ _ENCODED = ("bytes", "pil", "jpeg", "png", "jpeg_array", "jpegarray", "list[pil]
 class MDSDeserializer(OffsetShards):
     """A folder that MosaicML Streaming's ``MDSWriter`` wrote, each sample a sequence of one sample.
 
-    Shards are read as they are, compressed (``zstd``, ``gz``, ``br``, ``bz2``) or not; where both forms lie there, the
-    uncompressed one is.
+    Shards are read as they are, compressed (``zstd``, ``gz``, ``br``, ``bz2``) or not. If a folder has both forms of a
+    shard, the uncompressed form is read.
 
     ===================================  ==============================================================
     encoding                             stream
     ===================================  ==============================================================
     ``int``, ``uint8`` ... ``float64``   ``fl.Stream((), "int64")``, of that dtype
     ``ndarray:float32:2,3``              ``fl.Stream((2, 3), "float32")``
-    ``ndarray``, ``ndarray:float32``     the shape (and dtype) declared, else that of the first sample
-    ``str``, ``json``, ``str_int`` ...   ``"str"``, or numbers that the text says
+    ``ndarray``, ``ndarray:float32``     the declared shape (and dtype), or as in the first sample
+    ``str``, ``json``, ``str_int`` ...   ``"str"``, or numbers that are written as text
     ``bytes``, ``jpeg``, ``png``, ...    ``"bytes"``, as they are encoded
     ``pkl``                              refused
     ===================================  ==============================================================
 
     Args:
-        path: the folder, or its index.json; a list of them is read one after the other.
-        streams: stream name to `Stream`; also given as keyword arguments. ``field`` names the column, by default the
-            stream's own name. Columns of any size can also be had as ``"bytes"``. None: every column.
-        chunk_size: bytes of an uncompressed shard in a chunk; a compressed shard is one. Part of the order.
+        path: the folder, its index.json, or a list of these, which are read one after the other.
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` names the column, by default the
+            stream's name. Columns of any size can also be read as ``"bytes"``. None: every column.
+        chunk_size: bytes of an uncompressed shard in a chunk. A compressed shard is one chunk. Part of the order.
         memory: bytes that an unpacked shard, or the numbers of a chunk, may take.
         verify: whether to compare each shard with its hash in the index when it is first read.
         stream_kwargs: more streams.
 
     Raises:
-        DataError: the index or a shard is missing or damaged, or of another version.
-        SchemaError: a stream that no column fills, or a pickled column.
+        DataError: the index or a shard is missing, damaged, or of another version.
+        SchemaError: no column fills a stream, or a column is pickled.
     """
 
     def __init__(
@@ -77,26 +77,26 @@ class MDSDeserializer(OffsetShards):
     def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
         """See `OffsetShards`."""
         path, index = folder / INDEX, index_of(folder)
-        whole = IndexEntry(index, path, "the object")
+        root = IndexEntry(index, path, "the object")
         if index.get("version") != 2:
-            raise whole.wrong("version 2", index.get("version"))
+            raise root.wrong("version 2", index.get("version"))
         shards: list[ShardFile] = []
         fields: list[ShardField] | None = None
         columns: Any = None
-        for number, one in enumerate(whole.items("shards", dict)):
-            entry = IndexEntry(one, path, f"shard {number}")
-            if (one.get("format"), one.get("version")) != ("mds", 2):
+        for number, shard in enumerate(root.items("shards", dict)):
+            entry = IndexEntry(shard, path, f"shard {number}")
+            if (shard.get("format"), shard.get("version")) != ("mds", 2):
                 raise DataError(
-                    f"expected shards of format mds, version 2, got {one.get('format')!r}, version "
-                    f"{one.get('version')!r}, in shard {number}",
+                    f"expected shards of format mds, version 2, got {shard.get('format')!r}, version "
+                    f"{shard.get('version')!r}, in shard {number}",
                     path=str(path),
                     hint="JSON Lines and CSV shards are read as such: fl.open_corpus('folder/*.jsonl')",
                 )
-            here = [one.get(key) for key in ("column_names", "column_encodings", "column_sizes")]
-            if here != columns:
+            shard_columns = [shard.get(key) for key in ("column_names", "column_encodings", "column_sizes")]
+            if shard_columns != columns:
                 if fields is not None:
-                    raise entry.wrong("the columns of the shards before", here)
-                columns, fields = here, _fields(entry)
+                    raise entry.wrong("the columns of the shards before", shard_columns)
+                columns, fields = shard_columns, _fields(entry)
             shards.append(_shard(entry, folder, path, number))
         return shards, fields or []
 
@@ -139,7 +139,7 @@ def _fields(entry: IndexEntry) -> list[ShardField]:
 
 
 def _field(name: str, encoding: str) -> ShardField:
-    kind, _, rest = encoding.partition(":")
+    kind, _, details = encoding.partition(":")
     if kind in _TEXTS:
         return ShardField(name, encoding, None, _TEXTS[kind])
     if kind in _ENCODED:
@@ -149,27 +149,27 @@ def _field(name: str, encoding: str) -> ShardField:
         return ShardField(name, encoding, stream.dtype.itemsize, "array", Array.of(stream))
     if kind != "ndarray":
         return ShardField(name, encoding, None, "refused")
-    dtype, _, shape = rest.partition(":")
+    dtype, _, shape = details.partition(":")
     try:
         dims = tuple(int(n) for n in shape.split(",")) if shape else None
-        known = np.dtype(dtype) if dtype else None
+        base = np.dtype(dtype) if dtype else None
     except (ValueError, TypeError):
         return ShardField(name, encoding, None, "refused")
-    if (known is not None and known not in _CODES) or (dims is not None and (min(dims) < 1 or known is None)):
+    if (base is not None and base not in _CODES) or (dims is not None and (min(dims) < 1 or base is None)):
         return ShardField(name, encoding, None, "refused")
-    if dims is not None and known is not None:
-        stream = Stream(dims, known)
+    if dims is not None and base is not None:
+        stream = Stream(dims, base)
         return ShardField(name, encoding, stream.size * stream.dtype.itemsize, "array", Array.of(stream))
-    return ShardField(name, encoding, None, "array", _dynamic(known))
+    return ShardField(name, encoding, None, "array", _dynamic(base))
 
 
 def _dynamic(dtype: np.dtype[Any] | None) -> Array:
-    """Return how arrays are stored that say their own shape, and their dtype where it is None."""
+    """Return the encoding of arrays that declare their shape, and if ``dtype`` is None, their dtype."""
 
     def heads(stream: Stream, _ragged: bool) -> list[ArrayHead]:
         code = b"" if dtype is not None else bytes([_CODES.get(stream.dtype, 0)])
         if dtype is not None and stream.dtype != dtype:
-            code = b"\0"  # of no dtype: nothing fits
+            code = b"\0"  # no dtype has this code, so no array fits
         width = next(k for k in range(4) if max(stream.shape, default=0) < 1 << (8 << k))
         dims = bytes([len(stream.shape) << 2 | width]) + np.array(stream.shape, _WIDTHS[width]).tobytes()
         return [ArrayHead(code + dims)]

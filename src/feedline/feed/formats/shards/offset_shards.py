@@ -1,12 +1,12 @@
 """Shards that begin with a table of offsets, as MosaicML Streaming and LitData write them, described by an index.json.
 
 A shard is ``u32 count, u32 offsets[count + 1]``, and between two offsets a sample: the size, u32, of every field whose
-size is not in the index, then the fields. Guarantees: whatever a shard holds, only its own bytes are read; a sample
-whose sizes do not add up keeps its place and reports why. Cost: opening reads index.json and looks up the size of every
-file; and, where arrays are sequences of any length, the sizes of all samples. A shard as it is becomes one or several
-chunks, views of the mapped file or of what was fetched ahead: byte strings, and numbers in samples of one size, are
-copied once, into the minibatch; other numbers once more, when their chunk is read. A compressed shard is one chunk, or
-several where its samples are compressed in runs (`shard_packing`), unpacked into memory whenever they are read.
+size is not in the index, then the fields. Guarantees: only the bytes of a shard are read, even if it is damaged. A
+sample whose sizes do not add up keeps its place and reports why. Cost: opening reads index.json and looks up the size
+of every file, and if arrays are sequences of any length, the sizes of all samples. An uncompressed shard becomes one or
+several chunks, views of the mapped file or of bytes that were fetched ahead: byte strings, and numbers in samples of
+one size, are copied once, into the minibatch, other numbers once more, when their chunk is read. A compressed shard is
+one chunk, or several if its samples are compressed in runs (`packing`), unpacked into memory whenever they are read.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ from feedline.feed.unique import distinct
 
 MEMORY_BYTES = CHUNK_MEMORY
 CHUNK_BYTES = 32 << 20  # bytes in a chunk, of a shard that can be read in parts
-_MAPS = 256  # kept, besides those of chunks in use
+_MAPS = 256  # kept, besides maps of chunks in use
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
-_PEEKED = 256  # samples that say what the shape of an array is
+_PEEKED = 256  # first samples, by which the shape of an array is inferred
 
 
 class _ShardPlace(NamedTuple):
-    """Which bytes of a file hold a chunk, and where in them, or in what they are unpacked to, samples lie.
+    """The bytes of a file with a chunk, and the places of samples in them.
 
     Attributes:
-        low, high: the bytes.
-        bounds: bytes of the file that samples begin and end at; None: only what is unpacked says it.
+        low, high: first byte and end.
+        bounds: bytes of the file at which samples begin and end; None: they are known after unpacking.
         runs: runs of samples that are compressed, if any.
     """
 
@@ -86,9 +86,9 @@ class _ShardPlace(NamedTuple):
 
 
 class _ShardPart(NamedTuple):
-    """Samples in memory: ``bounds`` are bytes of the shard, ``base`` the one that memory begins with.
+    """Samples in memory: ``bounds`` are bytes of the shard, ``base`` the byte at which memory begins.
 
-    ``wrong`` says what is wrong with samples that could not be unpacked.
+    ``wrong`` has the reasons why samples could not be unpacked.
     """
 
     memory: NDArray[np.uint8]
@@ -103,7 +103,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     """A folder, or several, of shards. Subclasses read their index.json.
 
     Args:
-        path: the folder, or its index.json; a list of them is read one after the other.
+        path: the folder, its index.json, or a list of these, which are read one after the other.
         streams: declarations; None: every field.
         chunk_size: bytes in a chunk, of a shard that can be read in parts. Part of the order.
         memory_bytes: bytes that an unpacked shard, or the numbers of a chunk, may take.
@@ -111,7 +111,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
 
     Raises:
         DataError: an index or a shard is missing or damaged.
-        SchemaError: a stream that no field fills, or a field that is refused.
+        SchemaError: no field fills a stream, or a field is refused.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         self._starts = np.cumsum([0, *(shard.samples for shard in self._shards)])
         self._maps = LruCache(self._map, lambda _: 1, _MAPS)
         self._verify, self._verified = verify, set[int]()
-        self._times: dict[int, int] = {}  # when each shard was modified, as it was first looked at
+        self._times: dict[int, int] = {}  # when each shard was modified, at the first look
         if verify:
             for shard in self._shards:
                 _hasher(shard)
@@ -174,13 +174,13 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         """Return the shards and fields of a folder.
 
         Raises:
-            DataError: the index is missing or damaged, or of another version.
+            DataError: the index is missing, damaged, or has another version.
         """
 
     # ---- description ------------------------------------------------------------------------------
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of its file."""
+        """Return the size of every chunk. ``bytes`` counts its file."""
         return self._infos
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -213,15 +213,15 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         return streams
 
     def _of_first_samples(self, number: int) -> Stream:
-        """Return what the first samples declare of an array: of different sizes, they are sequences."""
+        """Return the stream of an array by its first samples. If their sizes differ, they are sequences."""
         field = self._fields[number]
-        found, sizes = self._declared(number)
-        if field.array is not None and field.array.any_length and found.shape and len(distinct(sizes)) > 1:
-            return Stream(found.shape[1:], found.dtype)
-        return found
+        declared, sizes = self._declared(number)
+        if field.array is not None and field.array.any_length and declared.shape and len(distinct(sizes)) > 1:
+            return Stream(declared.shape[1:], declared.dtype)
+        return declared
 
     def _declared(self, number: int) -> tuple[Stream, NDArray[np.int64]]:
-        """Return what the first sample that is whole declares of an array, and the sizes of the first samples."""
+        """Return the stream that the first sound sample declares for an array, and the sizes of the first samples."""
         field, path = self._fields[number], str(self._shards[0].path)
         try:
             if self._peeked is None:
@@ -230,8 +230,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                 self._peeked = part, *self._spans(part, range(len(self._fields)))
             part, spans, wrong = self._peeked
             sizes = np.diff(spans[number])[:, 0]
-            whole = np.array([i for i in range(len(sizes)) if i not in wrong], np.int64)
-            return first_whole(spans[number], part.memory, wrong, field), sizes[whole]
+            sound = np.array([i for i in range(len(sizes)) if i not in wrong], np.int64)
+            return first_whole(spans[number], part.memory, wrong, field), sizes[sound]
         except (ValueError, OSError) as error:
             raise DataError(
                 f"expected a sample that says the shape of `{field.name}`, {error}",
@@ -240,34 +240,34 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             ) from error
 
     def _refuse(self, field: ShardField) -> None:
-        others = ", ".join(one.name for one in self._fields if one.form != "refused") or "none"
+        readable = ", ".join(candidate.name for candidate in self._fields if candidate.form != "refused") or "none"
         raise SchemaError(
             f"expected fields that can be read, got `{field.name}` of encoding `{field.encoding}` in {self.name}: "
-            f"{field.why}; declare streams of other fields ({others}), or write the data again"
+            f"{field.why}; declare streams of other fields ({readable}), or write the data again"
         )
 
     def _filled(self) -> dict[str, int]:
         """Return the number of the field that fills each stream."""
         numbers = {field.name: number for number, field in enumerate(self._fields)}
-        found = {}
+        filled = {}
         for name, stream in self.schema.items():
-            wanted = stream.field or name
-            if wanted not in numbers:
-                raise SchemaError(f"expected the field `{wanted}` in {self.name}, which has {listed(self._fields)}")
-            field = self._fields[numbers[wanted]]
+            field_name = stream.field or name
+            if field_name not in numbers:
+                raise SchemaError(f"expected the field `{field_name}` in {self.name}, which has {listed(self._fields)}")
+            field = self._fields[numbers[field_name]]
             if field.form == "refused":
                 self._refuse(field)
             if not stream.is_bytes:
                 field.check(name, stream)
-                if self._is_any_length(numbers[wanted], stream):
+                if self._is_any_length(numbers[field_name], stream):
                     self._any_length.add(name)
             elif field.size is not None or (stream.is_text and field.form not in ("text", "json")):
                 raise SchemaError(f"expected stream `{name}` as the field is, `{field.encoding}`, got {stream}")
-            found[name] = numbers[wanted]
-        return found
+            filled[name] = numbers[field_name]
+        return filled
 
     def _is_any_length(self, number: int, stream: Stream) -> bool:
-        """Return whether an array has one dimension more than its stream declares: it is a sequence of samples."""
+        """Return whether an array is a sequence of samples, with one dimension more than its stream declares."""
         array = self._fields[number].array
         if array is None or not array.any_length or not stream.size:
             return False
@@ -276,7 +276,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         try:
             return len(self._declared(number)[0].shape) == len(stream.shape) + 1
         except DataError:
-            return False  # there is none to look at; reading reports why
+            return False  # no sample can be read, and reading reports why
 
     # ---- lengths ----------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     def _lengths_of(
         self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
     ) -> NDArray[np.int32]:
-        """Return the lengths of the sequences of a part, as `lengths` says them."""
+        """Return the lengths of the sequences of a part, as for `lengths`."""
         names = self._counting()
         plain = self.schema.size_stream is None and len(names) < len(self.schema)
         longest = np.full(len(part.bounds) - 1, int(plain), np.int64)
@@ -324,7 +324,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     def _check_lengths(
         self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
     ) -> None:
-        """Check that sequences are as long as they were counted: a file may have changed, but not its size."""
+        """Check that sequences have the lengths that were counted: a file may change without changing its size."""
         if self._counted is None:
             return
         got = self._lengths_of(part, spans, wrong)
@@ -342,10 +342,10 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
-        """Return the samples of a chunk; byte strings are views of the mapped file, unless it is compressed.
+        """Return the samples of a chunk. Byte strings are views of the mapped file, unless it is compressed.
 
         Raises:
-            DataError: the shard is missing, cut or not what its index says, or takes more than ``memory``.
+            DataError: the shard is missing, cut or differs from its index, or takes more than ``memory``.
         """
         if not 0 <= chunk < len(self._infos):
             raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
@@ -356,12 +356,12 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         return self._chunk(part, seals)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the part of the shard that holds the chunk's samples, or all of the file."""
+        """Return the part of the shard with the chunk's samples, or the whole file."""
         shard = self._shards[self._chunks[chunk][0]]
         try:
             low, high, *_ = self._place(*self._chunks[chunk])
         except DataError:
-            return []  # which reading reports
+            return []  # reading reports the error
         return [Extent(str(shard.path), low, high - low)] if high > low else []
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
@@ -373,21 +373,21 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         self._compare(number)
         memory, place = np.frombuffer(piece, np.uint8), self._place(number, a, b)
         if len(memory) != place.high - place.low:
-            return self.read(chunk)  # its offsets have changed meanwhile
-        return self._chunk(self._held(number, a, place, memory))
+            return self.read(chunk)  # the offsets have changed meanwhile
+        return self._chunk(self._part_of(number, a, place, memory))
 
     def _read_around(self, chunk: int) -> Chunk:
-        """Return the samples of a chunk with errors for those that the disk cannot read."""
+        """Return the samples of a chunk, with errors for samples that the disk cannot read."""
         number, a, b = self._chunks[chunk]
         shard, place = self._shards[number], self._place(number, a, b)
         if shard.codec:
-            return self._chunk(self._held(number, a, place, self._packed(shard, place)))
+            return self._chunk(self._part_of(number, a, place, self._packed(shard, place)))
         memory = np.empty(place.high - place.low, np.uint8)
         with open_file(shard.path) as file:
             gaps = read_most(file, memory, place.low, shard.path)
-        part = self._held(number, a, place, memory)
-        found, bounds = self._chunk(part, complete=False), part.bounds
-        return mark_gaps(found, gaps, bounds[:-1], bounds[1:], path=part.path, first=part.first)
+        part = self._part_of(number, a, place, memory)
+        incomplete, bounds = self._chunk(part, complete=False), part.bounds
+        return mark_gaps(incomplete, gaps, bounds[:-1], bounds[1:], path=part.path, first=part.first)
 
     def _part(self, number: int, a: int, b: int) -> tuple[_ShardPart, Sequence[NDArray[np.uint8]]]:
         """Return the samples ``a:b`` of a shard and the seals of its file.
@@ -399,11 +399,11 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         self._compare(number)
         place = self._place(number, a, b)
         if shard.codec or by_ranges(shard.path):
-            return self._held(number, a, place, self._packed(shard, place)), ()
+            return self._part_of(number, a, place, self._packed(shard, place)), ()
         low, high = place.low, place.high
         mapped, seals = self._maps.get(number)
         populate(mapped, low, high)
-        return self._held(number, a, place, np.frombuffer(mapped, np.uint8, high - low, low)), seals
+        return self._part_of(number, a, place, np.frombuffer(mapped, np.uint8, high - low, low)), seals
 
     def _packed(self, shard: ShardFile, place: _ShardPlace) -> NDArray[np.uint8]:
         """Read the bytes of a place."""
@@ -413,10 +413,10 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         return packed
 
     def _place(self, number: int, a: int, b: int) -> _ShardPlace:
-        """Return where the samples ``a:b`` of a shard lie.
+        """Return the place of the samples ``a:b`` of a shard.
 
         Raises:
-            DataError: the shard is not what its index says.
+            DataError: the shard differs from its index.
         """
         shard = self._shards[number]
         if shard.codec and not shard.run:
@@ -431,7 +431,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         bounds = self._bounds(number, a, b)
         return _ShardPlace(*_range(bounds, shard.size), bounds)
 
-    def _held(self, number: int, a: int, place: _ShardPlace, memory: NDArray[np.uint8]) -> _ShardPart:
+    def _part_of(self, number: int, a: int, place: _ShardPlace, memory: NDArray[np.uint8]) -> _ShardPart:
         """Return the samples of a shard, from number ``a`` on, from the bytes of their place."""
         shard, first = self._shards[number], int(self._starts[number]) + a
         if shard.codec is None:
@@ -449,7 +449,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             raise _broken(shard, f"expected a shard compressed by {shard.codec}: {error}") from error
 
     def _compare(self, number: int) -> None:
-        """Check that a shard is still as it was, and has its digests, once, if asked."""
+        """Check that a shard has not changed, and with ``verify``, once, that it has its digests."""
         shard = self._shards[number]
         with open_file(shard.path) as file:
             status = status_of(file)
@@ -457,7 +457,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             if size != shard.size:
                 raise _broken(shard, f"expected a shard of {shard.size} bytes, got {size}")
             if self._times.setdefault(number, status.st_mtime_ns) != status.st_mtime_ns:
-                # A map of the file as it was does not fit offsets that are read now.
+                # A map of the earlier file does not fit offsets that are read now.
                 raise DataError(
                     "expected the shard as it was when it was opened, got one that has changed since",
                     path=str(shard.path),
@@ -475,7 +475,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                 self._verified.add(number)
 
     def _bounds(self, number: int, a: int, b: int) -> NDArray[np.int64]:
-        """Return where samples begin and the last one ends, as a shard says that is not compressed."""
+        """Return the offsets of the samples ``a:b``, and the end of the last one, in an uncompressed shard."""
         shard = self._shards[number]
         with open_file(shard.path) as file:
             count = words(read_at(file, 4, 0))
@@ -512,21 +512,23 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         with open_file(shard.path) as file:
             return map_whole(file, shard.path, shard.size)
 
-    def _spans(self, part: _ShardPart, wanted: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
-        """Return begin and end, in memory, of the wanted fields of each sample, (samples, 2), and what is wrong."""
+    def _spans(self, part: _ShardPart, numbers: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
+        """Return begin and end, in memory, of the fields ``numbers`` of each sample, (samples, 2), and faults by
+        sample.
+        """
         begin, end = part.bounds[:-1] - part.base, part.bounds[1:] - part.base
         head = 4 * sum(field.size is None for field in self._fields)
         wrong = dict(part.wrong)
-        whole = (begin >= 0) & (begin <= end) & (end <= len(part.memory))
-        for i in np.flatnonzero(~whole).tolist():
+        inside = (begin >= 0) & (begin <= end) & (end <= len(part.memory))
+        for i in np.flatnonzero(~inside).tolist():
             a, b = part.bounds[i : i + 2].tolist()
             wrong.setdefault(i, f"expected offsets of a sample within the shard, got {a} and {b}")
-        if int((end - begin)[whole].sum()) > 2 * len(part.memory):
+        if int((end - begin)[inside].sum()) > 2 * len(part.memory):
             raise DataError(
                 "expected samples one after the other, got offsets that overlap", path=part.path, byte=4, hint=DAMAGED
             )
-        held = whole & (end - begin >= head)
-        at = np.flatnonzero(held)
+        has_head = inside & (end - begin >= head)
+        at = np.flatnonzero(has_head)
         sizes = np.zeros((len(begin), head // 4), "<u4")
         if head and len(at):
             heads = np.stack([begin[at], begin[at] + head], axis=1)
@@ -535,16 +537,16 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         spans, place, varying = {}, begin + head, iter(sizes.T)
         for number, field in enumerate(self._fields):
             after = place + (next(varying) if field.size is None else field.size)
-            if number in wanted:
+            if number in numbers:
                 spans[number] = np.stack([place, after], axis=1)
             place = after
-        good = held & (place == end)
-        for i in np.flatnonzero(whole & ~good).tolist():
+        good = has_head & (place == end)
+        for i in np.flatnonzero(inside & ~good).tolist():
             size = int(end[i] - begin[i])
             what = (
                 f"expected fields of {size - head} bytes in all, as the offsets say, got {place[i] - begin[i] - head}"
             )
-            if not held[i]:
+            if not has_head[i]:
                 what = f"expected a sample of at least {head} bytes, for the sizes of its fields, got {size}"
             wrong.setdefault(i, what)
         if not good.all():
@@ -588,7 +590,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                 values[name], bad = decode.numbers(texts, stream, form, skip=errors)
             for i, what in bad.items():
                 errors.setdefault(i, self._damaged(part, i, what, name))
-        # Numbers have been copied already: later checks of the seals would not notice that they are zeros.
+        # Numbers have been copied already. Later checks of the seals would not notice that they are zeros.
         check_seals(seals)
         if not seals:  # private memory: a map has seals
             without_gaps(values, part.memory)
@@ -607,11 +609,11 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     # ---- other ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release the maps; chunks already returned keep theirs."""
+        """Release the maps. Chunks that were returned keep theirs."""
         self._maps.clear()
 
     def verified(self) -> OffsetShards:
-        """Return the same shards with ``verify=True``; itself if Python lacks the algorithm of a digest."""
+        """Return the same shards with ``verify=True``, or itself if Python lacks the algorithm of a digest."""
         hashed = [shard for shard in self._shards if shard.hashes]
         if self._verify or not hashed or any(_algorithm(shard) is None for shard in hashed):
             return self
@@ -626,7 +628,7 @@ def _hasher(shard: ShardFile) -> tuple[str, Any] | None:
     """Return the name of a digest of a shard that can be compared, and its algorithm; None: it has none.
 
     Raises:
-        DataError: all are of algorithms that Python lacks.
+        DataError: Python lacks the algorithms of all digests.
     """
     name = _algorithm(shard)
     if name is not None:
@@ -642,8 +644,8 @@ def _hasher(shard: ShardFile) -> tuple[str, Any] | None:
 
 def _algorithm(shard: ShardFile) -> str | None:
     """Return the first of the shard's digests that Python can compute."""
-    known = (name for name in sorted(shard.hashes) if name in hashlib.algorithms_available)
-    return next((name for name in known if not name.startswith("shake_")), None)
+    available = (name for name in sorted(shard.hashes) if name in hashlib.algorithms_available)
+    return next((name for name in available if not name.startswith("shake_")), None)
 
 
 def _broken(shard: ShardFile, what: str, byte: int | None = None) -> DataError:
@@ -658,7 +660,7 @@ def _miscounted(shard: ShardFile, count: list[int]) -> DataError:
 
 
 def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:
-    """Return the bytes of a shard that its samples lie in, those with offsets that can be."""
+    """Return the first byte and the end of the samples with valid offsets in a shard."""
     fine = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
     if not fine.any():
         return 0, 0

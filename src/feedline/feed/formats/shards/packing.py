@@ -1,8 +1,8 @@
 """Compressed shards: a whole file, or its samples in runs or one by one, as LitData packs them within a file.
 
-A file of runs begins with ``"LDFZ01\\0\\0", u16 version, u16 flags, u32 samples, u32 samples in a run, u32 runs``; then
-``u32 offsets[samples + 1]`` of the unpacked samples, and for each run ``u32 first sample, u32 samples, u64 first byte,
-u32 bytes, u32 bytes unpacked``.
+A file of runs begins with ``"LDFZ01\\0\\0", u16 version, u16 flags, u32 samples, u32 samples in a run, u32 runs``. Then
+follow ``u32 offsets[samples + 1]`` of the unpacked samples, and for each run ``u32 first sample, u32 samples, u64 first
+byte, u32 bytes, u32 bytes unpacked``.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from numpy.typing import NDArray
 from feedline.feed.files.paths import read_at
 
 CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
-"""Codecs by the names that indexes have for them, and pyarrow's name."""
+"""Names of codecs in indexes to their names in pyarrow."""
 
-_STEP_BYTES = 8 << 20  # allocated at a time, whatever a file claims
-_AT_ONCE, _LIKELY = 8 << 20, 64  # bytes, or times as many as there are packed, that may be what it claims
+_STEP_BYTES = 8 << 20  # allocated at a time, whatever size a file claims
+# Claimed sizes up to this many bytes, or this many times the packed bytes, are believed.
+_AT_ONCE, _LIKELY = 8 << 20, 64
 _MAGIC = b"LDFZ01\0\0\1\0\0\0"  # with version and flags
 _HEAD = struct.Struct("<12sIII")
 _RUN = np.dtype([("first", "<u4"), ("samples", "<u4"), ("byte", "<u8"), ("size", "<u4"), ("unpacked", "<u4")])
 
 
 class TooMuchError(ValueError):
-    """What is unpacked takes more memory than it may: ``held`` bytes or more."""
+    """Unpacked data take more memory than they may: ``taken`` bytes or more."""
 
-    def __init__(self, held: int) -> None:
-        super().__init__(f"{held} or more")
-        self.held = held
+    def __init__(self, taken: int) -> None:
+        super().__init__(f"{taken} or more")
+        self.taken = taken
 
 
 class PackedRuns(NamedTuple):
-    """Runs of samples that are compressed each for itself, one after the other in a file.
+    """Runs of samples in a file, one after the other. Each run is compressed by itself.
 
     Attributes:
-        low, high: bytes of the file that they take.
-        bounds: where the samples lie in what is unpacked, int64 (samples + 1,), from 0.
+        low, high: first byte of the runs in the file, and their end.
+        bounds: bounds of the samples in the unpacked runs, int64 (samples + 1,), from 0.
         begins: first byte of each run after ``low``.
-        sizes, unpacked: bytes of each.
+        sizes, unpacked: bytes of each run, packed and unpacked.
     """
 
     low: int
@@ -53,15 +54,15 @@ class PackedRuns(NamedTuple):
 
 
 def words(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Return the numbers in bytes, of 4 bytes each; what is left over at the end, where a file was cut, is left out."""
+    """Return numbers of 4 bytes each. An incomplete number at the end, where a file was cut, is left out."""
     return np.frombuffer(data, "<u4", len(data) // 4)
 
 
 def runs_of(file: BinaryIO, size: int, *, samples: int, per_run: int, start: int, stop: int) -> PackedRuns:
-    """Return where the samples ``start:stop`` lie, whole runs, in a file of ``size`` bytes.
+    """Return the runs with the samples ``start:stop`` in a file of ``size`` bytes.
 
     Raises:
-        ValueError: it is not a file of ``samples`` samples in runs of ``per_run``, or damaged.
+        ValueError: the file is damaged, or does not have ``samples`` samples in runs of ``per_run``.
     """
     head, runs = read_at(file, _HEAD.size, 0), -(-samples // per_run)
     expected = _HEAD.pack(_MAGIC, samples, per_run, runs)
@@ -71,14 +72,14 @@ def runs_of(file: BinaryIO, size: int, *, samples: int, per_run: int, start: int
     offsets = words(read_at(file, 4 * (stop - start + 1), _HEAD.size + 4 * start)).astype(np.int64)
     first, end = start // per_run, -(-stop // per_run)
     entries = read_at(file, _RUN.itemsize * (end - first), table + _RUN.itemsize * first)
-    found = np.frombuffer(entries, _RUN, len(entries) // _RUN.itemsize)
-    if len(offsets) != stop - start + 1 or len(found) != end - first:
+    listed = np.frombuffer(entries, _RUN, len(entries) // _RUN.itemsize)
+    if len(offsets) != stop - start + 1 or len(listed) != end - first:
         raise ValueError(f"expected the offsets of {samples} samples, got a file that ends before them")
-    begins, sizes, unpacked = (found[name].astype(np.int64) for name in ("byte", "size", "unpacked"))
+    begins, sizes, unpacked = (listed[name].astype(np.int64) for name in ("byte", "size", "unpacked"))
     firsts = np.arange(first, end) * per_run
     ends = np.minimum(firsts + per_run, samples)
     edges = np.append(firsts, stop) - start
-    if (found["first"] != firsts).any() or (found["samples"] != ends - firsts).any():
+    if (listed["first"] != firsts).any() or (listed["samples"] != ends - firsts).any():
         raise ValueError("expected runs of samples one after the other, got others")
     if (begins[1:] != begins[:-1] + sizes[:-1]).any() or begins[0] < table or int(begins[-1] + sizes[-1]) > size:
         raise ValueError("expected runs of bytes one after the other within the file, got others")
@@ -118,14 +119,14 @@ def unpack_runs(runs: PackedRuns, packed: NDArray[np.uint8], codec: str, most_by
 
 
 def _is_likely(size: int, packed: NDArray[np.uint8]) -> bool:
-    """Return whether memory is allocated for all that something claims to be when it is unpacked."""
+    """Return whether a claimed unpacked size is believed, and memory allocated for it."""
     return size <= max(_AT_ONCE, _LIKELY * len(packed))
 
 
 def unpack_each(
     bounds: NDArray[np.int64], packed: NDArray[np.uint8], codec: str, most_bytes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Mapping[int, str]]:
-    """Return samples that are compressed each for itself: where they lie, in what, and why some cannot be unpacked.
+    """Unpack samples that are compressed one by one. Return their bounds, their bytes, and by index why some failed.
 
     Raises:
         TooMuchError: they would take more than ``most_bytes``.
@@ -138,7 +139,7 @@ def unpack_each(
                 raise ValueError("expected offsets of a sample within the shard, got others")
             part = unpack(packed[begin:end], codec, None, most_bytes - ends[-1])
         except TooMuchError as error:
-            raise TooMuchError(ends[-1] + error.held) from None
+            raise TooMuchError(ends[-1] + error.taken) from None
         except ValueError as error:
             wrong[i] = f"expected a sample compressed by {codec}: {error}"
         parts.append(part)
@@ -147,36 +148,36 @@ def unpack_each(
 
 
 def unpack(packed: NDArray[np.uint8], codec: str, sizes: Collection[int] | None, most_bytes: int) -> NDArray[np.uint8]:
-    """Return what was compressed.
+    """Return the unpacked bytes.
 
     Args:
-        packed: the bytes.
+        packed: the packed bytes.
         codec: one of `CODECS`.
-        sizes: bytes that it may have, unpacked; None: any number up to ``most_bytes``.
-        most_bytes: bytes that it may take.
+        sizes: possible sizes of the unpacked bytes; None: any size up to ``most_bytes``.
+        most_bytes: bytes that they may take.
 
     Raises:
-        TooMuchError: it takes more, where ``sizes`` is None.
-        ValueError: it is damaged, or has another size.
+        TooMuchError: they take more, where ``sizes`` is None.
+        ValueError: they are damaged, or have another size.
     """
     import pyarrow as pa
 
-    pieces, held, limit = [], 0, most_bytes if sizes is None else max(sizes)
+    pieces, total, limit = [], 0, most_bytes if sizes is None else max(sizes)
     try:
         if codec == "zstd" and sizes is not None and len(sizes) == 1 and _is_likely(limit, packed):
-            # Three times as fast; refuses what has another size, but does not say which.
+            # Three times as fast. It refuses another size, but does not report it.
             return np.frombuffer(pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=limit), np.uint8)
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), CODECS[codec]) as stream:
-            while held <= limit:
-                piece = stream.read_buffer(min(limit + 1 - held, _STEP_BYTES))
+            while total <= limit:
+                piece = stream.read_buffer(min(limit + 1 - total, _STEP_BYTES))
                 if not piece.size:
                     break
                 pieces.append(np.frombuffer(piece, np.uint8))
-                held += piece.size
+                total += piece.size
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
-    if held > limit and sizes is None:
-        raise TooMuchError(held)
-    if sizes is not None and held not in sizes:
-        raise ValueError(f"expected {' or '.join(map(str, sizes))} bytes, got {'more' if held > limit else held}")
+    if total > limit and sizes is None:
+        raise TooMuchError(total)
+    if sizes is not None and total not in sizes:
+        raise ValueError(f"expected {' or '.join(map(str, sizes))} bytes, got {'more' if total > limit else total}")
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.uint8)

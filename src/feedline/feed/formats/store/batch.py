@@ -1,8 +1,8 @@
 """A record batch whose bytes stay in their file.
 
 Arrow gets a private copy of the message's head, which locates the buffers, followed by untouched memory in place of the
-body. The resulting addresses are places in the file. So Arrow never reads a mapping, which would kill the process if
-the file were truncated.
+body. The resulting addresses translate to bytes of the file. So Arrow never reads a mapping, which would kill the
+process if the file were truncated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feedline.feed.formats.store.mapped import StoreMap
 
 MOST_HEAD_BYTES = 64 << 20
-"""Maximum bytes of a message's head; each stream takes a few hundred."""
+"""Maximum bytes of the head of a message, in which each stream takes a few hundred."""
 
 
 class Buffers(Protocol):
@@ -42,8 +42,8 @@ class ArrowBatch:
         size: bytes of the message.
         schema: Arrow schema that it must have.
 
-        Attributes:
-        arrow: the record batch; only its lengths, null counts and the places of its buffers are meaningful.
+    Attributes:
+        arrow: the record batch, of which only lengths, null counts and the places of buffers are meaningful.
 
     Raises:
         ValueError: it is not a record batch of that schema and size.
@@ -62,10 +62,10 @@ class ArrowBatch:
         # Pages that are never written take no memory.
         body = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         body[: len(head)] = head.data
-        whole = pa.py_buffer(body)
-        self._address = whole.address
+        message = pa.py_buffer(body)
+        self._address = message.address
         try:
-            self.arrow: Any = pa.ipc.read_record_batch(pa.ipc.read_message(whole), schema)
+            self.arrow: Any = pa.ipc.read_record_batch(pa.ipc.read_message(message), schema)
         except (pa.ArrowException, OSError, EOFError, TypeError) as error:
             raise ValueError(f"expected an uncompressed Arrow record batch: {error}") from error
 
@@ -87,7 +87,7 @@ class ArrowBatch:
         return self._file.view(dtype, count, byte)
 
     def hold(self, buffer: Any) -> None:
-        """Have a buffer in reach of `view`; see `StoreMap.hold`.
+        """Keep a buffer in reach of `view`, see `StoreMap.hold`.
 
         Raises:
             ValueError: it is not part of the message (compressed data).

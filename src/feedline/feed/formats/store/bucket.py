@@ -1,9 +1,9 @@
 """A folder of an object store as the place of a store.
 
-Each file is sent as soon as it is complete, and its local copy removed: the disk needs room for the one that is being
-written and for those on their way. The manifest comes last: who opens the address before finds no store, and is told so
-(`unfinished_store`). A store that is replaced loses its manifest before its first file is touched, so that nobody ever
-sees parts of two.
+Each file is sent as soon as it is complete, and its local copy removed: the disk needs room for the file that is being
+written and for files on their way. The manifest comes last: readers that open the address earlier find no store
+(`unfinished_store`). A store that is replaced loses its manifest before its first file is touched, so that no reader
+ever sees parts of two stores.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")
 
 
 def unfinished_store(names: Iterable[str]) -> bool:
-    """Return whether a folder has nothing but files of a store, without a manifest."""
-    found = list(names)
-    return bool(found) and all(_FILE.fullmatch(name) for name in found)
+    """Return whether a folder has only files of a store, without a manifest."""
+    listing = list(names)
+    return bool(listing) and all(_FILE.fullmatch(name) for name in listing)
 
 
 class BucketFolder(Target):
-    """A folder of an object store; see the module.
+    """A folder of an object store. See the module.
 
     Args:
-        address: its address.
+        address: address of the folder.
         options: options for obstore or fsspec.
         patience: how long to wait for the store.
-        work: folder of this machine for what is under way; None: ``converting`` in the user's cache folder.
+        work: folder of this machine for unfinished work; None: ``converting`` in the user's cache folder.
 
     Raises:
         DataError: the address or the options are not understood, or the folder is not writable.
-        ValueError: it is the address of a web server, which takes no objects.
+        ValueError: the address belongs to a web server, which takes no objects.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class BucketFolder(Target):
             folder = Path(os.path.abspath(work))
             make_folder(folder)
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", key.rpartition("/")[2])[:60]
-        self.beside = (
+        self.local_path = (
             folder / f"{name}-{hashlib.blake2b(f'{self._store.place}/{key}'.encode(), digest_size=8).hexdigest()}"
         )
         self._uploads: Uploads | None = None
@@ -74,18 +74,18 @@ class BucketFolder(Target):
 
     def refuse_existing(self, overwrite: bool) -> None:
         """See `Target.refuse_existing`."""
-        there = listed(self._store, self._prefix, self._patience)
-        if MANIFEST in there:
+        names = listed(self._store, self._prefix, self._patience)
+        if MANIFEST in names:
             if not overwrite:
                 raise FileExistsError(
                     f"{self.name} exists; pass overwrite=True to replace a store, or choose another name"
                 )
             self._replaces = True
             return
-        foreign = [name for name in there if not _FILE.fullmatch(name)]
+        foreign = [name for name in names if not _FILE.fullmatch(name)]
         if not foreign and self._key:
-            one = wait_for(looked_up(self._store, self._key, lambda: self._store.head(self._key), self._patience))
-            foreign = [] if one is None else [""]
+            status = wait_for(looked_up(self._store, self._key, lambda: self._store.head(self._key), self._patience))
+            foreign = [] if status is None else [""]
         if foreign:
             raise FileExistsError(
                 f"{self.name} is not a feedline store, but has {len(foreign)} objects such as "
@@ -98,8 +98,8 @@ class BucketFolder(Target):
 
     def has(self, file: str, size: int) -> bool:
         """See `Target.has`."""
-        known = None if self._uploads is None else self._uploads.stored.get(file)
-        return known is not None and known.size == size
+        uploaded = None if self._uploads is None else self._uploads.stored.get(file)
+        return uploaded is not None and uploaded.size == size
 
     def finished(self, path: Path) -> None:
         """See `Target.finished`."""
@@ -119,14 +119,14 @@ class BucketFolder(Target):
                 uploads.begin(path)
         uploads.drain()
         uploads.check()
-        # Nothing is known of who else writes here, on other machines: let one of them win, if the store can.
+        # Processes on other machines may write here, too. Let one of them win, if the store can.
         if not uploads.write(MANIFEST, manifest, new=True):
             raise FileExistsError(f"{self.name} exists: another process has written a store there meanwhile")
         for name in uploads.listed():
             if _FILE.fullmatch(name) and name not in uploads.stored:
-                uploads.delete(name)  # of a store that was replaced, or of one that was never finished
+                uploads.delete(name)  # of a replaced store, or of an unfinished one
         uploads.close()
-        discard(folder, self.beside)
+        discard(folder, self.local_path)
 
     def _forget_old(self) -> None:
         if self._replaces and self._uploads is not None:

@@ -69,11 +69,11 @@ def parse(row: Any, strings: bool = True) -> Stream:
     """Return the stream that `describe` described.
 
     Args:
-        row: what it returned.
+        row: the description.
         strings: whether it may be a stream of byte strings.
 
     Raises:
-        ValueError: the input is not what `describe` returns.
+        ValueError: ``row`` is no description.
     """
     if not isinstance(row, dict):
         raise ValueError(f"expected an object that declares a stream, got {row!r}")
@@ -115,7 +115,7 @@ def field(name: str, stream: Stream, ragged: bool) -> Any:
 
 
 def encode(value: Value, kind: Any, ragged: bool) -> Any:
-    """Return a value as an Arrow array of type ``kind``, over the value's memory if contiguous."""
+    """Return a value as an Arrow array of type ``kind``, over the memory of the value if contiguous."""
     import pyarrow as pa
 
     def plain(arrow: Any, array: NDArray[Any]) -> Any:
@@ -166,15 +166,15 @@ def decode(
 ) -> Value:
     """Return the value that `encode` encoded, or the sequences ``start:stop`` of it, over the same bytes.
 
-    Offsets are checked completely: O(sequences), and O(samples) for sparse streams. Those of a part are copied, and no
-    others are read. Their content is not: sparse indices, bytes of bools and texts are checked when they are copied.
+    Offsets are checked completely: O(sequences), and O(samples) for sparse streams. Offsets of a part are copied, and
+    no others are read. Content is not checked here, but when it is copied: sparse indices, bytes of bools, and texts.
 
     Args:
         column: column of the batch.
-        stream: its declaration.
+        stream: declaration of the column.
         lengths: samples of each sequence, possibly a view of a mapping; None: one each.
         ragged: whether the column has a list level for sequences.
-        batch: batch that holds the column.
+        batch: batch of the column.
         start, stop: sequences; None: all of them.
 
     Raises:
@@ -182,18 +182,18 @@ def decode(
         DataError: the file was truncated, or its disk fails.
     """
     buffers, inner = _buffers(column, stream, ragged)
-    whole = stop is None
+    complete = stop is None
     first, last, offsets = start, len(column) if stop is None else stop, None
     if lengths is not None and not ragged:
         _compare_lengths(np.arange(last - first + 1, dtype=np.int64), lengths)
     if ragged:
-        first, last, offsets = _bounds(batch, buffers[1], first, last, what="offsets", whole=whole)
+        first, last, offsets = _bounds(batch, buffers[1], first, last, what="offsets", complete=complete)
         if lengths is not None:
             _compare_lengths(offsets, lengths)
     if not (stream.sparse or stream.is_bytes):
         return DenseValue(_dense(inner, stream, batch, first, last), offsets)
     what = "bounds of samples" if stream.is_bytes else "row bounds"
-    low, high, indptr = _bounds(batch, inner[1], first, last, what=what, whole=whole)
+    low, high, indptr = _bounds(batch, inner[1], first, last, what=what, complete=complete)
     if stream.is_bytes:
         return BytesValue(indptr, batch.view(inner[2], _UINT8, high)[low:], offsets, text=stream.is_text)
     indices = batch.view(inner[4], np.dtype(np.int32), high)[low:]
@@ -202,10 +202,10 @@ def decode(
 
 
 def _bounds(
-    batch: Buffers, buffer: Any, first: int, last: int, *, what: str, whole: bool
+    batch: Buffers, buffer: Any, first: int, last: int, *, what: str, complete: bool
 ) -> tuple[int, int, NDArray[np.int64]]:
-    """Return where the items ``first:last`` begin and end, and their bounds from 0: a view of all, or a copy."""
-    if whole:
+    """Return begin and end of the items ``first:last``, and their bounds: a view if ``complete``, else a copy."""
+    if complete:
         bounds = batch.bounds(buffer, last + 1)
         return 0, _native.bounds_end(bounds, what), bounds
     bounds = _native.copied(batch.view(buffer, _INT64, last + 1)[first:])
@@ -217,7 +217,7 @@ def _bounds(
 
 
 def bounds_of(column: Any, stream: Stream, ragged: bool) -> list[Any]:
-    """Return the buffers of a column that say where its sequences and samples are, rather than what they hold.
+    """Return the buffers of a column with the bounds of sequences and samples.
 
     Raises:
         ValueError: a buffer marks items as null.
@@ -230,7 +230,7 @@ _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 
 
 def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list[Any]]:
-    """Return the buffers of a column, and those below its list level for sequences.
+    """Return the buffers of a column, and the buffers below its list level for sequences.
 
     Raises:
         ValueError: a buffer marks items as null.
@@ -262,5 +262,5 @@ def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: i
 def _compare_lengths(offsets: NDArray[np.int64], lengths: NDArray[np.int32]) -> None:
     i = _native.first_uneven(offsets, lengths)
     if i >= 0:
-        (wanted,), (a, b) = (_native.copied(array).tolist() for array in (lengths[i : i + 1], offsets[i : i + 2]))
-        raise ValueError(f"expected {wanted} samples in sequence {i} of those read, got {b - a}")
+        (expected,), (a, b) = (_native.copied(array).tolist() for array in (lengths[i : i + 1], offsets[i : i + 2]))
+        raise ValueError(f"expected {expected} samples in sequence {i} of those read, got {b - a}")

@@ -45,22 +45,22 @@ def combine(stores: Sequence[Path], folder: Path) -> Manifest:
             # Streams that are ragged only in another store have one sample per sequence here.
             totals = {name: part.totals.get(name, part.chunks["sequences"]) for name in ragged}
             parts.append(dataclasses.replace(part, file=file, totals=totals))
-    whole = Manifest(schema, lengths, parts, manifests[0].compression)
+    combined = Manifest(schema, lengths, parts, manifests[0].compression)
     with open(folder / MANIFEST, "xb") as out:
-        out.write(whole.dump())
+        out.write(combined.dump())
         out.flush()
         os.fsync(out.fileno())
-    return whole
+    return combined
 
 
 def _join_lengths(stores: Sequence[Path], manifests: Sequence[Manifest], name: str, lengths: LengthsFile) -> Lengths:
     try:
         for store, manifest in zip(stores, manifests, strict=True):
-            found = np.broadcast_to(np.int32(1), manifest.sequences)
+            stored = np.broadcast_to(np.int32(1), manifest.sequences)
             if name in manifest.lengths:
-                found = np.load(store / manifest.lengths[name].file, mmap_mode="r", allow_pickle=False)
-            for start in range(0, len(found), 1 << 20):
-                lengths.add(_native.copied(np.ascontiguousarray(found[start : start + (1 << 20)], "<i4")))
+                stored = np.load(store / manifest.lengths[name].file, mmap_mode="r", allow_pickle=False)
+            for start in range(0, len(stored), 1 << 20):
+                lengths.add(_native.copied(np.ascontiguousarray(stored[start : start + (1 << 20)], "<i4")))
         return lengths.close(sum(manifest.sequences for manifest in manifests))
     finally:
         lengths.drop()

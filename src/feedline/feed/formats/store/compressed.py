@@ -37,12 +37,12 @@ def read_exactly(file: BinaryIO, start: int, size: int) -> bytearray:
 
 
 class BatchInMemory:
-    """One message of an Arrow file that was read, and decompressed if it is compressed.
+    """One message of an Arrow file in memory, decompressed if it was compressed.
 
     Args:
         data: the message.
-        crc32c: its checksum.
-        memory_bytes: maximum bytes of all buffers together; None: it is not compressed.
+        crc32c: checksum of the message.
+        memory_bytes: maximum bytes of all buffers together; None: the message is not compressed.
         schema: Arrow schema that it must have.
 
     Attributes:
@@ -105,7 +105,7 @@ def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> 
         batch = table.table(2)  # Message.header
         if table.number(1, "<B") == _DICTIONARY:  # Message.header_type
             batch = batch.table(1)  # DictionaryBatch.data
-        if table.number(0, "<H") < _VERSION_5 and batch.has(3):  # Arrow then decodes numbers that are none
+        if table.number(0, "<H") < _VERSION_5 and batch.has(3):  # Arrow would misread the buffers
             raise ValueError("expected compressed buffers in messages of version 5 alone, got an older one")
         total = 0
         for offset, size in batch.structs(2, "<qq"):  # RecordBatch.buffers
@@ -115,7 +115,7 @@ def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> 
             if offset < 0 or size < 8 or at + size > len(message):
                 raise ValueError(f"expected buffers inside the message, got {size} bytes at {offset} of its body")
             (expands,) = struct.unpack_from("<q", message, at)
-            # -1: stored uncompressed after these 8 bytes.
+            # -1: the buffer follows these 8 bytes uncompressed.
             if expands < -1:
                 raise ValueError(f"expected the size of a buffer, got {expands}")
             total += size - 8 if expands == -1 else expands
@@ -195,7 +195,7 @@ class _Table:
         return [struct.unpack_from(layout, self._data, vector + 4 + k * size) for k in range(count)]
 
     def has(self, field: int) -> bool:
-        """Return whether a field is there."""
+        """Return whether a field is present."""
         return self._find(field) is not None
 
     def _place(self, field: int) -> int:

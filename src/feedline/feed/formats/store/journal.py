@@ -1,7 +1,7 @@
-"""The complete parts of a store whose writing may be interrupted, and how far into the source they reach.
+"""The complete parts of a store whose writing may be interrupted, and their progress in the source.
 
-A part is recorded once it, and the lengths of its sequences, are on disk. Writing that continues after the recorded
-parts gives the same bytes as writing that was never interrupted, as parts are cut by what is written only.
+A part is recorded when its file and the lengths of its sequences are on disk. Writing that continues after the recorded
+parts gives the same bytes as uninterrupted writing, as parts are cut by their content only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from feedline.feed.formats.store.targets import Target
 
 
 class PartTable(NamedTuple):
-    """A complete Arrow IPC file of a store, before it is known which streams are ragged in the whole store.
+    """A complete Arrow IPC file, before the ragged streams of the whole store are known.
 
     Attributes:
         file: name in the store's folder.
         bytes: size of the file.
         ragged: names of the streams whose column has a list level for sequences.
-        rows: for each chunk the numbers of `StoreFile.chunks`, in the order of that description.
+        rows: for each chunk the numbers of `StoreFile.chunks`, in the order of its documentation.
         totals: for each chunk the number of samples in each stream.
     """
 
@@ -35,7 +35,7 @@ class PartTable(NamedTuple):
     totals: Sequence[dict[str, int]]
 
     def describe(self, ragged: Sequence[str]) -> StoreFile:
-        """Return the entry of the manifest; ``ragged``: the streams that are ragged anywhere in the store."""
+        """Return the entry of the manifest. ``ragged`` names the streams that are ragged anywhere in the store."""
         table = np.array(self.rows, np.int64).T
         keys = ("byte", "bytes", "sequences", "samples", "crc32c", "memory")[: len(table)]
         chunks = dict(zip(keys, table, strict=True))
@@ -44,12 +44,12 @@ class PartTable(NamedTuple):
 
 
 class SourceProgress(NamedTuple):
-    """How far a source has been read when a part ends.
+    """The progress of reading a source at the end of a part.
 
     Attributes:
-        chunks: chunks of the source read as a whole.
-        written: readable sequences of the next chunk that are in the store already.
-        skipped: unreadable sequences in the chunks read as a whole.
+        chunks: chunks of the source that were read as a whole.
+        written: readable sequences of the next chunk that are in the store.
+        skipped: unreadable sequences in the chunks that were read as a whole.
     """
 
     chunks: int
@@ -58,14 +58,14 @@ class SourceProgress(NamedTuple):
 
 
 class PartRecord(NamedTuple):
-    """A complete part, and what continues after it.
+    """A complete part, and the state of writing after it.
 
     Attributes:
-        part: its description.
+        part: description of the part.
         sequences: number of sequences in the store up to its end.
-        ragged: streams that are ragged from there on.
+        ragged: streams that are ragged by then.
         compression: codec of the store.
-        progress: how far the source has been read.
+        progress: progress of reading the source.
     """
 
     part: PartTable
@@ -76,15 +76,15 @@ class PartRecord(NamedTuple):
 
 
 class Journal:
-    """The records of a store being written, and the folder that holds its files.
+    """The records of a store that is being written, and the folder of its files.
 
     Args:
         work: folder of the records, locked by this process.
-        target: where the store will appear.
-        done: file to create just before it does.
+        target: destination of the store.
+        done: name of the file to create just before the store appears.
 
     Attributes:
-        target: where the store will appear.
+        target: destination of the store.
         folder: folder of the store's files.
         records: records of complete parts.
 
@@ -98,20 +98,20 @@ class Journal:
         self.folder.mkdir(mode=0o755, exist_ok=True)
         self.records: list[PartRecord] = []
         self._marks: list[tuple[int, SourceProgress]] = []
-        while (found := self._load(len(self.records))) is not None:
-            self.records.append(found)
-        kept = {known.part.file for known in self.records}
+        while (loaded := self._load(len(self.records))) is not None:
+            self.records.append(loaded)
+        files = {saved.part.file for saved in self.records}
         ragged = self.records[-1].ragged if self.records else set()
-        for entry in self.folder.iterdir():  # what the interrupted writer had not completed
-            if entry.name not in kept and not (ragged and entry.name.startswith("lengths-")):
+        for entry in self.folder.iterdir():  # remove the incomplete files of an interrupted writer
+            if entry.name not in files and not (ragged and entry.name.startswith("lengths-")):
                 entry.unlink()
-        for known in self.records:
-            if (path := self.folder / known.part.file).exists():
+        for saved in self.records:
+            if (path := self.folder / saved.part.file).exists():
                 target.finished(path)
 
     @property
     def progress(self) -> SourceProgress:
-        """How far the source has been read for the complete parts."""
+        """The progress of reading the source for the complete parts."""
         return self.records[-1].progress if self.records else SourceProgress(0, 0, 0)
 
     def reading(self, chunk: int, sequences: int, skipped: int) -> None:
@@ -130,7 +130,7 @@ class Journal:
         self.target.finished(self.folder / part.file)
 
     def publish(self) -> None:
-        """Let the store appear."""
+        """Make the store appear."""
         (self._work / self._done).touch()
         self.target.publish(self.folder)
 
@@ -141,16 +141,16 @@ class Journal:
         return self._work / f"part-{number:06d}.json"
 
     def _load(self, number: int) -> PartRecord | None:
-        """Return record ``number`` if it exists and its files are as it says, or have arrived where they belong."""
-        found = recorded(self._path(number))
-        if found is None:
+        """Return record ``number`` if it exists, and its files are complete or have arrived at the target."""
+        content = recorded(self._path(number))
+        if content is None:
             return None
-        part, sequences, ragged, compression, progress = found
+        part, sequences, ragged, compression, progress = content
         file, nbytes, ragged_part, rows, totals = part
         least = len(lengths_header(0)) + 4 * sequences
-        whole = [path for path in self.folder.glob("lengths-*.npy") if _size(path) >= least]
-        there = _size(self.folder / file) == nbytes or self.target.has(file, nbytes)
-        if not there or len(whole) < len(ragged):
+        complete = [path for path in self.folder.glob("lengths-*.npy") if _size(path) >= least]
+        present = _size(self.folder / file) == nbytes or self.target.has(file, nbytes)
+        if not present or len(complete) < len(ragged):
             return None
         table = PartTable(file, nbytes, frozenset(ragged_part), rows, totals)
         return PartRecord(table, sequences, set(ragged), compression, SourceProgress(*progress))

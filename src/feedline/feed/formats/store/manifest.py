@@ -1,6 +1,6 @@
 """The manifest of a store: a description of its files, checked before any of them is opened.
 
-The manifest includes its own checksum, so damage is detected; a hostile manifest can still only name files inside the
+The manifest includes its own checksum, so damage is detected. Even a hostile manifest can only name files inside the
 store's folder, within their sizes.
 """
 
@@ -34,7 +34,7 @@ COMPRESSED_VERSION = 2
 STRINGS_VERSION = 3
 _CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
 _UNSET = b'"crc32c": "00000000"'
-_LARGEST_BYTES = 1 << 30  # maximum bytes of a manifest; a chunk takes about fifty
+_LARGEST_BYTES = 1 << 30  # maximum bytes of a manifest, where a chunk takes about fifty
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class StoreFile:
         bytes: size of the file.
         ragged: names of the streams whose column has a list level for sequences.
         chunks: int64 arrays, one entry per chunk (a record batch): ``byte`` and ``bytes`` of its message in the file,
-            its ``crc32c``, ``sequences`` and ``samples``; for a compressed one ``memory``, the maximum bytes that it
-            expands to.
+            its ``crc32c``, ``sequences`` and ``samples``, and if it is compressed, ``memory``, the maximum bytes that
+            it expands to.
         totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry per chunk.
     """
 
@@ -72,7 +72,7 @@ class Lengths:
 
 
 def lengths_header(count: int) -> bytes:
-    """Return the 128 bytes before the lengths, in NumPy's format 1.0; only the digits vary."""
+    """Return the 128 bytes before the lengths, in NumPy's format 1.0. Only the digits vary."""
     text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({count},), }}"
     return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
@@ -181,11 +181,11 @@ class _Parser:
         raise DataError(what, path=self.path, hint="the manifest is damaged; restore it or write the store again")
 
     def manifest(self, text: bytes) -> Manifest:
-        found = _CHECKSUM.search(text)
-        if found is None:
+        checksum = _CHECKSUM.search(text)
+        if checksum is None:
             self.fail("expected a manifest with a checksum, got none")
-        expected = int(found[1], 16)
-        got = _native.crc32c(text[: found.start()] + _UNSET + text[found.end() :])
+        expected = int(checksum[1], 16)
+        got = _native.crc32c(text[: checksum.start()] + _UNSET + text[checksum.end() :])
         if got != expected:
             self.fail(f"expected a manifest with checksum {expected:08x}, got {got:08x}")
         try:
@@ -210,23 +210,23 @@ class _Parser:
         schema = self.schema(tree.get("streams"), strings=version == STRINGS_VERSION)
         lengths = self.lengths(tree.get("lengths"), schema)
         parts = [self.part(row, i, schema, lengths) for i, row in enumerate(self.list(tree.get("parts"), "parts"))]
-        whole = Manifest(schema, lengths, parts, compression)
-        for what, summed in (("sequences", whole.sequences), ("samples", whole.samples)):
+        manifest = Manifest(schema, lengths, parts, compression)
+        for what, summed in (("sequences", manifest.sequences), ("samples", manifest.samples)):
             if (total := self.count(tree, what)) != summed:
                 self.fail(f"expected {total} {what} in all parts together, got {summed}")
-        if whole.sequences == 0:
+        if manifest.sequences == 0:
             self.fail("expected at least one sequence, got none")
         ragged = frozenset[str]().union(*(part.ragged for part in parts))
         if ragged != set(lengths):
             self.fail(f"expected lengths of the streams {sorted(ragged)}, got {sorted(lengths)}")
         for side in lengths.values():
-            size = len(lengths_header(whole.sequences)) + 4 * whole.sequences
+            size = len(lengths_header(manifest.sequences)) + 4 * manifest.sequences
             if side.bytes != size:
-                self.fail(f"expected {size} bytes in {side.file} for {whole.sequences} sequences, got {side.bytes}")
+                self.fail(f"expected {size} bytes in {side.file} for {manifest.sequences} sequences, got {side.bytes}")
         files = [part.file for part in parts] + [side.file for side in lengths.values()]
         if len(set(files)) < len(files):
             self.fail(f"expected each file once, got {', '.join(sorted(files))}")
-        return whole
+        return manifest
 
     def schema(self, rows: Any, *, strings: bool) -> Schema:
         streams: dict[str, Stream] = {}
@@ -270,16 +270,16 @@ class _Parser:
         if any(len(array) != count for array in [*chunks.values(), *by_stream.values()]) or count == 0:
             self.fail(f"expected tables of equal length, at least 1, for the chunks of {file}")
         start, stop = chunks["byte"], chunks["byte"] + chunks["bytes"]
-        # The first message of a file follows the magic; messages follow one another.
+        # The first message of a file follows the magic, and messages follow one another.
         if start[0] < 16 or (start[1:] < stop[:-1]).any() or stop[-1] > size or (chunks["bytes"] < 8).any():
             self.fail(f"expected consecutive chunks of {file} within its {size} bytes")
-        found = StoreFile(file, size, frozenset(ragged), chunks, by_stream)
+        part = StoreFile(file, size, frozenset(ragged), chunks, by_stream)
         for what in ("sequences", "samples"):
-            if (total := self.count(row, what)) != found.count(what):
-                self.fail(f"expected {total} {what} in the chunks of {file}, got {found.count(what)}")
+            if (total := self.count(row, what)) != part.count(what):
+                self.fail(f"expected {total} {what} in the chunks of {file}, got {part.count(what)}")
         if (chunks["sequences"] < 1).any():
             self.fail(f"expected at least one sequence in every chunk of {file}")
-        return found
+        return part
 
     def list(self, rows: Any, what: str) -> list[Any]:
         if not isinstance(rows, list):

@@ -1,7 +1,7 @@
 """Open and map the files of a store.
 
-Only regular files of the folder itself are opened; links are not followed. Touching a lost page of the mapping of a
-truncated file kills the process (SIGBUS), so only native code reads mappings here, and reports that instead:
+Only regular files of the folder itself are opened. Links are not followed. Touching a lost page of the mapping of a
+truncated file kills the process (SIGBUS), so only native code reads mappings, and reports the truncation instead:
 `StoreMap.copy`, and a gather, which also checks the `seal` afterwards.
 """
 
@@ -34,15 +34,15 @@ _CHANGED = "the file was truncated or changed after it was written; write the st
 
 @contextlib.contextmanager
 def open_inside(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; links are not followed, pipes not waited for.
+    """Open a regular file for reading, without following links or waiting for pipes.
 
     Raises:
-        DataError: it is something else, or cannot be opened.
+        DataError: it is no regular file, or cannot be opened.
     """
     try:
         file = open_regular(path, 0, links=False)
     except OSError as error:
-        # Each mapping keeps a descriptor open, which Python needs to ask for the size.
+        # Each mapping keeps a descriptor open, by which Python looks up the size.
         hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
         if path.is_symlink():
             raise no_file(path, stat.S_IFLNK) from error
@@ -73,11 +73,11 @@ def check_size(path: Path, size: int) -> None:
         DataError: they differ, or it is not a regular file.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise no_file(path, found.st_mode)
+    if not stat.S_ISREG(status.st_mode):
+        raise no_file(path, status.st_mode)
     _compare(str(path), size_of(path), size)
 
 
@@ -87,12 +87,12 @@ def _compare(path: str, got: int, size: int) -> None:
 
 
 class FileMap:
-    """A read-only mapping of a whole file; a `MappedFile`.
+    """A read-only mapping of a whole file, a `MappedFile`.
 
     Args:
         file: the open file.
         path: path of the file.
-        size: its size in bytes, as it was found before.
+        size: expected size in bytes.
 
     Attributes:
         path, size: path and size of the file.
@@ -102,7 +102,7 @@ class FileMap:
         bytes: uint8 (size,).
 
     Raises:
-        DataError: it has another size, or cannot be mapped.
+        DataError: the file has another size, or cannot be mapped.
     """
 
     first = 0
@@ -125,7 +125,7 @@ class FileMap:
         self.address: int = self.bytes.__array_interface__["data"][0]
 
     def check(self) -> None:
-        """Compare the file's size with that when it was mapped.
+        """Compare the size of the file with its size when it was mapped.
 
         Raises:
             DataError: they differ.
@@ -161,7 +161,7 @@ class StoreMap(FileMap):
 
     def __init__(self, path: Path, size: int) -> None:
         self._remote = object_at(path)
-        self._held: dict[int, int] = {}  # ends of what is in reach, by where it begins
+        self._reachable: dict[int, int] = {}  # ranges that are in reach: first byte to end
         with open_inside(path) as file:
             super().__init__(file, str(path), size)
         self.seal = self.bytes[size - 8 :]
@@ -174,12 +174,12 @@ class StoreMap(FileMap):
         return np.frombuffer(self._map, dtype, count, byte)
 
     def hold(self, byte: int = 0, count: int | None = None) -> None:
-        """Have ``count`` bytes from ``byte`` on, or all, in reach of `view` from now on, if the file is remote."""
+        """Keep ``count`` bytes from ``byte`` on, or all, in reach of `view`, if the file is remote."""
         if self._remote is not None:
             end = self.size if count is None else byte + count
-            # What the file has keeps it alive, and is let go of with it.
+            # The bytes are released with the map.
             weakref.finalize(self._map, self._remote.hold(byte, end).release).atexit = False
-            self._held[byte] = max(end, self._held.get(byte, 0))
+            self._reachable[byte] = max(end, self._reachable.get(byte, 0))
 
     def copy(self, count: int, byte: int) -> NDArray[np.uint8]:
         """Return a copy of ``count`` bytes from ``byte`` on.
@@ -187,7 +187,7 @@ class StoreMap(FileMap):
         Raises:
             DataError: the file was truncated, or its disk fails.
         """
-        if self._remote is not None and self._held.get(byte, 0) < byte + count:
+        if self._remote is not None and self._reachable.get(byte, 0) < byte + count:
             data = np.empty(count, np.uint8)
             self._remote.read(byte, data.data)
             return data

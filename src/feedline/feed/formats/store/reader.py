@@ -1,7 +1,7 @@
 """Read a store: chunks are views of mapped files.
 
 Opening costs O(chunks) and reads only the manifest. Reading a chunk maps its file once, checks sizes and offsets, and
-keeps no copy; private memory does not grow with the data. Lengths of sequences come from a mapped side file, 4 bytes
+keeps no copy. Private memory does not grow with the data. Lengths of sequences come from a mapped side file, 4 bytes
 per sequence and ragged stream. Only native code reads mappings, and reports when a file was truncated under them (see
 `mapped`).
 """
@@ -51,10 +51,10 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
     read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The views of a
-    chunk from `read` are the file's own bytes, unless it is compressed. Their indices are checked when they are passed
-    on, to SciPy, torch or as dense rows; code that reads the arrays directly sees whatever the file holds, and is
-    killed if it is truncated meanwhile. Chunks of a compressed store are read and decompressed whole, and compared with
-    their checksums each time.
+    chunk from `read` are the bytes of the file, unless it is compressed. Their indices are checked when they are passed
+    on, to SciPy, torch or as dense rows. Code that reads the arrays directly sees unchecked bytes, and is killed if the
+    file is truncated meanwhile. Chunks of a compressed store are read and decompressed whole, and compared with their
+    checksums each time.
 
     Args:
         path: folder of the store.
@@ -83,9 +83,9 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 f"got {', '.join(missing)}"
             )
         self.schema = Schema({name: manifest.schema[name] for name in names})
-        self._wanted = None if streams is None else names
+        self._names = None if streams is None else names
         self._verify = verify
-        self._opened_with(self.name, self._wanted, verify=verify)
+        self._opened_with(self.name, self._names, verify=verify)
         self._verified: set[int | str] = set()
         if manifest.compression is not None:
             self._lacks = (RandomAccess, Sliceable, Mapped)
@@ -100,7 +100,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._closed = False
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk; ``bytes`` are those of its record batch, with all streams of the store."""
+        """Return the size of every chunk. ``bytes`` counts its record batch, with all streams of the store."""
         if self._table is None:
             parts, samples = self._manifest.parts, self._samples()
             sequences, stored = (np.concatenate([part.chunks[key] for part in parts]) for key in ("sequences", "bytes"))
@@ -109,7 +109,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Return views of the sequences of chunk number ``chunk``; checks the offsets of all of them.
+        """Return views of the sequences of chunk number ``chunk``, after checking all offsets.
 
         Raises:
             DataError: the file was truncated, is damaged, or contradicts the manifest.
@@ -119,7 +119,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def extents(self, chunk: int) -> list[Extent]:
         """Return the record batch of a chunk.
 
-        Sources over a store that is not compressed read views instead; who copies out of its chunks asks for it, so
+        Sources over an uncompressed store read views instead. Only readers that copy out of its chunks call this, so
         that data which is not in memory comes in large reads.
         """
         part, i = self._locate(chunk)
@@ -130,7 +130,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         (piece,) = pieces
         if isinstance(piece, Unread):
             return self._lost(chunk, piece)
-        # Arrays of a batch that is not compressed are views of these bytes, which the caller may use again.
+        # Arrays of an uncompressed batch are views of these bytes, and the caller may reuse ``piece``.
         return self._read(chunk, piece if self._manifest.compression is not None else memoryview(bytearray(piece)))
 
     def _read(self, chunk: int, stored: memoryview | None) -> Chunk:
@@ -138,10 +138,10 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         ordinals = int(self._starts[chunk]), int(self._starts[chunk + 1])
         if self._manifest.compression is not None and stored is None:
             start, size = (int(part.chunks[key][i]) for key in ("byte", "bytes"))
-            found = self._fetch(mapped.file.path, start, size)
-            if isinstance(found, Unread):
-                return self._lost(chunk, found)
-            stored = memoryview(found)
+            message = self._fetch(mapped.file.path, start, size)
+            if isinstance(message, Unread):
+                return self._lost(chunk, message)
+            stored = memoryview(message)
         values = self._decoded((part, i, mapped), ordinals, columns.decode, stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
         return Chunk(self.schema, values, seals=() if stored is not None else [mapped.file.seal])
@@ -164,20 +164,20 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def files(self, chunks: Sequence[int]) -> Sequence[StoreMap]:
         """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
-        found = {}
+        maps = {}
         for chunk in chunks:
             part, i = self._locate(chunk)
-            file = found[part.file] = self._map(part).file
+            file = maps[part.file] = self._map(part).file
             file.advise("willneed", int(part.chunks["byte"][i]), 4096)
-        return list(found.values())
+        return list(maps.values())
 
     def hold_bounds(self) -> None:
-        """Have what says where the sequences of all chunks lie in reach, if the files are objects in a store.
+        """Fetch and hold the bounds of the sequences of all chunks, if the files are objects in a store.
 
-        From then on, views of these chunks touch nothing else: see `fetched_views`.
+        Views of these chunks then read no other bytes, see `fetched_views`.
 
         Raises:
-            DataError: the cache has no room for that, or they cannot be had.
+            DataError: the cache has no room for the bounds, or they cannot be fetched.
         """
         self._check_room()
         for name in self.schema:
@@ -202,7 +202,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         part, i = self._locate(chunk)
         mapped, start, size = self._map(part), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i])
         mapped.file.hold(start, min(size, _HEAD_BYTES))
-        # The marker, and the length of the metadata that follows; checked when the batch is read.
+        # The marker, and the length of the metadata that follows. Reading the batch checks it.
         _, length = mapped.file.copy(8, start).view("<i4").tolist()
         if _HEAD_BYTES < 8 + length <= min(size, MOST_HEAD_BYTES):
             mapped.file.hold(start, 8 + length)
@@ -227,7 +227,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return longest
 
     def digest(self) -> str:
-        """Return 32 hex digits over the sizes and checksums of all chunks, whatever the choice of streams."""
+        """Return 32 hex digits over the sizes and checksums of all chunks, for any choice of streams."""
         return self._manifest.digest()
 
     def paths(self) -> list[str]:
@@ -256,10 +256,10 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def verified(self) -> StoreDeserializer:
         """Return the same store with ``verify=True``."""
-        return self if self._verify else StoreDeserializer(self.name, self._wanted, verify=True)
+        return self if self._verify else StoreDeserializer(self.name, self._names, verify=True)
 
     def close(self) -> None:
-        """Release the mappings; chunks already returned keep theirs."""
+        """Release the mappings. Chunks that were returned keep theirs."""
         with self._lock:
             self._closed = True
             self._maps, self._sides = {}, {}
@@ -284,11 +284,11 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             return mapped
 
     def _opened(self, chunk: int) -> tuple[StoreFile, int, _MappedPart]:
-        """Return the part that holds a chunk, its number there, and the mapping of the part."""
+        """Return the part of a chunk, the number of the chunk in it, and the mapping of the part."""
         part, i = self._locate(chunk)
         mapped = self._map(part)
         mapped.file.check()
-        # Chunks that are decompressed are compared each time.
+        # Compressed chunks are compared with their checksum at each read.
         if self._verify and self._manifest.compression is None and chunk not in self._verified:
             _check_sum(mapped.file, *(int(part.chunks[key][i]) for key in ("byte", "bytes", "crc32c")))
             self._verified.add(chunk)
@@ -301,7 +301,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         decode: Callable[..., Value],
         stored: memoryview | None = None,
     ) -> dict[str, Value]:
-        """Apply ``decode`` to the columns of an opened chunk; return values of the sequences ``ordinals``.
+        """Apply ``decode`` to the columns of an opened chunk. Return values of the sequences ``ordinals``.
 
         ``stored`` is the message of the chunk, if it was read.
         """
@@ -373,7 +373,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     # ---- lengths ------------------------------------------------------------------------------------
 
     def _counted(self) -> tuple[list[str], bool]:
-        """Return the ragged streams that count towards the budget, and whether a one-sample stream does too."""
+        """Return the ragged streams that count towards the budget, and whether a one-sample stream does, too."""
         size = self.schema.size_stream
         counted = list(self.schema) if size is None else [size]
         ragged = [name for name in counted if name in self._manifest.lengths]
@@ -398,22 +398,22 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         with self._lock:
             if self._closed:
                 raise ValueError(f"expected an open store, but {self.name} was closed")
-            found = self._sides.get(name)
-            if found is None:
+            lengths = self._sides.get(name)
+            if lengths is None:
                 side = self._manifest.lengths[name]
                 file = StoreMap(self._folder / side.file, side.bytes)
                 file.hold()
                 if self._verify:
                     _check_sum(file, 0, side.bytes, side.crc32c)
-                found = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
-        return found
+                lengths = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
+        return lengths
 
 
-# Lengths are looked up in any order: files up to this many bytes are read at once, not page by page.
+# Files of lengths up to this many bytes are read at once, not page by page, as look-ups come in any order.
 _LENGTHS_AT_ONCE_BYTES = 64 << 20
 
 _REQUESTS = 32  # at a time, for the bounds of chunks
-_HEAD_BYTES = 4096  # that usually hold the head of a chunk
+_HEAD_BYTES = 4096  # of a chunk, usually enough for its head
 
 
 class _MappedPart:
@@ -434,11 +434,11 @@ class _MappedPart:
         if not (file.copy(6, 0).tobytes() == file.copy(6, file.size - 6).tobytes() == b"ARROW1"):
             raise _damaged('expected an Arrow file, "ARROW1" at its start and end', file.path, 0)
         try:
-            found = pa.ipc.read_schema(pa.py_buffer(message))
+            actual = pa.ipc.read_schema(pa.py_buffer(message))
         except (pa.ArrowException, OSError, ValueError, EOFError, TypeError) as error:
             raise _damaged(f"expected an Arrow file: {error}", file.path, 0) from error
-        if not found.equals(self.arrow, check_metadata=True):
-            raise _damaged(f"expected the columns\n{self.arrow}\ngot\n{found}", file.path, 0)
+        if not actual.equals(self.arrow, check_metadata=True):
+            raise _damaged(f"expected the columns\n{self.arrow}\ngot\n{actual}", file.path, 0)
 
 
 class _MappedLengths:
@@ -456,12 +456,12 @@ class _MappedLengths:
         self._gatherer.add(0, [(self._lengths, None)])
 
     def view(self, start: int, stop: int) -> NDArray[np.int32]:
-        """Return lengths of the sequences ``start:stop``, for native code; must be followed by `check`."""
+        """Return lengths of the sequences ``start:stop``, for native code. A call of `check` must follow."""
         self._file.advise("willneed", self._file.size - 4 * (len(self._lengths) - start), 4 * (stop - start))
         return self._lengths[start:stop]
 
     def check(self) -> None:
-        """Check, after reading, that the file is complete; a truncated one reads as zeros to the end of the page.
+        """Check, after reading, that the file is complete: a truncated file reads as zeros to the end of the page.
 
         Raises:
             DataError: the file was truncated.
@@ -500,5 +500,5 @@ def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> Data
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> StoreDeserializer:
-    """Open a store; see `open_corpus`."""
+    """Open a store. See `open_corpus`."""
     return StoreDeserializer(paths[0], list(streams) or None)

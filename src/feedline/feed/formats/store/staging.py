@@ -1,12 +1,13 @@
-"""The hidden folder that a store is written in, next to its destination, and the removal of what killed writers left.
+"""The hidden folder in which a store is written, next to its destination, and the removal of leftovers.
 
 A writer locks its folder, and the system releases the lock however the writer ends. So the next writer of that name can
-tell the folders of live writers, which it leaves alone, from leftovers, which it removes. On a file system that does
-not lock folders (NFS) nothing is removed; nor is what another machine may still be writing, as some file systems only
-lock within one machine.
+distinguish the folders of live writers from the leftovers of killed ones, which it removes. On a file system that does
+not lock folders (NFS) nothing is removed. Neither is a folder that another machine may still be writing, as some file
+systems only lock within one machine.
 
-``.NAME.writing-TAG`` is a store being written; ``.NAME.old-TAG`` one being replaced. A writer that was killed between
-the two renames of a replacement leaves no store of that name: the next writer first restores the old one.
+``.NAME.writing-TAG`` is a store that is being written, ``.NAME.old-TAG`` one that is being replaced. A writer that was
+killed between the two renames of a replacement leaves no store of that name: the next writer first restores the old
+one.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Workplace:
     """A new hidden folder next to ``path``, locked.
 
     Args:
-        path: where the store will appear.
-        publish: what lets it appear, called with the folder.
+        path: destination of the store.
+        publish: function that makes the store appear, called with the folder.
 
     Attributes:
         folder: folder to write in.
@@ -47,14 +48,14 @@ class Workplace:
         for _ in range(_ATTEMPTS):
             self.folder = path.parent / f".{path.name}.writing-{_tag()}"
             self.folder.mkdir()
-            # Until it is locked it looks like a leftover; whoever removes it holds the lock meanwhile.
+            # An unlocked folder looks like a leftover. A writer that removes it holds the lock meanwhile.
             self._lock = _lock(self.folder)
             if self._lock is not None:
                 return
         raise OSError(f"cannot create a folder next to {path}: other processes remove it")
 
     def publish(self) -> None:
-        """Let the store appear."""
+        """Make the store appear."""
         self._publish(self.folder)
         self._unlock()
 
@@ -70,7 +71,7 @@ class Workplace:
 
 
 def publish(folder: Path, path: Path) -> None:
-    """Rename a finished store to its destination, replacing what is there."""
+    """Rename a finished store to its destination, replacing an earlier store."""
     sync_folder(folder)
     old = lock = None
     if path.exists():
@@ -94,9 +95,9 @@ def publish(folder: Path, path: Path) -> None:
 
 
 def discard(folder: Path, path: Path) -> None:
-    """Remove a folder next to ``path`` atomically: it is gone at once, even if the removal is interrupted.
+    """Remove a folder next to ``path`` atomically.
 
-    The remains then have the name of an unfinished store, which the next writer of ``path`` removes.
+    An interrupted removal leaves the name of an unfinished store, which the next writer of ``path`` removes.
     """
     doomed = path.parent / f".{path.name}.writing-{_tag()}"
     os.rename(folder, doomed)
@@ -104,7 +105,7 @@ def discard(folder: Path, path: Path) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Return a descriptor that keeps ``folder`` locked while open; None if it is locked or has been removed."""
+    """Return a descriptor that keeps ``folder`` locked while open; None: it is locked or has been removed."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -116,7 +117,7 @@ def _lock(folder: Path) -> int | None:
             os.close(descriptor)
             return None
         except OSError:
-            pass  # this file system has no locks, so nobody will take it for a leftover
+            pass  # this file system has no locks, so no writer will take it for a leftover
         if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
             return descriptor
     except FileNotFoundError:
@@ -126,32 +127,32 @@ def _lock(folder: Path) -> int | None:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove what dead writers of ``path`` left next to it, or restore the store that one was replacing."""
+    """Remove the leftovers of dead writers of ``path``, or restore the store that one was replacing."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(writing|old)-([0-9a-f]{{6}})([0-9a-f]{{6}})[0-9a-f]{{8}}")
     boot, host = _machine()[:6], _machine()[6:]
     with contextlib.suppress(OSError):  # writing to the folder will report errors
         for entry in sorted(os.scandir(path.parent), key=lambda entry: entry.name):
             match = pattern.fullmatch(entry.name)
-            # A restarted machine has the same name; containers on it share its start.
+            # A restarted machine has the same name. Containers on it share its boot.
             if match and (match[2] == boot or match[3] == host):
                 _clear(Path(entry.path), match[1] == "old", path)
 
 
-def _clear(left: Path, old: bool, path: Path) -> None:
+def _clear(leftover: Path, old: bool, path: Path) -> None:
     from feedline.feed.formats.store.manifest import Manifest
 
     try:
-        descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if old and not os.path.lexists(path):
             with contextlib.suppress(DataError):  # it is incomplete
-                Manifest.load(left)
-                os.rename(left, path)
+                Manifest.load(leftover)
+                os.rename(leftover, path)
                 return
-        shutil.rmtree(left)
+        shutil.rmtree(leftover)
     except OSError:
         pass  # its writer is alive, or we may not remove it
     finally:

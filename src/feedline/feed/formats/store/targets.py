@@ -1,7 +1,7 @@
-"""Where a store is to appear: a folder of this machine, or, in `bucket`, of an object store.
+"""Destinations of a store: a folder of this machine, or, in `bucket`, of an object store.
 
-The writer knows no other difference between them: it writes every store into a folder on a local disk, says when a file
-of it is complete, and hands the folder over at the end.
+The writer treats them alike: it writes every store into a folder on a local disk, reports when a file is complete, and
+passes the folder to the target at the end.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from feedline.feed.formats.store.staging import clear_leftovers, publish
 
 
 class Target(abc.ABC):
-    """A place for one store.
+    """A destination of one store.
 
     Attributes:
         name: path or address, for people.
-        beside: path beside which the work on it lies, in hidden folders, and what killed writers left.
+        local_path: path next to which the store is written, in hidden folders.
     """
 
     name: str
-    beside: Path
+    local_path: Path
 
     def clear_leftovers(self) -> None:
-        """Remove what dead writers left on this machine."""
-        clear_leftovers(self.beside)
+        """Remove the leftovers of dead writers on this machine."""
+        clear_leftovers(self.local_path)
 
     @abc.abstractmethod
     def refuse_existing(self, overwrite: bool) -> None:
         """Check that a store may be written here.
 
         Raises:
-            FileExistsError: something is there that is not a store, or must not be overwritten.
+            FileExistsError: the name belongs to something that is not a store, or that must not be overwritten.
         """
 
     def begin(self, work: Path) -> None:  # noqa: B027  # folders have nothing to begin
-        """Begin, or go on with, work whose records are in ``work``, which this process has locked."""
+        """Begin, or continue, work whose records are in ``work``, a folder locked by this process."""
 
     def has(self, file: str, size: int) -> bool:
-        """Return whether a file of the store has arrived, and need not be on the local disk any more."""
+        """Return whether a file of the store has arrived, so that the local disk does not need it."""
         return False
 
     def finished(self, path: Path) -> None:  # noqa: B027  # folders take all files at once, when they are published
-        """Take over a file of the store that is complete, in the folder that will be published."""
+        """Note that a file of the store is complete, in the folder that will be published."""
 
     @abc.abstractmethod
     def publish(self, folder: Path) -> None:
-        """Let the store appear, all at once: what ``folder`` holds, and what was taken over from it. It is gone then.
+        """Make the store appear, all at once, with the files in ``folder`` and all finished ones. Removes ``folder``.
 
         Raises:
             FileExistsError: the name has been taken meanwhile.
         """
 
     def abort(self) -> None:  # noqa: B027  # folders have nothing under way
-        """End what is under way."""
+        """Stop the work that is under way."""
 
 
 class LocalFolder(Target):
     """A folder of this machine.
 
     Args:
-        path: its path.
+        path: path of the folder.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.beside = Path(os.path.abspath(path))
-        self.name = str(self.beside)
+        self.local_path = Path(os.path.abspath(path))
+        self.name = str(self.local_path)
 
     def refuse_existing(self, overwrite: bool) -> None:
         """See `Target.refuse_existing`."""
-        path = self.beside
+        path = self.local_path
         if not os.path.lexists(path):
             return
         if not overwrite:
@@ -82,4 +82,4 @@ class LocalFolder(Target):
 
     def publish(self, folder: Path) -> None:
         """See `Target.publish`."""
-        publish(folder, self.beside)
+        publish(folder, self.local_path)

@@ -1,7 +1,7 @@
 """Write a store: a complete folder, or nothing at all.
 
-Everything is written to a hidden folder next to the destination, which is renamed at the end; an exception, a full disk
-included, leaves no trace. The next writer of that name removes what a killed writer left (see `staging`). Memory is
+Everything is written to a hidden folder next to the destination, which is renamed at the end. An exception, even a full
+disk, leaves no trace. The next writer of that name removes the leftovers of a killed writer (see `staging`). Memory is
 bounded by one chunk.
 """
 
@@ -44,15 +44,15 @@ class StoreWriter:
 
     Args:
         path: folder to create.
-        schema: the streams; fields are not kept, dtypes become native in byte order.
-        chunk_bytes: bytes of rows in one chunk (one Arrow record batch); a longer sequence gets its own chunk. None: 32
-            MiB; 4 MiB in a compressed store, whose chunks are read whole, so that windows hold more of them.
-        part_bytes: size in bytes at which another Arrow file is begun; the last chunk may exceed it.
-        compression: codec of chunks: ``"lz4"``, ``"zstd"``, or ``"auto"``: the first of these that shrinks the first
-            chunk by a third, else none. None: none; only then are chunks read without decoding.
+        schema: the streams. Fields are not kept, and dtypes become native in byte order.
+        chunk_bytes: bytes of rows in one chunk (one Arrow record batch). A longer sequence gets its own chunk. None: 32
+            MiB, or 4 MiB in a compressed store, whose chunks are read whole, so that windows have more of them.
+        part_bytes: size in bytes at which another Arrow file begins. The last chunk may exceed it.
+        compression: codec of chunks: ``"lz4"``, ``"zstd"``, or ``"auto"``, the first of these that shrinks the first
+            chunk by a third, or none. None: none. Only then are chunks read without decoding.
         overwrite: whether to replace a store of that name. Anything else of that name is never replaced.
-        journal: where complete parts are kept if writing is interrupted; writing continues after those that it has.
-            None: nothing is kept.
+        journal: records of complete parts, kept if writing is interrupted. Writing continues after these parts. None:
+            nothing is kept.
 
     Raises:
         FileExistsError: the name is taken.
@@ -80,7 +80,7 @@ class StoreWriter:
                 f"expected a path, got the address {os.fspath(path)!r}; fl.convert writes stores to object stores"
             )
         self.target: Target = LocalFolder(path) if journal is None else journal.target
-        self.given = schema
+        self._declared = schema
         self._compression = compression
         self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
@@ -99,7 +99,7 @@ class StoreWriter:
         self._workplace: Workplace | Journal | None = journal
         with self._cleaning_up():
             # Next to the destination: on the same file system, so that renaming is atomic.
-            self._workplace = journal or Workplace(self.target.beside, self.target.publish)
+            self._workplace = journal or Workplace(self.target.local_path, self.target.publish)
             self._folder = self._workplace.folder
             self._lengths = {name: LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
             if journal is not None:
@@ -115,12 +115,12 @@ class StoreWriter:
             DataError: a sequence is unreadable, has a sparse index out of range or a text that is not UTF-8, or the
                 files cannot be written (disk full).
         """
-        chunk = values if isinstance(values, Chunk) else Chunk(self.given, values)
+        chunk = values if isinstance(values, Chunk) else Chunk(self._declared, values)
         if chunk.errors:
             index, error = min(chunk.errors.items())
             raise DataError(f"expected readable sequences only, got an unreadable one at index {index}") from error
-        if chunk.schema.digest != self.given.digest:
-            Chunk(self.given, chunk.values)  # raises a SchemaError that says what differs
+        if chunk.schema.digest != self._declared.digest:
+            Chunk(self._declared, chunk.values)  # raises a SchemaError with the difference
         for name, value in chunk.values.items():
             _check_entries(name, value)
         with self._cleaning_up():
@@ -140,7 +140,7 @@ class StoreWriter:
             self._finish()
 
     def abort(self) -> None:
-        """Discard everything written so far, except what a journal keeps."""
+        """Discard everything that was written, except the parts in a journal."""
         if self._part is not None:
             self._part.drop()
         for lengths in self._lengths.values():
@@ -178,7 +178,7 @@ class StoreWriter:
             if start < count:
                 self._flush()
         if self._pending:
-            # The caller may reuse its arrays; all pieces but the last were copied on arrival.
+            # The caller may reuse its arrays. All pieces but the last were copied on arrival.
             self._pending[-1] = {name: copied(value) for name, value in self._pending[-1].items()}
 
     def _flush(self) -> None:
@@ -189,8 +189,8 @@ class StoreWriter:
         values = {name: joined([piece[name] for piece in self._pending]) for name in self.schema}
         self._pending, self._pending_bytes = [], 0
         ragged = {name for name, value in values.items() if not value.one_sample_each}
-        # All chunks of a file have the same columns. A stream that becomes ragged begins a new file, and stays ragged
-        # from there on.
+        # All chunks of a file have the same columns. A stream that becomes ragged begins a new file, and remains
+        # ragged.
         full = self._part is not None and self._part.size >= self._part_bytes
         if full or not ragged <= self._ragged:
             self._end_part()
@@ -214,7 +214,7 @@ class StoreWriter:
             return
         self._parts.append(self._part.close())
         self._part = None
-        if self._journal is not None and not finishing:  # the last part has nothing left to wait for
+        if self._journal is not None and not finishing:  # the manifest follows the last part, which needs no record
             for lengths in self._lengths.values():
                 lengths.sync()
             self._journal.add(self._parts[-1], self._sequences, self._ragged, self._compression)
@@ -265,7 +265,7 @@ class StoreWriter:
 
 
 class _PartFile:
-    """One Arrow IPC file being written, and the table of its chunks."""
+    """An Arrow IPC file that is being written, and the table of its chunks."""
 
     def __init__(self, path: Path, arrow: Any, ragged: frozenset[str], compression: str | None) -> None:
         import pyarrow as pa
@@ -291,7 +291,7 @@ class _PartFile:
         self._writer.write_batch(batch)
         if start == 0:
             # The first batch also writes the head: magic, then the schema's message, whose length is in its second
-            # word. The checksum of the batch alone requires reading the bytes again.
+            # word. For the checksum of the batch alone, its bytes are read again.
             start = self._sink.head_size()
             self._sink.crc = self._sink.crc_from(start)
         lengths = counted_lengths(schema, values)
@@ -322,7 +322,7 @@ class _Sink(io.RawIOBase):
         count = len(view)
         self.crc = _native.crc32c(view, self.crc)
         while len(view):
-            view = view[self._file.write(view) :]  # a raw write may be short, e.g. at the end of the disk
+            view = view[self._file.write(view) :]  # a raw write may be short, such as on a full disk
         self.size += count
         return count
 
@@ -353,14 +353,14 @@ class _Sink(io.RawIOBase):
 
 
 class LengthsFile:
-    """The lengths of all sequences in one stream, as a ``.npy`` file; created when the stream first needs it."""
+    """The lengths of all sequences in one stream, as a ``.npy`` file, created when the stream first needs it."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._path = folder / f"lengths-{number}.npy"
         self._file: BinaryIO | None = None
 
     def add(self, lengths: NDArray[np.integer], before: int = 0) -> None:
-        """Append lengths; the ``before`` sequences before the first ones have one sample each."""
+        """Append lengths. The ``before`` sequences before the first lengths have one sample each."""
         if self._file is None:
             self._file = open(self._path, "w+b")  # noqa: SIM115  # closed by `close` or `drop`
             self._file.write(lengths_header(0))
@@ -398,22 +398,22 @@ class LengthsFile:
     def drop(self) -> None:
         """Close the file."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a full disk has been reported already; the folder is removed
+            with contextlib.suppress(OSError):  # a full disk was reported before, and the folder is removed
                 self._file.close()
 
 
 def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
-    """Return bytes of the rows of each sequence, at least 1; without offsets, which depend on neighbours."""
+    """Return bytes of the rows of each sequence, at least 1, without offsets, which depend on neighbours."""
     total = np.ones(chunk.num_sequences, np.int64)
     for value in chunk.values.values():
         total += np.diff(bytes_before(value, np.arange(chunk.num_sequences + 1)))
         if isinstance(value, BytesValue):
-            total += 8 * value.lengths  # their bounds: empty strings would fill memory otherwise
+            total += 8 * value.lengths  # bounds, without which empty strings would fill memory
     return total
 
 
 def _batch(values: Piece, ragged: Collection[str], schema: Any) -> Any:
-    """Return values as a record batch of a schema, in which the columns ``ragged`` have lists."""
+    """Return values as a record batch of a schema, with lists in the columns ``ragged``."""
     import pyarrow as pa
 
     arrays = [columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
@@ -421,7 +421,7 @@ def _batch(values: Piece, ragged: Collection[str], schema: Any) -> Any:
 
 
 def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
-    """Return the first codec that shrinks a chunk by a third; deterministic, so that equal data gives equal stores."""
+    """Return the first codec that shrinks a chunk by a third. Deterministic, so that equal data give equal stores."""
     import pyarrow as pa
 
     batch = _batch(values, ragged, schema)

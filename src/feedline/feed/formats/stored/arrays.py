@@ -1,9 +1,8 @@
-"""Arrays in files, read by the library that wrote them: what HDF5 and Zarr have in common.
+"""Arrays in files, read by the library that wrote them: the common part of HDF5 and Zarr.
 
 A file becomes an `ArrayDeserializer` whose columns are views, where the file can be mapped, or `StoredColumn`, which
-reads rows when they are needed; several files become one corpus. Rows are read in blocks as they are stored, and a
-block that is damaged makes its own rows unreadable, and no others. What one read may take is bounded, whatever the file
-claims.
+reads rows when they are needed. Several files become one corpus. Rows are read in blocks as they are stored, and a
+damaged block makes only its own rows unreadable. The memory of a read is bounded, whatever size the file claims.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from feedline.feed.formats.unreadable import no_values, require_damage
 from feedline.feed.joined_values import joined
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
-_SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes nobody knows before they are read
+_SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes are unknown before they are read
 _SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
-_MOST_TOGETHER = 128 << 20  # bytes of a chunk that is larger than others because blocks of several sizes end with it
+_MOST_TOGETHER = 128 << 20  # bytes of a larger chunk, at whose end blocks of several sizes end
 _KEPT_BYTES = 64 << 20  # of blocks of a column that chunks have cut
-_MOST_CHUNKS = 1 << 22  # a corpus of more is one that lies about its rows: 128 TiB in default chunks
+_MOST_CHUNKS = 1 << 22  # more chunks, 128 TiB by default, are a sign of a damaged number of rows
 
 
 Columns = dict[str, tuple[Any, Stream]]
-"""By name of the stream a `StoredColumn`, or a view of a map, and its declaration."""
+"""Stream name to a `StoredColumn`, or a view of a map, and its declaration."""
 
 
 class StoredArray(Protocol):
@@ -51,8 +50,8 @@ class StoredArray(Protocol):
 
     Attributes:
         path: path of the file.
-        shape: its shape, one row per sequence.
-        dtype: of its numbers, in native byte order; of its strings ``"S"`` or ``"U"``, of no size.
+        shape: shape of the array, one row per sequence.
+        dtype: dtype of numbers, in native byte order, or of strings ``"S"`` or ``"U"``, of no size.
         ragged: whether a row is a vector of any length.
         block: rows that are stored together.
         concurrent: whether several threads may read it at a time.
@@ -66,10 +65,10 @@ class StoredArray(Protocol):
     concurrent: bool
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows; any exception says that they cannot be read."""
+        """Read rows. Any exception means that they cannot be read."""
 
     def mapped(self) -> NDArray[Any] | None:
-        """Return all rows as a view of the file, if they lie there as they are in memory."""
+        """Return all rows as a view of the file, if they are stored as they are in memory."""
 
 
 class StoredColumn(LazyRows):
@@ -103,14 +102,14 @@ class StoredColumn(LazyRows):
 
     @property
     def row_bytes(self) -> int:
-        """Number of bytes of a row in memory; an estimate, where rows differ."""
+        """Number of bytes of a row in memory, an estimate where rows differ."""
         return self._mean_bytes
 
     def read(self, start: int, stop: int) -> tuple[Value, dict[int, DataError]]:
-        """Return the rows ``start:stop``, and by index why some of them cannot be read.
+        """Return the rows ``start:stop``, and the errors of unreadable rows by index.
 
         Raises:
-            DataError: descriptors are lacking; so nothing that is decided by what is read is decided otherwise.
+            DataError: the process lacks descriptors, which must not make rows unreadable.
         """
         values: list[Value] = []
         errors: dict[int, DataError] = {}
@@ -128,13 +127,13 @@ class StoredColumn(LazyRows):
         return joined(values), errors
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Value, DataError | None]]:
-        """Yield the rows ``start:stop`` in pieces as large as can be read, with the error of those that cannot."""
+        """Yield the rows ``start:stop`` in pieces as large as can be read, with the error of unreadable pieces."""
         error = None
         try:
             value = self._value(start, stop)
         except DataError as caught:
             require_damage(caught)
-            # Halves, cut where blocks meet, until what is damaged is alone.
+            # Halves, cut where blocks meet, until the damaged block is alone.
             middle = (start + (stop - start) // 2) // self.step * self.step
             if middle <= start:
                 middle = (start // self.step + 1) * self.step
@@ -146,7 +145,7 @@ class StoredColumn(LazyRows):
         yield value, error
 
     def add_to(self, digest: ContentDigest) -> None:
-        """Add the shape, and rows from head, middle and tail; one that cannot be read counts as such."""
+        """Add the shape, and rows from head, middle and tail, with the number of unreadable rows."""
         digest.numbers(self._count, *self.stream.shape)
         rows = min(self._count, max(1, _SAMPLE_ROWS * 1024 // max(1, self._mean_bytes)))
         last = self._count - rows
@@ -165,8 +164,8 @@ class StoredColumn(LazyRows):
         """
         if not self._data.ragged and not self.stream.is_bytes:
             self._bound((stop - start) * self.row_bytes)
-            found = self._rows(start, stop).astype(self.stream.dtype, copy=False)
-            return Value.from_dense(np.ascontiguousarray(found))
+            rows = self._rows(start, stop).astype(self.stream.dtype, copy=False)
+            return Value.from_dense(np.ascontiguousarray(rows))
         parts: list[Value] = []
         slab = max(1, _SLAB_ROWS // self.step) * self.step
         at, taken = start, 0
@@ -203,23 +202,23 @@ class StoredColumn(LazyRows):
 
     def _rows(self, start: int, stop: int) -> NDArray[Any]:
         try:
-            found = self._by_block(start, stop)
+            rows = self._by_block(start, stop)
         except DataError:
             raise
         except Exception as error:
             raise self._error(f"cannot read rows {start} to {stop - 1}: {type(error).__name__}: {error}") from error
         expected = (stop - start, *self._data.shape[1:])
         varying = self._data.ragged or self.stream.is_bytes
-        if found.shape != expected or (not varying and found.dtype.newbyteorder("=") != self.stream.dtype):
+        if rows.shape != expected or (not varying and rows.dtype.newbyteorder("=") != self.stream.dtype):
             dtype = "" if varying else f"{self.stream.dtype} "
             raise self._error(
                 f"expected rows {start} to {stop - 1} of stream `{self._name}` as {dtype}{expected}, got "
-                f"{found.dtype} {found.shape}"
+                f"{rows.dtype} {rows.shape}"
             )
-        return found
+        return rows
 
     def _by_block(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows; the blocks that they cut are kept, for the chunks that have the rest of them."""
+        """Read rows. The blocks that they cut are kept for the chunks with the other rows of these blocks."""
         head = min(stop, -(-start // self.step) * self.step)
         tail = stop if stop == self._count else max(head, stop // self.step * self.step)
         if head == start and tail == stop:
@@ -230,11 +229,11 @@ class StoredColumn(LazyRows):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _part(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows that lie in one block."""
+        """Read rows of one block."""
         number = start // self.step
         try:
             block = self._cut.get(number)
-        except Exception:  # of it, these rows may be readable
+        except Exception:  # these rows of the block may be readable
             return self._unlocked(start, stop)
         return block[start - number * self.step : stop - number * self.step]
 
@@ -246,11 +245,11 @@ class StoredColumn(LazyRows):
 
     def _unlocked(self, start: int, stop: int) -> NDArray[Any]:
         with self._turn.get():
-            found: NDArray[Any] = self._data.rows(start, stop)
-        return found
+            rows: NDArray[Any] = self._data.rows(start, stop)
+        return rows
 
     def _counted(self) -> NDArray[np.int64]:
-        """Return where every row begins among all values: the whole array is read once, and only this is kept."""
+        """Return the first value of every row. The whole array is read once, and only these offsets are kept."""
         if self._count * 8 > self._memory_bytes:
             raise self._error(f"expected at most {self._memory_bytes // 8} rows (memory), got {self._count}")
         offsets = np.zeros(self._count + 1, np.int64)
@@ -301,7 +300,7 @@ _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such se
 
 
 class StoredArrays(Concatenated, Reopened):
-    """Arrays of one or several files as a corpus, one file after the other; see `HDF5Deserializer`."""
+    """Arrays of one or several files as a corpus, one file after the other. See `HDF5Deserializer`."""
 
     def __init__(
         self,
@@ -317,11 +316,11 @@ class StoredArrays(Concatenated, Reopened):
         streams = declared_streams(streams, stream_kwargs)
         self._opened_with(path, streams, group=group, chunk_sequences=chunk_sequences, memory=memory_bytes)
         self._paths, parts = self._list(path), []
-        for one in self._paths:
-            found = self._arrays(one, group, streams, memory_bytes)
-            parts.append((one, {name: column for name, (column, _) in found.items()}))
-            # The first file says what the others must hold.
-            streams = streams or {name: stream for name, (_, stream) in found.items()}
+        for file_path in self._paths:
+            by_stream = self._arrays(file_path, group, streams, memory_bytes)
+            parts.append((file_path, {name: column for name, (column, _) in by_stream.items()}))
+            # The first file declares the streams of all files.
+            streams = streams or {name: stream for name, (_, stream) in by_stream.items()}
         size = next((name for name, stream in streams.items() if stream.defines_size), None)
         self._parts: list[ArrayDeserializer] = []
         first = 0
@@ -354,11 +353,11 @@ class StoredArrays(Concatenated, Reopened):
 
     @abc.abstractmethod
     def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
-        """Return the files that ``path`` stands for, before any of them is opened."""
+        """Return the files at ``path``, before any of them is opened."""
 
     @abc.abstractmethod
     def _arrays(self, path: str, group: str, streams: Mapping[str, Stream], memory_bytes: int) -> Columns:
-        """Return what `_columns_of` returns for a file, which may be open meanwhile."""
+        """Return the result of `_columns_of` for a file, which may be open meanwhile."""
 
     def _columns_of(
         self,
@@ -369,11 +368,11 @@ class StoredArrays(Concatenated, Reopened):
         path: str,
         memory_bytes: int,
     ) -> Columns:
-        """Return the arrays of a file by stream, mapped where they can be, with the declaration of each.
+        """Return the arrays of a file by stream, mapped if they can be, with the declaration of each.
 
         Args:
-            arrays: returns the array of a name; raises a SchemaError if there is none, or one that cannot be a stream.
-            names: the arrays that are streams if none are declared.
+            arrays: returns the array of a name, or raises a SchemaError if there is none, or it cannot be a stream.
+            names: returns the arrays that are streams if none are declared.
             streams: declarations.
             path: path of the file, for errors.
             memory_bytes: bytes that one read may take.
@@ -381,19 +380,19 @@ class StoredArrays(Concatenated, Reopened):
         Raises:
             SchemaError: a stream is missing, or not as declared.
         """
-        found: Columns = {}
+        columns: Columns = {}
         for name, stream in (streams or dict.fromkeys(names())).items():
             array = arrays(name if stream is None or stream.field is None else stream.field)
-            stream = _own(array) if stream is None else _declared(name, stream, array, path)
+            stream = _stream_of(array) if stream is None else _declared(name, stream, array, path)
             mapped = None if stream.is_bytes else array.mapped()
-            found[name] = (StoredColumn(name, array, stream, memory_bytes) if mapped is None else mapped, stream)
-        return found
+            columns[name] = (StoredColumn(name, array, stream, memory_bytes) if mapped is None else mapped, stream)
+        return columns
 
     def paths(self) -> Sequence[str]:
         """Return the paths of the files."""
         return self._paths
 
-    select = Deserializer.select  # a join keeps the chunks that it reads for that
+    select = Deserializer.select  # by chunk: a join keeps the chunks that it reads
 
     def digest(self) -> str:
         """Return 32 hex digits over shapes and excerpts of every file."""
@@ -409,11 +408,11 @@ class StoredArrays(Concatenated, Reopened):
 
 
 def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
-    """Return the rows of a chunk that cost least decoding, among those that make 32 MiB or fewer.
+    """Return the number of rows of a chunk, at most 32 MiB, that costs the least decoding.
 
-    Whole blocks of all columns, if that many rows make at most 128 MiB; else whole blocks of one (above 128 MiB, of one
-    that makes up half of a row), so that the bytes of blocks that are cut, which are decoded for both chunks unless
-    these are read one after the other, are fewest.
+    These are whole blocks of all columns, if that many rows make at most 128 MiB. Otherwise they are whole blocks of
+    one column (above 128 MiB, of a column that makes up half of a row), chosen for the fewest bytes of blocks that are
+    cut, because such a block is decoded for both chunks unless these are read one after the other.
     """
     row = max(1, sum(column.row_bytes for column in columns))
     most = max(1, min(CHUNK_BYTES, memory_bytes) // row)
@@ -426,20 +425,20 @@ def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
         return sum((column.step - math.gcd(rows, column.step)) * column.row_bytes for column in columns) / rows
 
     def most_bytes(column: StoredColumn) -> int:
-        # A large block is decoded whole anyway; but many small rows in one must not make the chunk that long.
+        # A large block is decoded whole anyway, but a block of many small rows must not make the chunk that long.
         return memory_bytes if 2 * column.row_bytes >= row else min(_MOST_TOGETHER, memory_bytes)
 
     steps = {column.step for column in columns if column.step * row <= most_bytes(column)}
     return min((max(1, most // step) * step for step in sorted(steps)), key=cost, default=most)
 
 
-def _own(array: StoredArray) -> Stream:
+def _stream_of(array: StoredArray) -> Stream:
     return Stream(() if array.ragged or array.dtype.itemsize == 0 else array.shape[1:], array.dtype)
 
 
 def _declared(name: str, stream: Stream, array: StoredArray, path: str) -> Stream:
-    own = _own(array)
-    encoded = stream.is_bytes and (own.is_bytes or (array.ragged and own.dtype == np.uint8))
-    if stream.sparse or not (encoded or (stream.shape, stream.dtype) == (own.shape, own.dtype)):
-        raise SchemaError(f"expected {stream} for stream `{name}`, got {own} in {path}")
+    actual = _stream_of(array)
+    encoded = stream.is_bytes and (actual.is_bytes or (array.ragged and actual.dtype == np.uint8))
+    if stream.sparse or not (encoded or (stream.shape, stream.dtype) == (actual.shape, actual.dtype)):
+        raise SchemaError(f"expected {stream} for stream `{name}`, got {actual} in {path}")
     return stream

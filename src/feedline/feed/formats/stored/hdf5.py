@@ -1,8 +1,8 @@
 """HDF5 files as a corpus: datasets that share their first dimension are streams.
 
-Contiguous datasets of plain numbers, HDF5's default, are mapped and delivered as views; h5py then reads nothing but
-the headers. All others (chunked, compressed, strings, vectors of any length) are read by h5py in whole blocks as they
-are stored, by one thread at a time, as the HDF5 library allows no more.
+Contiguous datasets of plain numbers, HDF5's default, are mapped and delivered as views, and h5py reads nothing but the
+headers. h5py reads all other datasets (chunked, compressed, strings, vectors of any length) in whole blocks as they are
+stored, by one thread at a time, as the HDF5 library allows no more.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from feedline.feed.formats.stored.hdf5_heaps import check_heaps
 _MOST_OPEN = 16  # files at a time
 _MOST_LINKS = 16  # soft links that lead to one another
 _MOST_LISTED = 20  # datasets in an error
-_BLOCK_BYTES = 64 << 10  # of rows that are not stored in blocks, and are read together where some are damaged
+_BLOCK_BYTES = 64 << 10  # of rows that are read together where some are damaged, of a dataset without blocks
 _HEAP_ROWS = 64  # the same, of strings and vectors
 _DEFLATE, _CHECKSUM = 1, 3  # filters of HDF5
 _MOST_RATIO = 1032  # bytes that one of deflate can become
-_PART_BYTES = 1 << 20  # of a block that are made at a time
-_MOST_UNCHECKED = 128 << 20  # bytes that a stored block may become without a look at it
+_PART_BYTES = 1 << 20  # of a block that are decoded at a time
+_MOST_UNCHECKED = 128 << 20  # bytes that a stored block may become without a check
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
@@ -46,32 +46,32 @@ _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 class HDF5Deserializer(StoredArrays):
     """Datasets of HDF5 files, one row per sequence.
 
-    A row is a sequence of one sample; one of a dataset of vectors of any length (``h5py.vlen_dtype``) is a sequence of
-    as many samples of shape ``()``. Strings are `bytes` or, if they are marked as UTF-8, `str`. Without declared
-    streams, all datasets directly in ``group`` are streams, which must have equally many rows. Links within a file are
-    followed; others are named in a warning.
+    A row is a sequence of one sample. In a dataset of vectors of any length (``h5py.vlen_dtype``), a row of n numbers
+    is a sequence of n samples of shape ``()``. Strings are `bytes` or, if they are marked as UTF-8, `str`. Without
+    declared streams, all datasets directly in ``group`` are streams, which must have equally many rows. Links within a
+    file are followed. A warning names other links.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder, or a pattern, see `open_corpus`.
-        streams: streams to deliver, by name; also given as keyword arguments. ``field`` is the name of the dataset in
-            the group, ``"train/images"`` also in one below, by default the stream's own; shape and dtype must be the
-            file's. Strings may be declared ``"bytes"`` or ``"str"``, whatever they are marked as; vectors of uint8,
-            as encoded pictures are stored, as either.
+        streams: streams to deliver, by name, also as keyword arguments. ``field`` is the name of the dataset in the
+            group, or its path, ``"train/images"``, by default the stream's name. Shape and dtype must match the file.
+            Strings, however they are marked, and vectors of uint8, as encoded pictures are stored, may be declared
+            ``"bytes"`` or ``"str"``.
         group: group in which names are looked up.
-        chunk_sequences: rows per chunk; None: as many as make 32 MiB or fewer, cut where stored blocks end; 65536
-            where all datasets are mapped.
+        chunk_sequences: rows per chunk; None: at most 32 MiB of them, cut where stored blocks end, or 65536 rows if
+            all datasets are mapped.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: more streams.
 
     Raises:
-        SchemaError: a stream that is missing, or not as declared; datasets of different numbers of rows; data that
-            cannot be a stream (compound types, references, dates); datasets in other files.
+        SchemaError: a stream is missing, or not as declared, datasets have different numbers of rows, are in other
+            files, or cannot be a stream (compound types, references, dates).
         DataError: a file is missing, damaged, or no HDF5 file, or has no rows.
         ModuleNotFoundError: h5py is not installed (``pip install 'feedline[hdf5]'``).
     """
 
     def close(self) -> None:
-        """Close the files that are open in this process; reading opens them again."""
+        """Close the files that are open in this process. Reading opens them again."""
         self._files.close()
 
     def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
@@ -86,7 +86,7 @@ class HDF5Deserializer(StoredArrays):
                 root = _find(file, group)
                 return self._columns_of(
                     lambda name: _Dataset(self._files, path, _dataset(root, name), memory_bytes),
-                    lambda: _own_names(root),
+                    lambda: _dataset_names(root),
                     streams,
                     path=path,
                     memory_bytes=memory_bytes,
@@ -108,7 +108,7 @@ class _OpenFiles:
 
     def __init__(self) -> None:
         self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_no_files)
-        self._seen: dict[str, tuple[int, ...]] = {}
+        self._states: dict[str, tuple[int, ...]] = {}
 
     @contextlib.contextmanager
     def using(self, path: str) -> Iterator[Any]:
@@ -118,10 +118,10 @@ class _OpenFiles:
             yield self.opened(files, path)
 
     def opened(self, files: OrderedDict[str, Any], path: str) -> Any:
-        """Return an open file; the lock is held.
+        """Return an open file. The caller holds the lock.
 
         Raises:
-            DataError: it cannot be opened, or has changed since it was opened first.
+            DataError: the file cannot be opened, or has changed since it was first opened.
         """
         if path in files:
             files.move_to_end(path)
@@ -130,10 +130,10 @@ class _OpenFiles:
             import h5py
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(f"h5py is not installed; run: {install_line('hdf5')}") from error
-        with open_file(path) as plain:  # refuses what is not a regular file
+        with open_file(path) as plain:  # refuses anything but a regular file
             status = status_of(plain)
         state = (status.st_size, status.st_mtime_ns)
-        if self._seen.setdefault(path, state) != state:
+        if self._states.setdefault(path, state) != state:
             raise DataError("expected the file as it was when it was opened: it has changed", path=path)
         while len(files) >= _MOST_OPEN:
             files.popitem(last=False)[1].close()
@@ -151,19 +151,19 @@ class _OpenFiles:
 
 
 def _no_files() -> tuple[Any, OrderedDict[str, Any]]:
-    # Entered again: columns are made, and read, while their file is open.
+    # A thread may enter the lock again: columns are created and read while their file is open.
     return threading.RLock(), OrderedDict()
 
 
 class _Dataset:
-    """A dataset as a `StoredArray`; made while its file is open.
+    """A dataset as a `StoredArray`, created while its file is open.
 
     Raises:
         SchemaError: it cannot be a stream.
         DataError: its blocks take more than ``memory_bytes``.
     """
 
-    concurrent = True  # the files have a lock of their own
+    concurrent = True  # the files have a lock
 
     def __init__(self, files: _OpenFiles, path: str, dataset: Any, memory_bytes: int) -> None:
         import h5py
@@ -185,8 +185,8 @@ class _Dataset:
         if self._in_heap and dataset.file.id.get_create_plist().get_sizes() != (8, 8):
             raise refuse("addresses of 8 bytes", "others", "write it again with h5py's defaults")
         if kind.subdtype is not None:
-            kind, more = kind.subdtype
-            self.shape += more
+            kind, inner_shape = kind.subdtype
+            self.shape += inner_shape
         if text is not None:
             self.dtype = np.dtype("U" if text.encoding == "utf-8" else "S")
         else:
@@ -212,11 +212,11 @@ class _Dataset:
                 check_heaps(dataset, self.path, start, stop)
             if self._deflated is not None:
                 self._check_blocks(dataset, start, stop, self._deflated)
-            found: NDArray[Any] = dataset[start:stop]
-        return found
+            data: NDArray[Any] = dataset[start:stop]
+        return data
 
     def mapped(self) -> NDArray[Any] | None:
-        """Return its rows as a view of the file, if they lie there as they are in memory."""
+        """Return the rows as a view of the file, if they are stored as they are in memory."""
         if self._place is None:
             return None
         try:
@@ -256,10 +256,10 @@ class _Dataset:
                 )
 
     def _check_blocks(self, dataset: Any, start: int, stop: int, deflated: int) -> None:
-        """Check that stored blocks become no larger than they may, which the library finds out by making them.
+        """Check the decoded size of stored blocks, which the library would only notice by decoding them.
 
         Raises:
-            DataError: one becomes larger.
+            DataError: a block becomes too large.
         """
         steps = [int(n) for n in dataset.chunks]
         most = 2 * int(np.prod(steps, dtype=np.float64)) * max(1, dataset.id.get_type().get_size()) + (64 << 10)
@@ -268,8 +268,8 @@ class _Dataset:
         for place in itertools.product(*(range(*bounds) for bounds in zip(firsts, ends, steps, strict=True))):
             try:
                 mask, data = dataset.id.read_direct_chunk(place)
-            except (OSError, RuntimeError, ValueError):  # never written, or damaged: the library says so when it reads
-                continue
+            except (OSError, RuntimeError, ValueError):
+                continue  # never written, or damaged: the library reports it when it reads
             if mask >> deflated & 1 or len(data) * _MOST_RATIO <= max(most, _MOST_UNCHECKED):
                 continue
             unpacker, total = zlib.decompressobj(), 0
@@ -287,31 +287,31 @@ class _Dataset:
                 )
 
     def _mappable(self, dataset: Any, kind: np.dtype[Any]) -> int | None:
-        """Return the byte where the rows begin, if they are contiguous numbers in native representation."""
+        """Return the first byte of the rows, if they are contiguous numbers in native representation."""
         import h5py
 
         stored = dataset.id
         if stored.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS or not kind.isnative or kind.kind == "b":
             return None
-        # Equal types only: others have the same dtype in memory, but padding or exponents of their own in the file.
+        # Equal types only: a type of the same dtype in memory may have padding or another exponent in the file.
         if dataset.dtype.subdtype is not None or stored.get_type() != h5py.h5t.py_create(kind):
             return None
-        # A dataset that was never written has no place; the library then reads its fill value.
-        whole = stored.get_storage_size() == self._row * self.shape[0] > 0
-        place = stored.get_offset() if whole else None
+        # A dataset that was never written has no place. The library then reads its fill value.
+        complete = stored.get_storage_size() == self._row * self.shape[0] > 0
+        place = stored.get_offset() if complete else None
         return None if place is None else int(place)
 
 
 def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
-    """Return what a name stands for; links to other files are not followed.
+    """Return the group or dataset of a name. Links to other files are not followed.
 
     Raises:
-        SchemaError: nothing is there, or in another file.
+        SchemaError: nothing has this name, or it leads to another file.
     """
     import h5py
 
     where = f"`{name}` in {place.file.filename}"
-    left = iter(range(_MOST_LINKS)) if links is None else links  # in all: a path may lead over each of them many times
+    budget = iter(range(_MOST_LINKS)) if links is None else links  # in all, as a path may pass each link many times
     if name.startswith("/"):
         place = place.file
     for part in (part for part in name.split("/") if part not in ("", ".")):
@@ -321,9 +321,9 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
                 f"expected data in the file itself, got a link to {link.filename}: {where}; open that file"
             )
         if isinstance(link, h5py.SoftLink):
-            if next(left, None) is None:
+            if next(budget, None) is None:
                 raise SchemaError(f"expected at most {_MOST_LINKS} links that lead to one another: {where}")
-            place = _find(place, link.path, left)
+            place = _find(place, link.path, budget)
         elif link is None:
             raise SchemaError(f"expected {where}, got nothing there; {_listed(place)}")
         else:
@@ -334,13 +334,13 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
 def _dataset(root: Any, name: str) -> Any:
     import h5py
 
-    found = _find(root, name)
-    if not isinstance(found, h5py.Dataset):
-        raise SchemaError(f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_listed(found)}")
-    return found
+    dataset = _find(root, name)
+    if not isinstance(dataset, h5py.Dataset):
+        raise SchemaError(f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_listed(dataset)}")
+    return dataset
 
 
-def _own_names(root: Any) -> Iterator[str]:
+def _dataset_names(root: Any) -> Iterator[str]:
     import h5py
 
     if not isinstance(root, h5py.Group):
@@ -351,11 +351,11 @@ def _own_names(root: Any) -> Iterator[str]:
             left_out.append(repr(name))
             continue
         try:
-            found = _find(root, name)
+            item = _find(root, name)
         except SchemaError as error:
             left_out.append(f"{name!r} ({error})")
             continue
-        if isinstance(found, h5py.Dataset) and found.shape and not _is_dimension(found):
+        if isinstance(item, h5py.Dataset) and item.shape and not _is_dimension(item):
             names.append(name)
     links = (
         "links that lead nowhere or to other files, and names that are not UTF-8, are not read: "
@@ -374,7 +374,7 @@ def _own_names(root: Any) -> Iterator[str]:
 
 
 def _is_dimension(dataset: Any) -> bool:
-    """Whether a dataset is what netCDF-4 stores for a dimension without a variable: nobody wrote its zeros."""
+    """Whether netCDF-4 stored a dataset for a dimension without a variable. Its zeros are no data."""
     name = (
         dataset.attrs.get("NAME", b"") if dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE") else b""
     )
@@ -385,14 +385,14 @@ def _listed(place: Any) -> str:
     """Return a sentence on the datasets in a group and below."""
     import h5py
 
-    found: list[str] = []
+    lines: list[str] = []
 
-    def note(name: str, thing: Any) -> bool | None:
-        if isinstance(thing, h5py.Dataset):
-            found.append(f"{name} {thing.shape}")
-        return True if len(found) > _MOST_LISTED else None
+    def note(name: str, item: Any) -> bool | None:
+        if isinstance(item, h5py.Dataset):
+            lines.append(f"{name} {item.shape}")
+        return True if len(lines) > _MOST_LISTED else None
 
     if isinstance(place, h5py.Group):
         place.visititems(note)
-    more = ", ..." if len(found) > _MOST_LISTED else ""
-    return f"there are: {', '.join(found[:_MOST_LISTED])}{more}" if found else "there are no datasets"
+    suffix = ", ..." if len(lines) > _MOST_LISTED else ""
+    return f"there are: {', '.join(lines[:_MOST_LISTED])}{suffix}" if lines else "there are no datasets"

@@ -1,8 +1,8 @@
 """Check the heaps in which HDF5 keeps strings and vectors before the library reads them.
 
 A row of such a dataset is a reference: a length, the address of a heap collection, and the index of an object in it.
-The HDF5 library (2.0.0) walks the objects of a collection by the sizes that they state, and never ends where one is
-damaged to state none. So the walk is made here first, with an end.
+The HDF5 library (2.0.0) walks over the objects of a collection by their sizes, and never ends if damage makes a size
+zero. So this module makes the walk first, with an end.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from feedline.feed.unique import distinct
 
 _REFERENCE = np.dtype([("count", "<u4"), ("address", "<u8"), ("index", "<u4")])
 _HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the collection with this head
-_OBJECT = struct.Struct("<HHIQ")  # index, references, reserved, size; index 0 is the free space at the end
-_AT_ONCE = 1 << 20  # bytes of a collection that are read at once; larger ones hold few objects
+_OBJECT = struct.Struct("<HHIQ")  # index, references, reserved, size. Index 0 is the free space at the end
+_AT_ONCE = 1 << 20  # bytes of a collection that are read at once. Larger collections have few objects
 _GZIP, _SHUFFLE = 1, 2
 
 
 def check_heaps(dataset: Any, path: str, start: int, stop: int) -> None:
-    """Check the collections that hold the rows ``start:stop`` of a dataset in the file at ``path``.
+    """Check the collections with the rows ``start:stop`` of a dataset in the file at ``path``.
 
     Raises:
-        DataError: one is damaged.
+        DataError: a collection is damaged.
     """
     references = _references(dataset, path, start, stop)
     if references is None:
@@ -52,14 +52,14 @@ def _sound(file: BinaryIO, at: int, file_size: int) -> bool:
     magic, version, size = _HEAD.unpack(pread(file, _HEAD.size, at))
     if magic != b"GCOL" or version != 1 or not _HEAD.size <= size <= file_size - at:
         return False
-    whole = pread(file, size, at) if size <= _AT_ONCE else None
+    collection = pread(file, size, at) if size <= _AT_ONCE else None
     place = _HEAD.size
     while place + _OBJECT.size <= size:
-        head = pread(file, _OBJECT.size, at + place) if whole is None else whole[place : place + _OBJECT.size]
+        head = pread(file, _OBJECT.size, at + place) if collection is None else collection[place : place + _OBJECT.size]
         if len(head) < _OBJECT.size:
             return False
-        index, _, _, held = _OBJECT.unpack(head)
-        step = held if index == 0 else _OBJECT.size + (held + 7) // 8 * 8
+        index, _, _, object_size = _OBJECT.unpack(head)
+        step = object_size if index == 0 else _OBJECT.size + (object_size + 7) // 8 * 8
         if step < _OBJECT.size or place + step > size:
             return False
         place += step
@@ -67,7 +67,7 @@ def _sound(file: BinaryIO, at: int, file_size: int) -> bool:
 
 
 def _references(dataset: Any, path: str, start: int, stop: int) -> NDArray[Any] | None:
-    """Return the references of rows; None if there are none, or their filters are not known here."""
+    """Return the references of rows; None: there are none, or this module does not know their filters."""
     import h5py
 
     stored, layout = dataset.id, dataset.id.get_create_plist()
@@ -99,9 +99,9 @@ def _unfiltered(data: bytes, filters: list[int], mask: int, size: int) -> bytes:
         if code == _GZIP:
             data = zlib.decompressobj().decompress(data, size)
         else:
-            whole = len(data) // _REFERENCE.itemsize
-            planes = np.frombuffer(data, np.uint8, whole * _REFERENCE.itemsize)
-            data = planes.reshape(_REFERENCE.itemsize, whole).T.tobytes()
+            count = len(data) // _REFERENCE.itemsize
+            planes = np.frombuffer(data, np.uint8, count * _REFERENCE.itemsize)
+            data = planes.reshape(_REFERENCE.itemsize, count).T.tobytes()
     return data
 
 

@@ -1,8 +1,9 @@
 """Codecs of Zarr chunks that decode no more than a chunk can hold.
 
 The libraries decode as much as a chunk expands to: a megabyte of gzip can be a gigabyte of zeros, and a header of
-Blosc, LZ4 or Zstandard can claim any size. numcodecs also hands a frame to Blosc without its length, and Blosc reads as
-far as the frame's header says, beyond the chunk's memory. Here sizes are checked before anything is made.
+Blosc, LZ4 or Zstandard can claim any size. numcodecs also passes a frame to Blosc without its length, and Blosc reads
+as many bytes as the header of the frame claims, beyond the chunk's memory. Here sizes are checked before any memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from zarr.abc.codec import BytesBytesCodec
 from zarr.codecs import VLenBytesCodec
 
 _PREFIX = "numcodecs."  # of names in documents of version 3
-_BLOSC = struct.Struct("<4B3I")  # two versions, flags, item size; then bytes decoded, of a block, and of the frame
+_BLOSC = struct.Struct("<4B3I")  # two versions, flags, item size, then bytes decoded, of a block, and of the frame
 _LZMA_BYTES = 128 << 20  # that a decoder may take: a header can ask for 4 GiB
-_VLEN = "vlen-bytes"  # what texts are read as
+_VLEN = "vlen-bytes"  # texts are read as these
 _STRINGS = (_VLEN, "vlen-utf8")
 
 
 class Bound:
-    """The bytes, and the items, that a chunk may have when it is decoded.
+    """The bytes, and the items, that a decoded chunk may have.
 
-    They are known once the codecs are made that keep to them.
+    They are known only after the codecs that keep to them are created.
     """
 
     def __init__(self, most: int) -> None:
@@ -41,11 +42,11 @@ class Bound:
 
 
 def bounded_v2(described: dict[str, Any], bound: Bound) -> Any:
-    """Return the codec that an entry of a version 2 document describes, bounded; None: it is not one that expands.
+    """Return the codec that an entry of a version 2 document describes, bounded; None: it does not expand data.
 
     Args:
         described: the entry.
-        bound: what it keeps to.
+        bound: bound that the codec keeps to.
     """
     name = described.get("id")
     return _Bounded(numcodecs.registry.get_codec(described), bound) if name in _CHECKS else None
@@ -53,30 +54,30 @@ def bounded_v2(described: dict[str, Any], bound: Bound) -> Any:
 
 def bounded_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
     """Return the same for an entry of a version 3 document."""
-    whole = described if isinstance(described, dict) else {"name": described}
-    name = str(whole.get("name")).removeprefix(_PREFIX)
+    entry = described if isinstance(described, dict) else {"name": described}
+    name = str(entry.get("name")).removeprefix(_PREFIX)
     if name == _VLEN:
         return _BoundedStrings()
     if name not in _CHECKS:
         return None
-    settings = whole.get("configuration")
-    # Nothing of Blosc's settings, nor of the others' levels, is needed to decode.
+    settings = entry.get("configuration")
+    # Decoding needs no settings of Blosc, and no levels.
     needed = settings if isinstance(settings, dict) and name == "lzma" else {}
     return _BoundedV3(_Bounded(numcodecs.registry.get_codec({"id": name, **needed}), bound))
 
 
 def with_checked_strings(described: dict[str, Any], bound: Bound) -> dict[str, Any]:
-    """Return a version 2 document whose codecs of strings decode no more of them than a chunk can have.
+    """Return a version 2 document whose codecs of strings decode no more strings than a chunk can have.
 
-    They stay as they are, as the zarr library finds the kind of an array by them; a check comes before each.
+    The codecs stay, as the zarr library finds the kind of an array by them. A check comes before each.
     """
     filters, compressor = described.get("filters"), described.get("compressor")
     if not isinstance(filters, list | None):
         return described
-    before = [one for one in filters or () if not isinstance(one, _CheckedStrings)]
+    before = [codec for codec in filters or () if not isinstance(codec, _CheckedStrings)]
     if _is_strings(compressor):
         before, compressor = [*before, compressor], None
-    checked = [part for one in before for part in ((one, _CheckedStrings(bound)) if _is_strings(one) else (one,))]
+    checked = [part for old in before for part in ((old, _CheckedStrings(bound)) if _is_strings(old) else (old,))]
     return {**described, "filters": checked or None, "compressor": compressor}
 
 
@@ -85,7 +86,7 @@ def _is_strings(described: Any) -> bool:
 
 
 class _CheckedStrings(numcodecs.abc.Codec):
-    """A filter that changes nothing, and refuses more strings than a chunk can have."""
+    """A filter that changes no data, and refuses more strings than a chunk can have."""
 
     codec_id = "checked-strings"
 
@@ -93,14 +94,14 @@ class _CheckedStrings(numcodecs.abc.Codec):
         self._bound = bound
 
     def encode(self, buf: Any) -> Any:
-        """Return what is given."""
+        """Return ``buf``."""
         return buf
 
     def decode(self, buf: Any, out: Any = None) -> Any:
-        """Return what is given.
+        """Return ``buf``.
 
         Raises:
-            ValueError: it claims to be more strings.
+            ValueError: it claims to have more strings.
         """
         _check_strings(memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B"), self._bound.items)
         return buf
@@ -129,12 +130,12 @@ class _Bounded(numcodecs.abc.Codec):
         return self._codec.decode(buf, out) if decoded is None else numcodecs.compat.ndarray_copy(decoded, out)
 
     def get_config(self) -> Any:
-        """Return what describes it."""
+        """Return the document of the codec."""
         return self._codec.get_config()
 
 
 class _BoundedV3(BytesBytesCodec):
-    """The same as a codec of a version 3 array, or of the chunks within its shards."""
+    """A bounded codec of a version 3 array, or of the chunks within its shards."""
 
     is_fixed_size = False
 
@@ -142,7 +143,7 @@ class _BoundedV3(BytesBytesCodec):
         self._codec = codec
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
-        """Refuse: how small a chunk becomes depends on its bytes."""
+        """Refuse: the size of an encoded chunk depends on its bytes."""
         raise NotImplementedError
 
     async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
@@ -183,18 +184,18 @@ def _check_lz4(data: memoryview, most: int, codec: Any) -> None:
 
 
 def _in_members(data: memoryview, most: int, make: Callable[[], Any], *, only_one: bool = False) -> bytes:
-    """Return what members, one after the other, decode to; of ``only_one``, what follows it is ignored."""
-    parts, total, rest = list[bytes](), 0, bytes(data)
-    while rest:
+    """Return the decoded bytes of all members, one after the other, or of ``only_one``, the first."""
+    parts, total, remaining = list[bytes](), 0, bytes(data)
+    while remaining:
         member = make()
-        part = member.decompress(rest, most - total + 1)
+        part = member.decompress(remaining, most - total + 1)
         total += len(part)
         if total > most:
             raise _too_large(most, "more")
         if not member.eof:
             raise ValueError("expected a whole chunk, got one that is cut")
         parts.append(part)
-        rest = b"" if only_one else member.unused_data.lstrip(b"\0")  # as gzip pads
+        remaining = b"" if only_one else member.unused_data.lstrip(b"\0")  # as gzip pads
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -204,7 +205,7 @@ def _lzma(data: memoryview, most: int, codec: Any) -> bytes:
 
 
 def _zstd(data: memoryview, most: int, codec: Any) -> bytes | None:
-    """Return what a frame decodes to whose header does not say how much that is; None: it says so, and it fits."""
+    """Return the decoded bytes of a frame whose header does not state their size; None: it states one that fits."""
     descriptor = data[4] if len(data) > 4 else 0
     single, code = descriptor >> 5 & 1, descriptor >> 6
     size = (1 if single else 0, 2, 4, 8)[code]
@@ -232,5 +233,5 @@ _CHECKS: dict[str, Callable[[memoryview, int, Any], bytes | None]] = {
     "bz2": lambda data, most, codec: _in_members(data, most, bz2.BZ2Decompressor),
     "lzma": _lzma,
 }
-"""By codec: ``check(data, most, codec)`` raises a ValueError where more would be made, and returns what the data decode
-to, or None where the codec itself is safe by then."""
+"""By codec: ``check(data, most, codec)`` raises a ValueError if the data would decode to more. It returns the decoded
+data, or None if the codec itself can decode them safely after the check."""

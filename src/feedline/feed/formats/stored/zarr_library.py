@@ -1,8 +1,8 @@
-"""Arrays of a Zarr store, decoded by the zarr library in the thread that asks for them.
+"""Arrays of a Zarr store, decoded by the zarr library in the thread that reads them.
 
-The library decodes in coroutines, by default in an event loop of its own, in a thread that a forked child lacks. Here
-each read runs them in a loop that lives for the read alone, and does in its own thread what they would hand to others:
-several threads read at a time, a fork or an interrupt finds nothing half done, and nothing is left running.
+The library decodes in coroutines, by default in a global event loop, in a thread that a forked child lacks. Here each
+read runs them in a loop that exists for the read alone, and executes their jobs for other threads in its own thread.
+So several threads can read at a time, a fork or an interrupt finds no work half done, and nothing keeps running.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from feedline.feed.formats.stored.zarr_codecs import Bound, bounded_v2, bounded_
 from feedline.feed.formats.stored.zarr_store import V2_ARRAY, Keys, join
 
 _MOST_ACROSS = 1 << 14  # chunks that a row may be spread over
-_MOST_AT_A_TIME = 1 << 12  # chunks that the library is asked for at a time, as it lists them all
+_MOST_AT_A_TIME = 1 << 12  # chunks in a call of the library, as it lists them all
 _MOST_WIDER, _MOST_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
 _TEXT, _BYTES = "vlen-utf8", "vlen-bytes"
 _OTHERS = "declare the streams that you need: x=fl.Stream(..., field='name')"
@@ -39,34 +39,34 @@ class ZarrArray:
 
     Args:
         keys: the store.
-        place: its key.
-        name: its name, for errors.
-        found: name and content of the document that describes it.
+        place: key of the array.
+        name: name of the array, for errors.
+        document: name and content of the document that describes it.
         memory_bytes: bytes that a chunk may take.
 
     Raises:
         SchemaError: it cannot be a stream.
-        DataError: what describes it is damaged, or its chunks take more than ``memory_bytes``.
+        DataError: its document is damaged, or its chunks take more than ``memory_bytes``.
     """
 
     concurrent = True
     ragged = False
 
-    def __init__(self, keys: Keys, place: str, *, name: str, found: tuple[str, dict[str, Any]], memory_bytes: int):
-        document, described = found
+    def __init__(self, keys: Keys, place: str, *, name: str, document: tuple[str, dict[str, Any]], memory_bytes: int):
+        file_name, described = document
         self.path = keys.path
-        self._document, self._name = keys.where(join(place, document)), name
+        self._document, self._name = keys.where(join(place, file_name)), name
         self._store = _Store(keys)
-        if document == V2_ARRAY:
+        if file_name == V2_ARRAY:
             self._check_objects(described)
         try:
-            text, stored_at = _is_text(document, described), StorePath(self._store, place)
+            text, stored_at = _is_text(file_name, described), StorePath(self._store, place)
             bound = Bound(memory_bytes)
-            bounded = _with_bounds(document, described, bound)
+            bounded = _with_bounds(file_name, described, bound)
             self._array = AsyncArray.from_dict(stored_at, bounded)
             if text:
-                alike = _as_bytes(document, bounded, self._array.metadata.fill_value)
-                self._array = AsyncArray.from_dict(stored_at, _with_bounds(document, alike, bound))
+                as_bytes = _as_bytes(file_name, bounded, self._array.metadata.fill_value)
+                self._array = AsyncArray.from_dict(stored_at, _with_bounds(file_name, as_bytes, bound))
             bound.most = _most_decoded(self._array, memory_bytes)
             bound.items = math.prod(map(int, self._array.chunks))
             self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
@@ -97,7 +97,7 @@ class ZarrArray:
         """Read rows.
 
         Raises:
-            DataError: a chunk of theirs cannot be read; its file is named if they lie in one row of chunks.
+            DataError: a chunk cannot be read. The error names its file if the rows are in one row of chunks.
         """
         step = max(1, _MOST_AT_A_TIME // self._across) * self.block
         bounds = [start, *range((start // step + 1) * step, stop, step), stop]
@@ -110,17 +110,17 @@ class ZarrArray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def mapped(self) -> NDArray[Any] | None:
-        """Return None: chunks are files of their own."""
+        """Return None: chunks are separate files."""
         return None
 
     def _read(self, where: tuple[slice, ...]) -> NDArray[Any]:
-        found: NDArray[Any] = np.asarray(run(lambda: self._array.getitem(where)))
-        return found
+        data: NDArray[Any] = np.asarray(run(lambda: self._array.getitem(where)))
+        return data
 
     def _find(self, start: int, stop: int, error: Exception) -> None:
-        """Raise an error with the file of the first chunk that cannot be read, if one of the row's can be blamed."""
-        rest = zip(self.shape[1:], self._chunks[1:], strict=True)
-        cells = [[slice(a, min(a + step, size)) for a in range(0, size, step)] for size, step in rest]
+        """Raise an error with the file of the first chunk of a row of chunks that cannot be read, if there is one."""
+        across = zip(self.shape[1:], self._chunks[1:], strict=True)
+        cells = [[slice(a, min(a + step, size)) for a in range(0, size, step)] for size, step in across]
         for cell in itertools.product(*cells):
             self._store.last.key = None
             try:
@@ -153,7 +153,7 @@ class ZarrArray:
         ) from error
 
     def _plain(self, stored: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the dtype of numbers, or that of strings of no size."""
+        """Return the dtype of numbers, or a dtype of strings of no size."""
         if stored.kind in "biufc":
             return stored.newbyteorder("=")
         if stored.kind in "SO":
@@ -174,7 +174,7 @@ def _codecs_v2(described: dict[str, Any]) -> list[str]:
 
 
 def _is_text(document: str, described: dict[str, Any]) -> bool:
-    """Return whether an array holds texts of any length."""
+    """Return whether the items of an array are texts of any length."""
     if document == V2_ARRAY:
         return described.get("dtype") == "|O" and _TEXT in _codecs_v2(described)
     kind = described.get("data_type")
@@ -182,28 +182,28 @@ def _is_text(document: str, described: dict[str, Any]) -> bool:
 
 
 def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, Any]:
-    """Return the document of an array of texts as one of byte strings, which are stored alike.
+    """Return the document of an array of texts, changed to byte strings, which are stored in the same way.
 
-    So one text that is not UTF-8 is one bad row, and no text is decoded only to be encoded again.
+    So a text that is not UTF-8 makes one bad row, and no text is decoded only to be encoded again.
     """
 
-    found = _with_codecs(described, lambda thing: _BYTES if thing == _TEXT else None)
+    as_bytes = _with_codecs(described, lambda codec: _BYTES if codec == _TEXT else None)
     if document != V2_ARRAY:
-        found["data_type"] = "variable_length_bytes"
-    found["fill_value"] = None if fill is None else base64.b64encode(str(fill).encode()).decode()
-    return found
+        as_bytes["data_type"] = "variable_length_bytes"
+    as_bytes["fill_value"] = None if fill is None else base64.b64encode(str(fill).encode()).decode()
+    return as_bytes
 
 
 def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict[str, Any]:
     """Return the document of an array with codecs that keep to a bound."""
 
-    def bounded(thing: Any) -> Any:
+    def bounded(entry: Any) -> Any:
         if document == V2_ARRAY:
-            return bounded_v2(thing, bound) if isinstance(thing, dict) else None
-        return bounded_v3(thing, bound) if isinstance(thing, (dict, str)) else None
+            return bounded_v2(entry, bound) if isinstance(entry, dict) else None
+        return bounded_v3(entry, bound) if isinstance(entry, (dict, str)) else None
 
-    found = _with_codecs(described, bounded)
-    return with_checked_strings(found, bound) if document == V2_ARRAY else found
+    limited = _with_codecs(described, bounded)
+    return with_checked_strings(limited, bound) if document == V2_ARRAY else limited
 
 
 def _most_decoded(array: Any, memory_bytes: int) -> int:
@@ -215,31 +215,31 @@ def _most_decoded(array: Any, memory_bytes: int) -> int:
     return min(memory_bytes, _MOST_WIDER * decoded + _MOST_MORE)
 
 
-def _with_codecs(described: dict[str, Any], other: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the document of an array with other parts of what describes its codecs.
+def _with_codecs(described: dict[str, Any], replacement: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the document of an array with parts of its codecs replaced.
 
     Args:
         described: the document.
-        other: what to put in the place of a part, at any depth; None for what stays.
+        replacement: function that returns the replacement of a part, at any depth; None: the part stays.
     """
 
-    def swapped(thing: Any) -> Any:
-        if (instead := other(thing)) is not None:
+    def swapped(part: Any) -> Any:
+        if (instead := replacement(part)) is not None:
             return instead
-        if isinstance(thing, list):
-            return [swapped(one) for one in thing]
-        if isinstance(thing, dict):
-            return {key: swapped(one) for key, one in thing.items()}
-        return thing
+        if isinstance(part, list):
+            return [swapped(inner) for inner in part]
+        if isinstance(part, dict):
+            return {key: swapped(inner) for key, inner in part.items()}
+        return part
 
-    return {key: swapped(one) if key in ("codecs", "filters", "compressor") else one for key, one in described.items()}
+    return {key: swapped(raw) if key in ("codecs", "filters", "compressor") else raw for key, raw in described.items()}
 
 
 class _Store(abc_store.Store):
-    """A store as the library wants it, for reading chunks.
+    """A store with the interface that the library needs to read chunks.
 
     Attributes:
-        last: its ``key`` is the one that the current thread has read last.
+        last: its ``key`` is the last key that the current thread has read.
     """
 
     supports_writes = supports_deletes = supports_partial_writes = supports_listing = False
@@ -255,7 +255,7 @@ class _Store(abc_store.Store):
     __hash__ = object.__hash__
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """Return the value of a key, or a part of it; None if there is none."""
+        """Return the value of a key, or a part of it; None: there is none."""
         self.last.key = key
         start, stop = 0, None
         if isinstance(byte_range, abc_store.RangeByteRequest):
@@ -264,8 +264,8 @@ class _Store(abc_store.Store):
             start = int(byte_range.offset)
         elif isinstance(byte_range, abc_store.SuffixByteRequest):
             start = -int(byte_range.suffix)
-        found = self.keys.read(key, start, stop)
-        return None if found is None else prototype.buffer.from_bytes(found)
+        data = self.keys.read(key, start, stop)
+        return None if data is None else prototype.buffer.from_bytes(data)
 
     async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
         """Return parts of values."""
@@ -282,11 +282,11 @@ class _Store(abc_store.Store):
 
 
 _ROUNDS = 16
-"""Steps in which a cancelled task has to end."""
+"""Steps of the loop in which a cancelled task must end."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that does in its own thread what others hand to an executor."""
+    """An event loop that runs the jobs for an executor in its own thread."""
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]  # in fewer words
         """Return a future that is done."""
@@ -299,8 +299,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine to its end, in this thread, or in another if this one runs an event loop already (as notebooks
-    do)."""
+    """Run a coroutine to its end, in this thread, or in another if this thread runs an event loop, as in notebooks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -314,13 +313,13 @@ def _run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     try:
         return loop.run_until_complete(begin())
     finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
             task.cancel()
-        # They have all they wait for, as nothing is done in other threads. So do what is ready and wait for none:
-        # Ctrl-C may have cost one of them the step that the loop had just taken from its queue.
+        # The tasks wait for nothing, as no job runs in another thread. Run the steps that are ready, but do not wait
+        # for the tasks: Ctrl-C may have lost the step that the loop had just taken from its queue.
         for _ in range(_ROUNDS):
-            if all(task.done() for task in left):
+            if all(task.done() for task in tasks):
                 break
             loop.call_soon(loop.stop)
             loop.run_forever()

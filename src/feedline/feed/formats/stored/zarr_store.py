@@ -1,7 +1,7 @@
 """Zarr stores as keys and values, in a folder or in a zip archive, and the documents that describe arrays in them.
 
-Nothing here needs the zarr library, and nothing decodes: what a key holds are bytes of a file. Documents that name the
-codec of pickles are refused before any library sees them.
+Nothing here needs the zarr library, and nothing is decoded: values are bytes of a file. Documents that name the codec
+of pickles are refused before any library sees them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
 
 def is_zarr(folder: Path) -> bool:
-    """Return whether a folder is a Zarr store, or holds some that are named so."""
-    return _is_store(folder) or any(one.name.endswith(_SUFFIXES) for one in folder.iterdir())
+    """Return whether a folder is a Zarr store, or has entries with the suffix of one."""
+    return _is_store(folder) or any(entry.name.endswith(_SUFFIXES) for entry in folder.iterdir())
 
 
 def is_zarr_zip(names: Sequence[str]) -> bool:
-    """Return whether the names in a zip archive are those of a Zarr store, in its root or in its only folder."""
+    """Return whether the names in a zip archive belong to a Zarr store, in its root or in its only folder."""
     return any(name.split("/")[-1] in _DOCUMENTS and name.count("/") < 2 for name in names)
 
 
 def list_stores(path: PathLike | Sequence[PathLike]) -> list[str]:
-    """Return the stores that a path, a pattern or a list of paths stands for, in corpus order.
+    """Return the stores at a path, a pattern or a list of paths, in corpus order.
 
     Raises:
         DataError: there are none.
@@ -48,18 +48,18 @@ def list_stores(path: PathLike | Sequence[PathLike]) -> list[str]:
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise ValueError("expected at least one store, got an empty list")
-        return [store for one in path for store in list_stores(one)]
-    found = []
+        return [store for entry in path for store in list_stores(entry)]
+    stores = []
     for place in list_places(path):
         with looking(place):
             if not place.is_dir() or _is_store(place):
-                found.append(str(place))
+                stores.append(str(place))
                 continue
-            inside = [one for one in place.iterdir() if one.name.endswith(_SUFFIXES)]
+            inside = [entry for entry in place.iterdir() if entry.name.endswith(_SUFFIXES)]
         if not inside:
             raise DataError(f"expected a folder with {', '.join(_DOCUMENTS)} or Zarr stores, got none", path=str(place))
-        found += map(str, sorted(inside, key=os.fsencode))
-    return found
+        stores += map(str, sorted(inside, key=os.fsencode))
+    return stores
 
 
 def _is_store(folder: Path) -> bool:
@@ -79,21 +79,21 @@ class Keys(abc.ABC):
 
     @abc.abstractmethod
     def where(self, key: str) -> str:
-        """Return what errors call a value: a path."""
+        """Return the path of a value, for errors."""
 
     @abc.abstractmethod
     def names(self, key: str) -> list[str]:
-        """Return the names directly below a key, sorted; none if there is nothing."""
+        """Return the names directly below a key, sorted. There may be none."""
 
     @abc.abstractmethod
     def read(self, key: str, start: int = 0, stop: int | None = None, *, most_bytes: int = 0) -> bytes | None:
-        """Return a value, or a part of it; None if there is none.
+        """Return a value, or a part of it; None: there is none.
 
         Args:
             key: the key.
-            start: first byte; from the end, if negative.
-            stop: the byte behind the last one; None: the end.
-            most_bytes: bytes that it may take; 0: what chunks may.
+            start: first byte, from the end if negative.
+            stop: the byte after the last one; None: the end.
+            most_bytes: bytes that it may take. 0: as many as a chunk.
 
         Raises:
             DataError: it cannot be read, or takes more.
@@ -101,10 +101,10 @@ class Keys(abc.ABC):
 
     @abc.abstractmethod
     def files(self, key: str) -> Iterator[str]:
-        """Yield the paths of the files that hold what is below a key, what describes it first."""
+        """Yield the paths of the files at and below a key, its documents first."""
 
     def close(self) -> None:  # noqa: B027  # folders hold nothing open
-        """Close what is open in this process; reading opens it again."""
+        """Close the archive that is open in this process. Reading opens it again."""
 
     def _bounds(self, key: str, part: slice, size: int, most_bytes: int) -> tuple[int, int]:
         start, stop, _ = part.indices(size)
@@ -151,13 +151,13 @@ class _Archive(Keys):
     def __init__(self, path: str, memory_bytes: int) -> None:
         super().__init__(path, memory_bytes)
         self._opened = LruCache(open_archive, lambda _: 1, 1)
-        # Archives of a folder, rather than of what is in it, have the folder's name before all keys.
+        # An archive of a folder, rather than of its content, has the folder's name before all keys.
         names = [name for name in self._archive().namelist() if name.split("/")[-1] in _DOCUMENTS]
         self._root = min(names, key=lambda name: name.count("/"), default="").rpartition("/")[0]
 
     def _archive(self) -> zipfile.ZipFile:
-        found: zipfile.ZipFile = self._opened.get(self.path)
-        return found
+        archive: zipfile.ZipFile = self._opened.get(self.path)
+        return archive
 
     def where(self, key: str) -> str:
         return f"{self.path}@/{self._full(key)}"
@@ -176,10 +176,10 @@ class _Archive(Keys):
             member = archive.getinfo(self._full(key))
         except KeyError:
             return None
-        whole = (start, stop) == (0, None)
+        complete = (start, stop) == (0, None)
         start, stop = self._bounds(key, slice(start, stop), member.file_size, most_bytes)
         try:
-            return read_member(archive, member) if whole else read_part(archive, member, start, stop)
+            return read_member(archive, member) if complete else read_part(archive, member, start, stop)
         except DataError as error:
             raise error.located(path=self.where(key)) from None
 
@@ -191,7 +191,7 @@ class _Archive(Keys):
 
 
 class StoredFiles(Sequence[str]):
-    """Paths of the files of arrays, listed when they are asked for, as there may be millions.
+    """Paths of the files of arrays, listed only when they are needed, as there may be millions.
 
     Args:
         arrays: stores and keys.
@@ -232,15 +232,15 @@ def open_keys(path: str, memory_bytes: int) -> Keys:
 
 
 def join(*keys: str) -> str:
-    """Return the key of what ``keys`` lead to, one below the other."""
+    """Return one key made of ``keys``, one below the other."""
     return "/".join(part for key in keys for part in key.split("/") if part)
 
 
 def document(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the document that describes a group or an array, after its name; None if there is none.
+    """Return the name and the content of the document that describes a group or an array; None: there is none.
 
     Raises:
-        DataError: it is damaged.
+        DataError: the document is damaged.
         SchemaError: it names the codec of pickles.
     """
     if any(part in (".", "..") for part in key.split("/")):
@@ -252,17 +252,17 @@ def document(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-def is_array(found: tuple[str, dict[str, Any]] | None) -> bool:
+def is_array(entry: tuple[str, dict[str, Any]] | None) -> bool:
     """Return whether a document describes an array."""
-    return found is not None and (found[0] == V2_ARRAY or (found[0] == V3 and found[1].get("node_type") == "array"))
+    return entry is not None and (entry[0] == V2_ARRAY or (entry[0] == V3 and entry[1].get("node_type") == "array"))
 
 
 def _parsed(text: bytes, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise ValueError(f"expected an object, got {type(found).__name__}")
-        named = {str(name) for name in _codec_names(found)}
+        parsed = json.loads(text)
+        if not isinstance(parsed, dict):
+            raise ValueError(f"expected an object, got {type(parsed).__name__}")
+        named = {str(name) for name in _codec_names(parsed)}
     except (ValueError, RecursionError) as error:
         raise DataError(f"expected readable metadata: {error}", path=path, hint=_DAMAGED) from error
     if pickles := [name for name in named if "pickle" in name.lower()]:
@@ -270,16 +270,16 @@ def _parsed(text: bytes, path: str) -> dict[str, Any]:
             f"expected numbers or strings, got the codec `{pickles[0]}`: {path}; feedline never unpickles data: write "
             "the array with another codec, or declare the streams that you need: x=fl.Stream(..., field='name')"
         )
-    return found
+    return parsed
 
 
-def _codec_names(thing: Any) -> Iterator[Any]:
-    """Yield whatever may be the name of a codec, wherever it stands."""
-    if isinstance(thing, dict):
-        yield from (thing[key] for key in ("id", "name") if key in thing)
-        for key, value in thing.items():
+def _codec_names(node: Any) -> Iterator[Any]:
+    """Yield every value, at any depth, that may be the name of a codec."""
+    if isinstance(node, dict):
+        yield from (node[key] for key in ("id", "name") if key in node)
+        for key, value in node.items():
             if key not in ("attributes", "consolidated_metadata"):  # of no codec, and of other arrays
                 yield from _codec_names(value)
-    elif isinstance(thing, list):
-        for value in thing:
+    elif isinstance(node, list):
+        for value in node:
             yield from _codec_names(value)
