@@ -49,7 +49,7 @@ def refuse(thing: Any, taker: str) -> None:
 
 
 def _hint(thing: Any, taker: str) -> str | None:
-    """Return what to write in place of ``thing``; None: it may be what is expected."""
+    """Return what to write in place of ``thing``, or None if it may be what is expected."""
     known = _known_as(thing)
     if isinstance(thing, type):
         return f"it is a class; make an object of it: {thing.__name__}(...)"

@@ -27,9 +27,9 @@ class Quarantine:
     """Skip unreadable sequences or items, and list them: an ``on_error`` of sources and loaders.
 
     Args:
-        path: JSON-lines file with a line for each; None: ``quarantine-rank<i>.jsonl`` in the working directory. The
+        path: JSON-lines file with a line for each. None: ``quarantine-rank<i>.jsonl`` in the working directory. The
             file is created for the first one.
-        limit: number of sequences skipped by this rank after which to raise; None: no limit.
+        limit: number of sequences skipped by this rank after which to raise. None: no limit.
 
     Raises:
         TypeError, ValueError: ``limit`` is no int of at least 0.
@@ -51,7 +51,7 @@ class Arcs:
 
     Args:
         count: number of arcs; 64 suits most jobs.
-        version: 1 or 2, to continue from states that name ``"arcs-1"`` or ``"arcs-2"``; None: the current best.
+        version: 1 or 2, to continue from states that name ``"arcs-1"`` or ``"arcs-2"``. None: the current best.
 
     Raises:
         TypeError, ValueError: ``count`` is no int of at least 1, or there is no such version.
@@ -113,9 +113,9 @@ class Remote:
     """How to reach object stores: the ``remote`` of `open_corpus` and `convert`.
 
     Args:
-        cache: folder that keeps parts of objects; None: ``objects`` in the user's cache folder. See
+        cache: folder that keeps parts of objects. None: ``objects`` in the user's cache folder. See
             docs/how-to/object-stores.md.
-        cache_bytes: the most bytes that it keeps, at least 64 MiB; None: 16 GiB.
+        cache_bytes: the most bytes that it keeps, at least 64 MiB. None: 16 GiB.
         storage_options: options for obstore or fsspec, such as credentials.
         deadline_s: seconds after which bytes that a store does not deliver, or take, are an error.
 
@@ -135,7 +135,7 @@ class Remote:
 
 
 def quarantine_of(on_error: Any) -> Quarantine | None:
-    """Return how unreadable sequences are skipped; None: they are errors.
+    """Return how unreadable sequences are skipped, or None if they are errors.
 
     Raises:
         ValueError: ``on_error`` says neither.

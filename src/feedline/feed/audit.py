@@ -43,7 +43,7 @@ class AuditedStep(NamedTuple):
     Attributes:
         step: its number, from 0.
         ids: int64 (n,), ordinals of the sequences of all ranks, in order.
-        sources: int64 (n,), number of the corpus that each is from; None: the corpus has no parts.
+        sources: int64 (n,), number of the corpus that each is from. None: the corpus has no parts.
         chunks: int64 (n,), chunk of each with its sweep, see `PlannedMinibatch`; None.
         samples: samples of all ranks.
     """

@@ -94,7 +94,7 @@ def from_arrow(array: Any, memory_bytes: int | None = None) -> BytesValue:
 
     Args:
         array: the array.
-        memory_bytes: bytes that decoding a dictionary may take; None: any number.
+        memory_bytes: bytes that decoding a dictionary may take. None: any number.
 
     Raises:
         pyarrow.ArrowException: a dictionary's index is out of range.

@@ -54,9 +54,9 @@ class Cluster:
         nodes: number of machines, each with a cache.
         ranks_per_node: number of processes on each that train.
         cache_bytes: the most that a cache keeps.
-        bandwidth: bytes per second from the store to each node; None: unknown.
+        bandwidth: bytes per second from the store to each node. None: unknown.
         latency_s: seconds until the first byte of an answer.
-        step_s: seconds of a training step; None: unknown.
+        step_s: seconds of a training step. None: unknown.
     """
 
     nodes: int = 1
@@ -72,7 +72,7 @@ class Cluster:
         return self.nodes * self.ranks_per_node
 
     def seconds(self, traffic: PlannedTraffic) -> float | None:
-        """Return about how long a node takes to fetch something; None: unknown."""
+        """Return about how long a node takes to fetch something, or None if unknown."""
         if not traffic.requests:
             return 0.0
         if self.bandwidth is None:
@@ -113,15 +113,15 @@ class PartitionPlan:
     """What is fetched under one partition.
 
     Attributes:
-        arcs: number of arcs; None: ranks share by position.
+        arcs: number of arcs. None: ranks share by position.
         numbers: the sweeps; the first may be the rest of one.
         sweeps: of the node that fetches most, requests and bytes of each sweep.
         cluster: the same of all nodes together.
         first_window: what has to be there before the first minibatch.
         peak_bytes: the most that a cache keeps.
         smallest_cache_bytes: a cache that holds what the processes of a node read at the same time.
-        waits: share of the time that steps wait for data in each sweep, 0 to 1; None: unknown.
-        hiding_step_s: the shortest step that hides the fetching in the last of the sweeps; None: unknown.
+        waits: share of the time that steps wait for data in each sweep, 0 to 1. None: unknown.
+        hiding_step_s: the shortest step that hides the fetching in the last of the sweeps. None: unknown.
     """
 
     arcs: int | None
@@ -150,7 +150,7 @@ class FetchPlan:
         opening: what opening fetches on each node, as it was measured, with the index if one had to be made.
         lookups: requests for names and sizes on each node, likewise.
         asked: the plan under the partition that was asked for.
-        other: the plan under the other one; None: there is none, see ``no_other``.
+        other: the plan under the other one. None: there is none, see ``no_other``.
         no_other: why not.
     """
 
@@ -164,7 +164,7 @@ class FetchPlan:
 
     @property
     def first_batch_s(self) -> float | None:
-        """About the seconds until the first minibatch; None: unknown."""
+        """About the seconds until the first minibatch. None: unknown."""
         opening, window = self.cluster.seconds(self.opening), self.cluster.seconds(self.asked.first_window)
         return None if opening is None or window is None else self.lookups * self.cluster.latency_s + opening + window
 
@@ -198,7 +198,7 @@ def fetch_plan(
         other_arcs: number of arcs to compare with, where the order is not an `Arcs`.
         opening, lookups: what opening it took.
         kept: pages that each cache has at the beginning, by key of their object, as `Cache.tables` returns them.
-        start: position to begin at; None: the start.
+        start: position to begin at. None: the start.
         max_sweeps: as of `MinibatchSource`: nothing is kept for what comes after these.
         sweeps: number of sweeps to go through, where there is no end.
         options: ``seed``, ``shuffle`` and ``order`` of `MinibatchSource`.

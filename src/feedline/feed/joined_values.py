@@ -23,7 +23,7 @@ def mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Valu
 
 
 def in_sequences(value: Value, offsets: NDArray[np.int64] | None) -> Value:
-    """Return a value over the same arrays in which samples are other sequences; None: each is one."""
+    """Return a value over the same arrays in which samples are other sequences. None: each is one."""
     return _rebuilt(value, lambda array: array, offsets)
 
 

@@ -74,11 +74,11 @@ def open_corpus(
         what: a file or folder; a pattern with ``*`` or ``**``, sorted by the bytes of relative paths, or with braces,
             ``train-{000..099}.parquet`` or ``{a,b}``, in that order; or a list of these, kept in order. ``.npy`` files
             and stores are mapped, ``.npz`` is loaded.
-        streams: declarations by name; None: as the table says. Text is read with exactly these; for other formats they
+        streams: declarations by name. None: as the table says. Text is read with exactly these; for other formats they
             select streams, which must match. Streams of CSV may also be the name of a column, or a list of names.
         memory: bytes that a decoded chunk of text, Parquet or compressed Arrow, or all arrays of an ``.npz`` file
             together, may take.
-        remote: of addresses as ``s3://bucket/train/*.tar``, how to reach the object store; None: as `Remote()`.
+        remote: of addresses as ``s3://bucket/train/*.tar``, how to reach the object store. None: as `Remote()`.
 
     Raises:
         DataError: nothing is there, its format is unknown or not read, files are of several formats, or one is damaged.

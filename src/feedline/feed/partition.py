@@ -17,8 +17,8 @@ class Partition:
     """The share of a feed, fixed at the first read.
 
     Args:
-        given: (index, count); None: as `ranks` says at the first read.
-        arcs: number of arcs of the order, and so the most shares; None: any number.
+        given: (index, count). None: as `ranks` says at the first read.
+        arcs: number of arcs of the order, and so the most shares. None: any number.
 
     Raises:
         ValueError: ``given`` is not a share, or one of more than there are arcs.

@@ -33,7 +33,7 @@ class PlannedMinibatch:
         position: position of the first sequence of the global minibatch.
         ids: int64 (n,), index of each sequence in the corpus, in delivered order; with ``truncation_length``, of
             each piece.
-        chunks: int64 (n,), number of the chunk of each, with its sweep, see `protocol.CHUNK_BITS`; None: sequences are
+        chunks: int64 (n,), number of the chunk of each, with its sweep, see `protocol.CHUNK_BITS`. None: sequences are
             the same in every sweep.
         num_samples: samples of this rank's part.
         global_samples: samples of the global minibatch on the axis.

@@ -60,7 +60,7 @@ class ShownProgress:
 
     Args:
         what, unit, remark: see `showing`.
-        file: output; None: standard error.
+        file: output. None: standard error.
 
     Raises:
         ModuleNotFoundError: on a terminal, rich is not installed.

@@ -119,7 +119,7 @@ class Capable:
                 )
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """Return this corpus as one that can do more than every corpus can, such as `Sliceable`; None: it cannot.
+        """Return this corpus as one that can do more than every corpus can, such as `Sliceable`, or None if it cannot.
 
         This default returns the corpus if it is of that kind. Override it where that depends on the object.
         """
@@ -204,7 +204,7 @@ class RandomAccess:
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
         """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and the
-        index of each in it, int64 (n,); None: it holds just these.
+        index of each in it, int64 (n,). None: it holds just these.
 
         Called instead of ``read``. Override it where ``read`` has to copy what a view contains.
         """
@@ -306,7 +306,7 @@ class Ordered:
         Args:
             seed: seed of the order.
             shuffle: whether to shuffle.
-            window: the `Window` for all of it; None: all data at once.
+            window: the `Window` for all of it. None: all data at once.
             order_of: ``order_of(part, seed, window)`` returns the `Timeline` of a part.
         """
         raise NotImplementedError
@@ -413,7 +413,7 @@ def verified(corpus: Deserializer) -> Deserializer:
 
 
 def sources_of(corpus: Deserializer, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return the number of the part that each sequence is from, int64 (n,); None: the corpus has no parts."""
+    """Return the number of the part that each sequence is from, int64 (n,), or None if the corpus has no parts."""
     parts = corpus.capability(OfParts)
     return None if parts is None else parts.sources(ordinals)
 
@@ -425,7 +425,7 @@ def says_where_batches_end(corpus: Deserializer) -> bool:
 
 
 def finish_of(corpus: Deserializer) -> Any:
-    """Return the transform that sources run first on minibatches of a corpus; None: there is none."""
+    """Return the transform that sources run first on minibatches of a corpus, or None if there is none."""
     rows = corpus.capability(RowsOfDocuments)
     return None if rows is None else rows.finish
 

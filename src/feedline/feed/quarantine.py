@@ -52,7 +52,7 @@ class QuarantineFile:
 
     @classmethod
     def of(cls, quarantine: Quarantine | None) -> QuarantineFile | None:
-        """Return the file; None: unreadable sequences are errors."""
+        """Return the file. None: unreadable sequences are errors."""
         return None if quarantine is None else cls(quarantine)
 
     def add(self, sequence: int, error: DataError, rank: int) -> None:

@@ -404,7 +404,7 @@ class MinibatchSource:
 
         Args:
             size: see `next_minibatch`.
-            start: position to begin at; None: the current one.
+            start: position to begin at. None: the current one.
             partition: see `next_minibatch`.
 
         Returns:
@@ -587,7 +587,7 @@ class MinibatchSource:
 
         Args:
             weights: weight by name, as `Mixture` takes them.
-            at: number of sequences of the mixture from which they hold; None: the next border of blocks.
+            at: number of sequences of the mixture from which they hold. None: the next border of blocks.
 
         Returns:
             The place from which they hold.

@@ -54,8 +54,8 @@ def upto(
 
     Args:
         next_minibatch: function that returns the next one.
-        until: the span; None: to the end.
-        left: function that returns the number of minibatches from here to the end of a span, or of the feed; None: it
+        until: the span. None: to the end.
+        left: function that returns the number of minibatches from here to the end of a span, or of the feed. None: it
             is unknown.
         progress: see `feedline.feed.progress_bar`; it counts minibatches.
         remark: function that returns what to add to the bar.
@@ -125,7 +125,7 @@ class _SpanOfMinibatches:
             return 0
 
     def rest(self) -> Span | None:
-        """Return what is left of the span; None: everything."""
+        """Return what is left of the span. None: everything."""
         if self._ended:
             return Span(0, Unit.MINIBATCH)
         return None if self._until is None else Span(max(0, self._until.count - self._taken), self._until.unit)

@@ -40,8 +40,8 @@ class SavedPlace(NamedTuple):
         position: position of the next sequence, with the counters.
         fingerprint: fingerprint of all sequences before it; None after a bare seek.
         lanes: for truncated BPTT, the undelivered content of each lane, in the format of `lanes.to_json`.
-        timeline: the order that the place is in; None: the current one.
-        jumps: places of the axis that are passed over; None: as they are.
+        timeline: the order that the place is in. None: the current one.
+        jumps: places of the axis that are passed over. None: as they are.
     """
 
     position: Position

@@ -36,8 +36,8 @@ class UserMinibatch(NamedTuple):
     Attributes:
         streams: data by stream name.
         sweep_end: whether the global minibatch completes a sweep.
-        global_samples, global_sequences: size of the global minibatch over all workers; None: that of this part.
-        ids: int64 (num_sequences,), identifier of each sequence; None: numbers in delivered order.
+        global_samples, global_sequences: size of the global minibatch over all workers. None: that of this part.
+        ids: int64 (num_sequences,), identifier of each sequence. None: numbers in delivered order.
     """
 
     streams: Mapping[str, Any]

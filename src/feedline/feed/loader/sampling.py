@@ -256,9 +256,7 @@ class Sampled:
         if len(indices) < count:
             self._drawing = True
             with _noted(self._orders, self._again, self._epochs is not None):
-                indices.extend(
-                    islice(self._iterator, count - len(indices))
-                )  # an interrupt keeps the indices drawn so far
+                indices.extend(islice(self._iterator, count - len(indices)))  # an interrupt keeps them
             self._drawing = False
         return indices
 
@@ -281,14 +279,14 @@ class Sampled:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """The states before of the generators that the sampler has drawn from, to begin again without drawing more.
+        """The earlier states of the generators that the sampler has drawn from, to begin again without drawing more.
         None: it has drawn from none."""
         return {name: self._memo[name] for name in ("generator", "random") if name in self._memo} or None
 
 
 def started_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
-    """Start a sampler that may draw from the global generators. Return the states before of those it drew from, for a
-    memo.
+    """Start a sampler that may draw from the global generators. Return the earlier states of the generators that it
+    drew from, for a memo.
 
     Args:
         start: function that starts the sampler.

@@ -66,7 +66,7 @@ class Axis:
 
     Args:
         timeline: the order.
-        lengths: function that returns the samples of each sequence of a segment, int64 (n,); None: one each.
+        lengths: function that returns the samples of each sequence of a segment, int64 (n,). None: one each.
         max_sweeps, max_samples: end of the axis, counted from its start and checked before each sequence; None:
             endless.
 

@@ -17,7 +17,7 @@ class Owned(NamedTuple):
 
     Attributes:
         segment: only these sequences.
-        which: int64 (n,), their indices in the whole segment, ascending; None: all of them.
+        which: int64 (n,), their indices in the whole segment, ascending. None: all of them.
     """
 
     segment: Segment
@@ -39,7 +39,7 @@ class Ownership:
     arc in an order of arcs, or of its chunk in the order of the sweep. Caches the last segment.
 
     Args:
-        arcs: number of arcs; None: there are none.
+        arcs: number of arcs. None: there are none.
     """
 
     def __init__(self, arcs: int | None = None) -> None:

@@ -21,7 +21,7 @@ class Plan(NamedTuple):
         ended: whether there is no minibatch: the source has ended at ``after``.
         entered: runs that enter this reader's lanes here and must be read now.
         pieces: pieces of runs of this reader's part, in lane order; None if sequences stay whole.
-        held: segment that this reader needs in memory although its part is empty; None: that of ``start``.
+        held: segment that this reader needs in memory although its part is empty. None: that of ``start``.
     """
 
     start: Cursor

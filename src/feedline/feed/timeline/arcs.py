@@ -36,7 +36,7 @@ class ArcOrder(Timeline):
 
     Args:
         table, seed, shuffle: see `Timeline`.
-        window: window of all arcs together, of which each has an equal share; None: each arc is one window.
+        window: window of all arcs together, of which each has an equal share. None: each arc is one window.
         arcs: number of arcs.
 
     Raises:

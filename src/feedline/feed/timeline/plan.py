@@ -185,14 +185,14 @@ class Segment:
         n: number of sequences.
         place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
         ordinals: int64 (n,), index of each sequence in the corpus.
-        ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
+        ends: int64 (n + 1,), samples from the segment's first sequence to each boundary. None: one a sequence.
         slots: uint32 (n,), slot of the chunk of each sequence, once it is held.
         taken: int64 (n,), index of each sequence in what its slot holds, if that may differ from ``index``.
         held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
-        sweeps: int64 (n,), the sweep of each sequence, or a function that returns it; None: that of the plan.
+        sweeps: int64 (n,), the sweep of each sequence, or a function that returns it. None: that of the plan.
         closing: place in the window at which the sweep ends before the window does, as the rest is jumped over; None.
-        breaks: ascending indices at which a minibatch ends, whatever its size; None: there are none.
-        at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out; None: they are
+        breaks: ascending indices at which a minibatch ends, whatever its size. None: there are none.
+        at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out. None: they are
             consecutive.
     """
 
@@ -307,7 +307,7 @@ class Timeline(abc.ABC):
     Attributes:
         table: table of what windows are filled with: chunks, or blocks of them.
         chunk_table: table of the corpus's chunks.
-        blocks: the `Blocks` whose numbers `WindowPlan.chunks` are; None: numbers of chunks.
+        blocks: the `Blocks` whose numbers `WindowPlan.chunks` are. None: numbers of chunks.
         swept: whether these numbers carry sweeps, see `protocol.CHUNK_BITS`.
         steady: whether all sweeps are divided into windows alike: if one of them is a single window with all chunks,
             every sweep is.
@@ -330,12 +330,12 @@ class Timeline(abc.ABC):
 
     @property
     def sweep_length(self) -> int | None:
-        """Sequences in a sweep; None: one sweep without end."""
+        """Sequences in a sweep. None: one sweep without end."""
         return self.table.total_sequences
 
     @property
     def sweep_samples(self) -> int | None:
-        """Samples in a sweep; None: unknown without a walk through it, or without end."""
+        """Samples in a sweep. None: unknown without a walk through it, or without end."""
         return self.table.total_samples
 
     @abc.abstractmethod

@@ -26,7 +26,7 @@ class UnsizedOrder(Timeline):
         chunks: number of chunks.
         seed: seed of the order.
         shuffle: whether to permute.
-        window: window in chunks; None: 8 chunks.
+        window: window in chunks. None: 8 chunks.
         count: function that reads chunks and returns their numbers of sequences, int64 (k,).
     """
 
