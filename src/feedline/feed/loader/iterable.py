@@ -103,8 +103,7 @@ def progress_of(memo: Any, workers: int, start: int) -> tuple[int, list[WorkerPr
     for entry in memo["each"]:
         if not isinstance(entry, Mapping):
             raise TypeError(f"expected a mapping for each worker, got {entry!r:.80}")
-        batches = whole(entry, "batches")
-        samples = whole(entry, "samples")
+        batches, samples = whole(entry, "batches"), whole(entry, "samples")
         if not isinstance(entry["ended"], bool):
             raise TypeError(f"expected `ended` to be true or false, got {entry['ended']!r:.80}")
         random = entry.get("random")
