@@ -1,4 +1,4 @@
-"""What was meant by an object of the wrong kind: the errors of those who take data or states.
+"""Errors for an object of the wrong kind in place of data or a state, with the call that was probably meant.
 
 Objects are recognised by the names of their classes, so that no library is imported for this.
 """
@@ -25,7 +25,7 @@ _SOURCES = {("feedline", "MinibatchSource"), ("feedline", "UserMinibatchSource")
 
 _CONVERT = "convert it once, fl.convert({}, path), and read fl.open_corpus(path)"
 
-# By who takes the data: what it expects, and how to call it with a dictionary of arrays.
+# By taker of the data: the data that it expects, and a call with a dictionary of arrays.
 _TAKERS = {
     "DataLoader": ("a dataset of items", "DataLoader({columns})"),
     "MinibatchSource": ("a feedline Deserializer", "MinibatchSource(fl.ArrayDeserializer({columns}))"),
@@ -33,42 +33,42 @@ _TAKERS = {
 }
 
 
-def refuse(thing: Any, taker: str) -> None:
-    """Raise a TypeError that says what to write if ``thing`` is something that ``taker`` cannot take.
+def refuse(data: Any, taker: str) -> None:
+    """Raise a TypeError with the correct call if ``data`` is something that ``taker`` cannot take.
 
     Args:
-        thing: what was given as data.
+        data: object that was passed as data.
         taker: "DataLoader", "MinibatchSource" or "convert".
     """
-    hint = _hint(thing, taker)
+    hint = _hint(data, taker)
     if hint is not None:
-        package, name = _package(type(thing)), type(thing).__name__
-        if not isinstance(thing, type) and package not in ("builtins", "__main__"):
+        package, name = _package(type(data)), type(data).__name__
+        if not isinstance(data, type) and package not in ("builtins", "__main__"):
             name = f"{package}.{name}"
         raise TypeError(f"expected {_TAKERS[taker][0]}, got {name}: {hint}")
 
 
-def _hint(thing: Any, taker: str) -> str | None:
-    """Return what to write in place of ``thing``; None: it may be what is expected."""
-    known = _known_as(thing)
-    if isinstance(thing, type):
-        return f"it is a class; make an object of it: {thing.__name__}(...)"
-    if isinstance(thing, (bytes, bytearray)) and taker == "convert":
+def _hint(data: Any, taker: str) -> str | None:
+    """Return a correction for ``data``, or None if it may be valid."""
+    classes = _known_as(data)
+    if isinstance(data, type):
+        return f"it is a class; make an object of it: {data.__name__}(...)"
+    if isinstance(data, (bytes, bytearray)) and taker == "convert":
         return "a path is a str: os.fsdecode(path)"
-    if type(thing) is dict and taker == "convert" and any(isinstance(value, list) for value in thing.values()):
+    if type(data) is dict and taker == "convert" and any(isinstance(value, list) for value in data.values()):
         return "its columns must be arrays: {name: np.asarray(column) for name, column in columns.items()}"
-    if known & (_FRAMES | _TABLES):
-        return _columns_of(thing, taker)
-    if known & _SPLITS:
-        return f"choose a split, such as splits[{next(iter(thing), 'train')!r}]"
-    if known & _SOURCES:
+    if classes & (_FRAMES | _TABLES):
+        return _columns_of(data, taker)
+    if classes & _SPLITS:
+        return f"choose a split, such as splits[{next(iter(data), 'train')!r}]"
+    if classes & _SOURCES:
         return {
             "DataLoader": "it is a feed itself: iterate over source.minibatches(size), or pass its corpus: "
             "DataLoader(source.corpus, batch_size)",
             "MinibatchSource": "it is one already",
             "convert": "pass its corpus: fl.convert(source.corpus, path)",
         }[taker]
-    if known & _LOADERS:
+    if classes & _LOADERS:
         return {
             "DataLoader": None,
             "MinibatchSource": f"{_CONVERT.format('loader.dataset')}, or iterate over the loader",
@@ -76,13 +76,13 @@ def _hint(thing: Any, taker: str) -> str | None:
         }[taker]
     if taker != "MinibatchSource":
         return None
-    if isinstance(thing, (list, tuple)) and all(isinstance(part, (str, os.PathLike)) for part in thing):
-        if not thing:
+    if isinstance(data, (list, tuple)) and all(isinstance(part, (str, os.PathLike)) for part in data):
+        if not data:
             return "there is nothing to read"
         return "fl.open_corpus(paths) opens them as one corpus; fl.Join joins corpora by key"
-    if isinstance(thing, dict) or hasattr(thing, "__array__"):
+    if isinstance(data, dict) or hasattr(data, "__array__"):
         return "fl.ArrayDeserializer(...) makes one of arrays"
-    if known & _DATASETS or (hasattr(thing, "__getitem__") and hasattr(thing, "__len__")):
+    if classes & _DATASETS or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return f"{_CONVERT.format('dataset')}, or use fl.DataLoader(dataset), which reads it item by item"
     return "see docs/formats"
 
@@ -95,9 +95,9 @@ def _columns_of(frame: Any, taker: str) -> str:
     return f"pass its columns as arrays: {_TAKERS[taker][1].format(columns=columns)}"
 
 
-def _known_as(thing: Any) -> set[tuple[str, str]]:
-    """Return the packages and names of the classes that ``thing`` is an instance of."""
-    return {(_package(kind), kind.__name__) for kind in type(thing).__mro__}
+def _known_as(data: Any) -> set[tuple[str, str]]:
+    """Return the packages and names of the classes that ``data`` is an instance of."""
+    return {(_package(kind), kind.__name__) for kind in type(data).__mro__}
 
 
 def _package(kind: type) -> str:
@@ -105,10 +105,10 @@ def _package(kind: type) -> str:
 
 
 def expect_state(state: Any, taker: str) -> None:
-    """Raise a StateError that says what was given if it is no state, or not that of ``taker``.
+    """Raise a StateError that names the object if it is no state, or not a state of ``taker``.
 
     Args:
-        state: what was given as a state.
+        state: object that was passed as a state.
         taker: "DataLoader" or "MinibatchSource".
     """
     expected = f"expected a state of a feedline {taker}"
@@ -134,13 +134,13 @@ def expect_state(state: Any, taker: str) -> None:
 def expect_same(
     state: Mapping[str, Any], current: Mapping[str, Any], what: str, hint: Callable[[list[str]], str]
 ) -> None:
-    """Raise a StateError that says ``what`` if fields of a state are not the current ones.
+    """Raise a StateError with the message ``what`` if fields of a state are not the current ones.
 
     Args:
         state: the state.
         current: the fields that have to be the same, as JSON compares them: true is not 1.
-        what: what is wrong then.
-        hint: returns what to do, from the names of the fields that differ.
+        what: message of the error.
+        hint: function that returns a remedy, from the names of the fields that differ.
     """
     differing = []
     for key, value in current.items():
@@ -157,13 +157,13 @@ def expect_same(
 
 
 def damaged(error: Exception) -> StateError:
-    """Return the error for a state in which a field is missing, a KeyError, or not what it should be."""
+    """Return the error for a state in which a field is missing, a KeyError, or invalid."""
     what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
     return StateError(f"this state is damaged: {what}", hint="load another checkpoint")
 
 
 def _delivered(state: Mapping[str, Any]) -> str:
-    """Say how much was delivered up to a state of torchdata's, where it says so itself."""
+    """Return the number of batches delivered up to a state of torchdata, as a text, if the state has it."""
     inner = state.get("_snapshot")
     main = inner.get("_main_snapshot") if isinstance(inner, Mapping) else state
     count = main.get("_sampler_iter_yielded") if isinstance(main, Mapping) else None

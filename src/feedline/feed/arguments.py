@@ -1,6 +1,6 @@
-"""Arguments that belong together, as values, and errors for the arguments that they took the place of.
+"""Arguments that belong together, as values, and errors for the arguments that they replaced.
 
-The values say what is wanted and hold no running state, so that one of them may be passed to several sources.
+The values describe settings and hold no running state, so that one of them may be passed to several sources.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Quarantine:
     """Skip unreadable sequences or items, and list them: an ``on_error`` of sources and loaders.
 
     Args:
-        path: JSON-lines file with a line for each; None: ``quarantine-rank<i>.jsonl`` in the working directory. The
+        path: JSON-lines file with a line for each. None: ``quarantine-rank<i>.jsonl`` in the working directory. The
             file is created for the first one.
-        limit: number of sequences skipped by this rank after which to raise; None: no limit.
+        limit: number of sequences skipped by this rank after which to raise. None: no limit.
 
     Raises:
         TypeError, ValueError: ``limit`` is no int of at least 0.
@@ -46,12 +46,12 @@ class Quarantine:
 class Arcs:
     """An order of equal parts (arcs) of a sweep that take turns: an ``order`` of `MinibatchSource`.
 
-    Each of at most ``count`` ranks reads only the arcs that are its own, and all together read the data about once.
+    Each of at most ``count`` ranks reads only its own arcs, and all together read the data about once.
     Each arc has an equal share of the window. See docs/explanation/order.md.
 
     Args:
-        count: number of arcs; 64 suits most jobs.
-        version: 1 or 2, to continue from states that name ``"arcs-1"`` or ``"arcs-2"``; None: the current best.
+        count: number of arcs. 64 suits most jobs.
+        version: 1 or 2, to continue from states that name ``"arcs-1"`` or ``"arcs-2"``. None: the current best.
 
     Raises:
         TypeError, ValueError: ``count`` is no int of at least 1, or there is no such version.
@@ -88,9 +88,9 @@ class BatchByLength:
     lengths, int64 (items,), or has them under the key ``"lengths"``.
 
     Args:
-        samples: the most samples in a batch of this rank, in place of ``batch_size``; None, for a corpus: batches are
-            what they are without this.
-        lengths: (items,), number of samples of each item; None for a corpus, which knows them.
+        samples: maximum of samples in a batch of this rank, in place of ``batch_size``. None, for a corpus: batches
+            keep their size.
+        lengths: (items,), number of samples of each item. None for a corpus, which knows them.
         layout: sequences in a batch are ``"padded"`` with zeros, (items, longest, ...), or ``"packed"``,
             (samples, ...).
 
@@ -113,9 +113,9 @@ class Remote:
     """How to reach object stores: the ``remote`` of `open_corpus` and `convert`.
 
     Args:
-        cache: folder that keeps parts of objects; None: ``objects`` in the user's cache folder. See
+        cache: folder that keeps parts of objects. None: ``objects`` in the user's cache folder. See
             docs/how-to/object-stores.md.
-        cache_bytes: the most bytes that it keeps, at least 64 MiB; None: 16 GiB.
+        cache_bytes: maximum of bytes that it keeps, at least 64 MiB. None: 16 GiB.
         storage_options: options for obstore or fsspec, such as credentials.
         deadline_s: seconds after which bytes that a store does not deliver, or take, are an error.
 
@@ -135,10 +135,10 @@ class Remote:
 
 
 def quarantine_of(on_error: Any) -> Quarantine | None:
-    """Return how unreadable sequences are skipped; None: they are errors.
+    """Return how unreadable sequences are skipped, or None if they are errors.
 
     Raises:
-        ValueError: ``on_error`` says neither.
+        ValueError: ``on_error`` is something else.
     """
     if isinstance(on_error, Quarantine):
         return on_error
@@ -150,10 +150,10 @@ def quarantine_of(on_error: Any) -> Quarantine | None:
 def replaced(
     **instead: str,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Decorate a function so that it names what to write instead of an argument that it no longer has.
+    """Decorate a function so that its error for an argument that was removed names the replacement.
 
     Args:
-        instead: by name of the argument, what to write.
+        instead: replacement by name of the argument.
     """
 
     def decorated(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

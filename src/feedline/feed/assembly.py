@@ -21,7 +21,7 @@ class ChunkSet:
 
     Attributes:
         schema: the streams.
-        sequence_bytes: mean bytes of a sequence, over all chunks so far; 0 before the first.
+        sequence_bytes: mean bytes of a sequence, over all chunks so far. 0 before the first.
         copied_bytes: bytes of the values that were returned so far.
     """
 
@@ -59,7 +59,7 @@ class ChunkSet:
         return slot
 
     def _give_back(self, slot: int) -> None:
-        """Free a slot whose chunk could not be added; an interrupt may have come after it was added."""
+        """Free a slot whose chunk could not be added, unless an interrupt came after it was added."""
         if slot not in self._gatherer.slots:
             self._damaged.pop(slot, None)
             self._free.append(slot)
@@ -91,7 +91,7 @@ class ChunkSet:
         self._free = [slot for slot in range(self._top) if slot not in slots]
 
     def drop(self, slot: int) -> None:
-        """Remove the chunk at ``slot``; see `keep`."""
+        """Remove the chunk at ``slot``. See `keep`."""
         self._damaged.pop(slot, None)
         self._gatherer.remove(slot)
         self._free.append(slot)
@@ -104,7 +104,7 @@ class ChunkSet:
         counts: NDArray[np.int64] | None,
         keep: list[int],
     ) -> _native.Staged:
-        """Begin to read sequences, or runs of them, of chunks in mapped files into memory; see `_native.Gatherer`.
+        """Begin to read sequences, or runs of them, of chunks in mapped files into memory. See `_native.Gatherer`.
 
         Raises:
             IndexError: as `gather`.
@@ -148,7 +148,7 @@ class ChunkSet:
         most: int,
         pages: int,
     ) -> int:
-        """Return how many of at most ``most`` runs are not in the page cache; see `_native.Gatherer`."""
+        """Return how many of at most ``most`` runs are not in the page cache. See `_native.Gatherer`."""
         return self._gatherer.lacking(fetcher, slots, index, counts, most, pages)
 
     def gather(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> dict[str, Value]:
@@ -156,7 +156,7 @@ class ChunkSet:
 
         Raises:
             IndexError: no chunk at a slot, or an index outside its sequences.
-            BadEntriesError: sequences hold impossible entries; `values_of` makes values of its arrays.
+            BadEntriesError: sequences hold impossible entries. `values_of` makes values of its arrays.
             DataError: a mapped file was truncated, has changed, or its disk fails.
         """
         if len(index) == 0:
@@ -167,8 +167,9 @@ class ChunkSet:
     def gather_parts(
         self, slots: NDArray[np.uint32], index: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> list[dict[str, Value]] | None:
-        """Return what `gather` does of the places between each of ``ends`` and the next, none of them empty; views of
-        one array for each column of a stream. None: `gather` would raise an error about these sequences.
+        """Return the result of `gather` for the places between each of ``ends`` and the next, none of them empty, as
+        views of one array for each column of a stream. Return None if `gather` would raise an error about these
+        sequences.
 
         Raises:
             IndexError, DataError: as `gather`.
@@ -181,9 +182,9 @@ class ChunkSet:
         return [values_of(self._makers, arrays) for arrays in parts]
 
     def start(self, slots: NDArray[np.uint32], index: NDArray[np.int64]) -> _native.Copy:
-        """Begin in a native thread what `gather` does, for at least one sequence; `finish` returns the result.
+        """Begin `gather` in a native thread, for at least one sequence. `finish` returns the result.
 
-        Chunks may be added and removed meanwhile; the copy may be dropped at any time.
+        Chunks may be added and removed meanwhile. The copy may be dropped at any time.
 
         Raises:
             IndexError: as `gather`.
@@ -191,7 +192,7 @@ class ChunkSet:
         return self._gatherer.start(slots, index)
 
     def finish(self, copy: _native.Copy) -> dict[str, Value]:
-        """Return the values of a started copy; copies the sequences that are not copied yet, and waits for the others.
+        """Return the values of a started copy. Copies the sequences that are not copied yet, and waits for the others.
 
         Raises:
             DataError: as `gather`.

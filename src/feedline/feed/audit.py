@@ -1,4 +1,4 @@
-"""What a run was fed, computed again from the numbers in its log: places, sizes and fingerprints.
+"""The minibatches of a run, computed again from the numbers in its log: places, sizes and fingerprints.
 
 No data is read. Each span of steps between two records is planned again with the source's own packer, and must end
 with the fingerprint that the log has: a hash of every sequence up to there, in order.
@@ -24,11 +24,11 @@ Ints = NDArray[np.int64]
 
 
 class LoggedFeed(NamedTuple):
-    """What a log says of the feed at one place.
+    """The record of the feed in a log at one place.
 
     Attributes:
         step: minibatches before it.
-        size: size of those that follow, in samples.
+        size: size of the minibatches after it, in samples.
         state: state of the source.
     """
 
@@ -43,8 +43,8 @@ class AuditedStep(NamedTuple):
     Attributes:
         step: its number, from 0.
         ids: int64 (n,), ordinals of the sequences of all ranks, in order.
-        sources: int64 (n,), number of the corpus that each is from; None: the corpus has no parts.
-        chunks: int64 (n,), chunk of each with its sweep, see `PlannedMinibatch`; None.
+        sources: int64 (n,), number of the corpus that each is from. None: the corpus has no parts.
+        chunks: int64 (n,), chunk of each with its sweep, see `PlannedMinibatch`. None: chunk numbers carry no sweeps.
         samples: samples of all ranks.
     """
 
@@ -64,7 +64,7 @@ def audited(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[Aud
 
     Raises:
         StateError: the run was fed from other data, or under other declarations.
-        DataError: what is computed is not what the log says.
+        DataError: the computed minibatches differ from the log.
     """
     if not records:
         return
@@ -82,13 +82,13 @@ def audited(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[Aud
             samples += planned.global_samples
             if fingerprint is not None and len(ids):
                 fingerprint = int(_native.fingerprint(fingerprint, ids)[-1])
-        found = None if fingerprint is None else f"{fingerprint:016x}"
+        computed = None if fingerprint is None else f"{fingerprint:016x}"
         logged = b.state.get("fingerprint")
-        differs = None not in (found, logged) and found != logged
+        differs = None not in (computed, logged) and computed != logged
         if len(steps) != b.step - a.step or samples != b.state["samples"] or differs:
             raise DataError(
                 f"expected step {b.step} of the run after {b.state['samples']} samples with fingerprint "
-                f"{logged}, got {samples} and {found} by minibatches of {a.size} samples from step "
+                f"{logged}, got {samples} and {computed} by minibatches of {a.size} samples from step "
                 f"{a.step} on",
                 hint="sizes changed in between: log every minibatch (progress=fl.minibatches(1))",
             )
@@ -99,7 +99,7 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
     """Return a source with the settings of a state.
 
     Raises:
-        StateError: it is no state whose steps can be planned.
+        StateError: the steps after ``state`` cannot be planned.
     """
     try:
         seed, how, order = checked_seed(int(state["seed"], 16)), state["shuffle"], state["order"]

@@ -1,7 +1,7 @@
 """Convert users' and Arrow's byte strings and texts to values.
 
 Arrow's arrays keep their bytes: ``large_binary`` and ``large_string`` are taken as they are, ``binary`` and ``string``
-get offsets of 8 bytes. Views, dictionaries and lists of Python's are packed into one buffer.
+get offsets of 8 bytes. Views, dictionaries and Python's lists are packed into one buffer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from feedline.feed.joined_values import joined
 
 
 class TooLargeError(Exception):
-    """A dictionary decodes to more bytes than it may; the argument says to how many."""
+    """A dictionary decodes to more bytes than it may. The argument is their number."""
 
 
 _CONTAINERS = "expected a list, a NumPy array of dtype S, U or object, or an Arrow array of bytes or str"
@@ -26,8 +26,8 @@ def strings(data: Any, text: bool) -> BytesValue:
     """Return data of a user as a value of byte strings, one sample per sequence or a list of samples per sequence.
 
     Raises:
-        TypeError: it is something else, or texts in place of bytes, or the other way round.
-        ValueError: a null, or a text that UTF-8 cannot represent.
+        TypeError: ``data`` is something else, or has texts in place of bytes, or the other way round.
+        ValueError: ``data`` has a null, or a text that UTF-8 cannot represent.
     """
     if is_arrow(data):
         value = whole_arrow(data)
@@ -43,7 +43,7 @@ def strings(data: Any, text: bool) -> BytesValue:
 
 
 def is_arrow(data: Any) -> bool:
-    """Return whether ``data`` is an Arrow array of byte strings; pyarrow is not imported to find out."""
+    """Return whether ``data`` is an Arrow array of byte strings, without importing pyarrow."""
     return type(data).__module__.partition(".")[0] == "pyarrow" and kind_of(data.type) is not None
 
 
@@ -56,16 +56,16 @@ def whole_arrow(data: Any) -> BytesValue:
     arrays = getattr(data, "chunks", [data])
     if not arrays:
         return strings_from_list([], kind_of(data.type) == "str")
-    found = np.flatnonzero(np.concatenate([nulls_of(array) for array in arrays]))
-    if len(found):
-        raise ValueError(f"expected no null, got one at index {found[0]}; drop_null() or fill_null(...) removes it")
+    nulls = np.flatnonzero(np.concatenate([nulls_of(array) for array in arrays]))
+    if len(nulls):
+        raise ValueError(f"expected no null, got one at index {nulls[0]}; drop_null() or fill_null(...) removes it")
     value = joined([from_arrow(array) for array in arrays])
     assert isinstance(value, BytesValue)
     return value
 
 
 def nulls_of(array: Any) -> NDArray[np.bool_]:
-    """Return a mask of an Arrow array's nulls; an index that leads to a null of its dictionary is one, too."""
+    """Return a mask of an Arrow array's nulls. An index of a null in its dictionary is a null, too."""
     nulls: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
     if array.null_count:
         nulls = array.is_null().to_numpy(zero_copy_only=False)
@@ -90,11 +90,11 @@ def kind_of(arrow: Any) -> str | None:
 
 
 def from_arrow(array: Any, memory_bytes: int | None = None) -> BytesValue:
-    """Return an Arrow array of byte strings as a value; what stands in the place of a null is undefined.
+    """Return an Arrow array of byte strings as a value. The bytes of a null are undefined.
 
     Args:
         array: the array.
-        memory_bytes: bytes that decoding a dictionary may take; None: any number.
+        memory_bytes: bytes that decoding a dictionary may take. None: any number.
 
     Raises:
         pyarrow.ArrowException: a dictionary's index is out of range.
@@ -105,7 +105,7 @@ def from_arrow(array: Any, memory_bytes: int | None = None) -> BytesValue:
     kind, text = array.type, kind_of(array.type) == "str"
     wide = pa.large_string() if text else pa.large_binary()
     if pa.types.is_dictionary(kind):
-        # Widened before it is decoded: 2 GiB of text may come of a small dictionary.
+        # Widened before it is decoded: a small dictionary may decode to 2 GiB of text.
         entries = array.dictionary.cast(wide)
         if memory_bytes is not None and len(array):
             total = _decoded_bytes(from_arrow(entries).sizes, array.indices)
@@ -135,7 +135,7 @@ def _decoded_bytes(sizes: NDArray[np.int64], indices: Any) -> int:
 def from_array(array: NDArray[Any]) -> BytesValue:
     """Return a value over a NumPy array (N,) of dtype S, U or object, one sample per sequence.
 
-    Bytes of a fixed width are copied without the NULs at their end, which NumPy does not tell from padding.
+    Bytes of a fixed width are copied without the NULs at their end, which NumPy cannot distinguish from padding.
 
     Raises:
         TypeError, ValueError: as `Value.from_bytes`, or another number of dimensions.
@@ -144,7 +144,7 @@ def from_array(array: NDArray[Any]) -> BytesValue:
         raise ValueError(f"expected one sample per sequence, an array (N,) of {array.dtype}, got shape {array.shape}")
     if array.dtype.kind != "S" or array.dtype.itemsize == 0:
         value = strings_from_list(array.tolist())
-        # An empty array of texts has no sample that says so.
+        # An empty array of texts has no sample that shows its kind.
         return BytesValue(value.bounds, value.data, None, text=value.text or array.dtype.kind == "U")
     rows = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.dtype.itemsize)
     sizes = array.dtype.itemsize - np.argmax(rows[:, ::-1] != 0, axis=1)

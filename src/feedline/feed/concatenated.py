@@ -27,11 +27,11 @@ from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 
-_OF_ALL = (RandomAccess, Sliceable)  # what a concatenation can do if all parts can
+_OF_ALL = (RandomAccess, Sliceable)  # capabilities of a concatenation if all parts have them
 
 
 class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
-    """Several corpora as one: the chunks of the first, then those of the second, and so on.
+    """Several corpora as one: the chunks of the first corpus, then of the second, and so on.
 
     Args:
         parts: the corpora, which know their sizes before reading.
@@ -53,7 +53,7 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
             views = [required(part, RandomAccess) for part in parts]
             self.in_memory = all(part.in_memory for part in views)
             self.looks_at_all = any(part.looks_at_all for part in views)
-        self._single: set[int] = set()  # parts that said that each of their sequences has one sample
+        self._single: set[int] = set()  # parts whose sequences have one sample each
         infos = [part.chunks() for part in parts]
         self._table = [info for of_part in infos for info in of_part]
         self._chunks: Ints = np.cumsum([0, *map(len, infos)], dtype=np.int64)
@@ -88,7 +88,7 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
-        """Return the sequences of a chunk; raises what its part raises."""
+        """Return the sequences of a chunk. Raises the errors of its part."""
         part, number = self._part_of(chunk)
         return self._fitted(part.read(number))
 
@@ -146,11 +146,11 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
         if not 0 <= number < self._chunks[-1]:
             raise IndexError(f"expected 0 <= chunk < {self._chunks[-1]}, got {number}")
         k = int(np.searchsorted(self._chunks, number, side="right")) - 1
-        return self.parts[k], chunk - int(self._chunks[k])  # what stands above the number stays
+        return self.parts[k], chunk - int(self._chunks[k])  # the bits above the number stay
 
     def _by_part(self, ordinals: Ints) -> list[tuple[int, Ints, Ints]]:
         """Return the numbers of the parts concerned, with the places of their sequences in ``ordinals`` and the
-        ordinals of these in the part."""
+        ordinals of these sequences in the part."""
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.firsts[-1]:
             raise IndexError(f"expected 0 <= ordinal < {self.firsts[-1]}, got {ordinals.min()} to {ordinals.max()}")
         of = np.searchsorted(self.firsts, ordinals, side="right") - 1

@@ -1,8 +1,8 @@
 """Minibatches on a device: tensors are copied on a separate stream, in delivered order.
 
-A copy is begun when its minibatch is requested, before that counts as delivered, so that a source's position is what
-the loop has received. On CUDA the copy overlaps with work queued before it; work queued after it waits for it on the
-device, not here.
+A copy is begun when its minibatch is requested, before it counts as delivered, so that a source's position counts the
+minibatches that the loop has received. On CUDA the copy overlaps with work queued before it. Work queued after it waits
+for it on the device, not here.
 """
 
 from __future__ import annotations

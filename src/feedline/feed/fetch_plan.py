@@ -1,9 +1,9 @@
-"""Say before a run what it will fetch from object stores: computed from the order, without reading data.
+"""Plan the fetches of a run from object stores, computed from its order without reading data.
 
-The chunks are gone through in the order in which a run reads them, and `keeping` decides about each what it decides in
-the run. So the bytes planned are the bytes that a process fetches which has a node, and a cache, to itself. Where
-several processes share a cache, what they fetch depends on how far apart they are; then the plan lets them be in step.
-Times are estimates from the bandwidth, the latency and the seconds of a step that are given.
+The plan visits the chunks in the order in which a run reads them, and `keeping` makes the same decision about each as
+in the run. So the planned bytes are the bytes that a process with a node and a cache to itself fetches. Where several
+processes share a cache, their fetches depend on how far apart they are, and the plan assumes that they are in step.
+Times are estimates from the bandwidth, the latency and the seconds of a step in `Cluster`.
 
 Cost: some tens of microseconds for each chunk, sweep and node.
 """
@@ -40,7 +40,7 @@ from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Timeline
 
 SWEEPS = 3
-"""Sweeps that are gone through, if not said otherwise: later ones find in the cache what was kept of those before."""
+"""Sweeps that are planned by default. Later ones find parts of earlier ones in the cache."""
 
 _MIB = 1 << 20
 _ORDER: dict[str, Any] = {"order": "feedline", "seed": 0, "shuffle": True}
@@ -48,15 +48,15 @@ _ORDER: dict[str, Any] = {"order": "feedline", "seed": 0, "shuffle": True}
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What reads the data.
+    """The machines and processes that read the data.
 
     Attributes:
         nodes: number of machines, each with a cache.
         ranks_per_node: number of processes on each that train.
-        cache_bytes: the most that a cache keeps.
-        bandwidth: bytes per second from the store to each node; None: unknown.
+        cache_bytes: maximum of bytes that a cache keeps.
+        bandwidth: bytes per second from the store to each node. None: unknown.
         latency_s: seconds until the first byte of an answer.
-        step_s: seconds of a training step; None: unknown.
+        step_s: seconds of a training step. None: unknown.
     """
 
     nodes: int = 1
@@ -72,7 +72,7 @@ class Cluster:
         return self.nodes * self.ranks_per_node
 
     def seconds(self, traffic: PlannedTraffic) -> float | None:
-        """Return about how long a node takes to fetch something; None: unknown."""
+        """Return about how many seconds a node takes to fetch ``traffic``, or None if unknown."""
         if not traffic.requests:
             return 0.0
         if self.bandwidth is None:
@@ -83,16 +83,16 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTraffic:
-    """What is fetched: requests for bytes, and the bytes."""
+    """Requests for bytes, and the bytes that they fetch."""
 
     requests: int
     bytes: int
 
-    def __add__(self, other: PlannedTraffic) -> PlannedTraffic:
-        return PlannedTraffic(self.requests + other.requests, self.bytes + other.bytes)
+    def __add__(self, traffic: PlannedTraffic) -> PlannedTraffic:
+        return PlannedTraffic(self.requests + traffic.requests, self.bytes + traffic.bytes)
 
     def times(self, nodes: int) -> PlannedTraffic:
-        """Return what as many nodes fetch that fetch the same."""
+        """Return the traffic of ``nodes`` nodes that fetch the same."""
         return PlannedTraffic(self.requests * nodes, self.bytes * nodes)
 
 
@@ -100,7 +100,7 @@ NOTHING = PlannedTraffic(0, 0)
 
 
 class _Window(NamedTuple):
-    """What a node fetches for a window, how many steps it lasts, and how many pages it has."""
+    """The traffic of a node for a window, the steps that it lasts, and its number of pages."""
 
     sweep: int
     steps: float
@@ -110,18 +110,18 @@ class _Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is fetched under one partition.
+    """The traffic under one partition.
 
     Attributes:
-        arcs: number of arcs; None: ranks share by position.
-        numbers: the sweeps; the first may be the rest of one.
-        sweeps: of the node that fetches most, requests and bytes of each sweep.
+        arcs: number of arcs. None: ranks share by position.
+        numbers: numbers of the sweeps, of which the first may be the rest of one.
+        sweeps: requests and bytes of each sweep, of the node that fetches most.
         cluster: the same of all nodes together.
-        first_window: what has to be there before the first minibatch.
-        peak_bytes: the most that a cache keeps.
-        smallest_cache_bytes: a cache that holds what the processes of a node read at the same time.
-        waits: share of the time that steps wait for data in each sweep, 0 to 1; None: unknown.
-        hiding_step_s: the shortest step that hides the fetching in the last of the sweeps; None: unknown.
+        first_window: traffic before the first minibatch.
+        peak_bytes: maximum of bytes that a cache keeps.
+        smallest_cache_bytes: size of a cache for the data that the processes of a node read at the same time.
+        waits: share of the time that steps wait for data in each sweep, 0 to 1. None: unknown.
+        hiding_step_s: the shortest step that hides the fetching in the last of the sweeps. None: unknown.
     """
 
     arcs: int | None
@@ -137,21 +137,21 @@ class PartitionPlan:
     @property
     def fetched_bytes(self) -> int:
         """Bytes that all nodes fetch in all sweeps."""
-        return sum(one.bytes for one in self.cluster)
+        return sum(traffic.bytes for traffic in self.cluster)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """What a job fetches.
+    """The traffic of a job.
 
     Attributes:
-        cluster: what reads the data.
+        cluster: machines and processes that read the data.
         data_bytes: size of all objects.
-        opening: what opening fetches on each node, as it was measured, with the index if one had to be made.
-        lookups: requests for names and sizes on each node, likewise.
-        asked: the plan under the partition that was asked for.
-        other: the plan under the other one; None: there is none, see ``no_other``.
-        no_other: why not.
+        opening: measured traffic of opening on each node, with the index if one had to be made.
+        lookups: measured requests for names and sizes on each node.
+        asked: the plan under the partition of the arguments.
+        other: the plan under the other partition. None: there is none, see ``no_other``.
+        no_other: reason why there is no other plan.
     """
 
     cluster: Cluster
@@ -164,7 +164,7 @@ class FetchPlan:
 
     @property
     def first_batch_s(self) -> float | None:
-        """About the seconds until the first minibatch; None: unknown."""
+        """Approximate seconds until the first minibatch. None: unknown."""
         opening, window = self.cluster.seconds(self.opening), self.cluster.seconds(self.asked.first_window)
         return None if opening is None or window is None else self.lookups * self.cluster.latency_s + opening + window
 
@@ -189,18 +189,18 @@ def fetch_plan(
     sweeps: int = SWEEPS,
     **options: Any,
 ) -> FetchPlan:
-    """Plan what is fetched from object stores.
+    """Plan the fetches from object stores.
 
     Args:
         corpus: corpus that was opened by its address.
-        cluster: what reads it.
+        cluster: machines and processes that read it.
         size: minibatch size, in samples.
         other_arcs: number of arcs to compare with, where the order is not an `Arcs`.
-        opening, lookups: what opening it took.
+        opening, lookups: traffic of opening it.
         kept: pages that each cache has at the beginning, by key of their object, as `Cache.tables` returns them.
-        start: position to begin at; None: the start.
-        max_sweeps: as of `MinibatchSource`: nothing is kept for what comes after these.
-        sweeps: number of sweeps to go through, where there is no end.
+        start: position to begin at. None: the start.
+        max_sweeps: see `MinibatchSource`. Nothing is kept for later sweeps.
+        sweeps: number of sweeps to plan, where there is no end.
         options: ``seed``, ``shuffle`` and ``order`` of `MinibatchSource`.
 
     Raises:
@@ -228,9 +228,9 @@ def fetch_plan(
             options={**options, "order": order},
         ).plan()
 
-    whole = is_sized(corpus) and order_of(corpus, **options)[1]
-    asked, other, why = _whole(corpus, cluster, order, kept or {}) if whole else under(order), None, None
-    if whole:
+    at_once = is_sized(corpus) and order_of(corpus, **options)[1]
+    planned, alternative, why = _plan_whole(corpus, cluster, order, kept or {}) if at_once else under(order), None, None
+    if at_once:
         why = "data that is shuffled as a whole is fetched whole, by every node, before the first minibatch"
     elif cluster.nodes == 1:
         why = "one node reads all data under any partition"
@@ -238,22 +238,22 @@ def fetch_plan(
         why = f"order={order!r} has no arcs"
     else:
         try:
-            other = under("feedline" if isinstance(order, Arcs) else Arcs(max(other_arcs, cluster.ranks)))
+            alternative = under("feedline" if isinstance(order, Arcs) else Arcs(max(other_arcs, cluster.ranks)))
         except ValueError as error:
             why = str(error)
     total = corpus.mirror.total_bytes
-    return FetchPlan(cluster, total, opening, lookups, asked=asked, other=other, no_other=why)
+    return FetchPlan(cluster, total, opening, lookups, asked=planned, other=alternative, no_other=why)
 
 
-def _whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept: Mapping[str, Mask]) -> PartitionPlan:
+def _plan_whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept: Mapping[str, Mask]) -> PartitionPlan:
     """Return the plan of objects that are fetched as a whole before the first minibatch, and never again."""
     objects = corpus.mirror.objects.values()
     missing: list[Range] = []
-    for one in objects:
-        table = kept.get(one.key, np.zeros(one.pages, np.bool_))
-        missing += [(one, first, end) for first, end in runs(~table)]
+    for cached in objects:
+        table = kept.get(cached.key, np.zeros(cached.pages, np.bool_))
+        missing += [(cached, first, end) for first, end in runs(~table)]
     fetched = _traffic(missing)
-    kept_bytes = sum(one.pages for one in objects) * PAGE_BYTES
+    kept_bytes = sum(cached.pages for cached in objects) * PAGE_BYTES
     return PartitionPlan(
         order.count if isinstance(order, Arcs) else None,
         [0],
@@ -268,7 +268,7 @@ def _whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept: Mapp
 
 
 class _PlannedRun:
-    """The nodes of a cluster under one partition; see `fetch_plan`."""
+    """The nodes of a cluster under one partition. See `fetch_plan`."""
 
     def __init__(
         self,
@@ -308,18 +308,18 @@ class _PlannedRun:
         self._ranges: dict[int, list[Range]] = {}
 
     def _ranges_of(self, chunk: int) -> list[Range]:
-        found = self._ranges.get(chunk)
-        if found is None:
+        ranges = self._ranges.get(chunk)
+        if ranges is None:
             extents = chunk_extents(self._read_from, chunk)
             if any(not isinstance(object_at(extent.path), CachedObject) for extent in extents) or not extents:
                 raise ValueError(
                     f"expected a corpus that knows which bytes of objects its chunks are, got {self._corpus.name}"
                 )
-            found = self._ranges[chunk] = together(extents)
-        return found
+            ranges = self._ranges[chunk] = together(extents)
+        return ranges
 
     def plan(self) -> PartitionPlan:
-        """Go through the sweeps on every node."""
+        """Return the plan of the sweeps on every node."""
         cluster = self._cluster
         nodes = range(cluster.nodes) if self._arcs is not None else range(1)
         windows: list[_Window] = []  # of the node that fetches most
@@ -332,18 +332,18 @@ class _PlannedRun:
                 {key: table.copy() for key, table in self._kept.items()},
                 self._held,
             )
-            found = self._node(node, keeping)
-            for one in found:
-                total[one.sweep] = total.get(one.sweep, NOTHING) + one.traffic
-            if not windows or _sum(found).bytes > _sum(windows).bytes:
-                windows = found
-            pairs = pairwise([0, *(one.pages for one in found)])  # a window is fetched while the one before is used
+            fetched = self._node(node, keeping)
+            for window in fetched:
+                total[window.sweep] = total.get(window.sweep, NOTHING) + window.traffic
+            if not windows or _sum(fetched).bytes > _sum(windows).bytes:
+                windows = fetched
+            pairs = pairwise([0, *(window.pages for window in fetched)])  # fetched while the one before is used
             peak, smallest = max(peak, keeping.most), max(smallest, *map(sum, pairs))
         if self._arcs is None:
-            total = {sweep: one.times(cluster.nodes) for sweep, one in total.items()}
+            total = {sweep: traffic.times(cluster.nodes) for sweep, traffic in total.items()}
         numbers = sorted(total)
-        sweeps = [_sum(one for one in windows if one.sweep == number) for number in numbers]
-        last = [one for one in windows if one.sweep == numbers[-1]]
+        sweeps = [_sum(window for window in windows if window.sweep == number) for number in numbers]
+        last = [window for window in windows if window.sweep == numbers[-1]]
         return PartitionPlan(
             self._arcs,
             numbers,
@@ -357,29 +357,29 @@ class _PlannedRun:
         )
 
     def _node(self, node: int, keeping: Keeping) -> list[_Window]:
-        """Return what a node fetches for each window."""
+        """Return the traffic of a node for each window."""
         cluster = self._cluster
-        own = range(node * cluster.ranks_per_node, (node + 1) * cluster.ranks_per_node)
+        ranks = range(node * cluster.ranks_per_node, (node + 1) * cluster.ranks_per_node)
         must = self._arcs is None and cluster.ranks_per_node > 1
-        readers = [self._reader(rank, keeping, must=must) for rank in (own if self._arcs is not None else own[:1])]
+        readers = [self._reader(rank, keeping, must=must) for rank in (ranks if self._arcs is not None else ranks[:1])]
         return [
-            windows[0]._replace(traffic=_sum(windows), pages=sum(one.pages for one in windows))
+            windows[0]._replace(traffic=_sum(windows), pages=sum(window.pages for window in windows))
             for windows in zip(*readers, strict=True)
         ]
 
     def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[_Window]:
-        """Go through the windows that one process reads."""
+        """Yield the windows that one process reads."""
         uses = NextUses(len(self._timeline.table))
-        held: set[int] = set()
+        previous: set[int] = set()
         plan = self._timeline.window_at(*self._start)
         while plan.sweep < self._sweeps:
             part = plan.part(rank, self._cluster.ranks)
             chunks = dict.fromkeys(part.chunks.tolist())
             traffic = NOTHING
             for chunk in chunks:
-                if chunk not in held:
+                if chunk not in previous:
                     traffic += _traffic(keeping.begin(chunk, uses, must=must).missing)
-            held = set(chunks)
+            previous = set(chunks)
             if plan.sweep * self._length + plan.first + plan.count > self._read_first:
                 uses.start(partial(self._timeline.chunks_after, part, self._max_sweeps))
             pages = sum(end - first for chunk in chunks for _, first, end in self._ranges_of(chunk))
@@ -389,14 +389,14 @@ class _PlannedRun:
 
 def _traffic(runs: Sequence[Range]) -> PlannedTraffic:
     requests = fetched = 0
-    for one, first, end in runs:
+    for cached, first, end in runs:
         requests += len(parts_of(first, end))
-        fetched += min(end * PAGE_BYTES, one.size) - first * PAGE_BYTES
+        fetched += min(end * PAGE_BYTES, cached.size) - first * PAGE_BYTES
     return PlannedTraffic(requests, fetched)
 
 
 def _sum(windows: Iterable[_Window]) -> PlannedTraffic:
-    return sum((one.traffic for one in windows), NOTHING)
+    return sum((window.traffic for window in windows), NOTHING)
 
 
 def _waits(windows: Sequence[_Window], cluster: Cluster, sweeps: Sequence[int]) -> list[float] | None:
@@ -405,15 +405,15 @@ def _waits(windows: Sequence[_Window], cluster: Cluster, sweeps: Sequence[int]) 
         return None
     waited, worked = dict.fromkeys(sweeps, 0.0), dict.fromkeys(sweeps, 0.0)
     ready = now = began = 0.0
-    for i, one in enumerate(windows):
-        seconds = cluster.seconds(one.traffic)
+    for i, window in enumerate(windows):
+        seconds = cluster.seconds(window.traffic)
         assert seconds is not None
         ready = max(ready, began) + seconds
-        if i:  # until the first window is there, nothing has begun
-            waited[one.sweep] += max(0.0, ready - now)
+        if i:  # before the first window has arrived, no step has begun
+            waited[window.sweep] += max(0.0, ready - now)
         began = max(now, ready)
-        now = began + one.steps * cluster.step_s
-        worked[one.sweep] += one.steps * cluster.step_s
+        now = began + window.steps * cluster.step_s
+        worked[window.sweep] += window.steps * cluster.step_s
     return [waited[n] / (waited[n] + worked[n]) if worked[n] else 0.0 for n in sweeps]
 
 
@@ -421,7 +421,7 @@ def _hiding_step(windows: Sequence[_Window], cluster: Cluster) -> float | None:
     """Return the shortest step at which a sweep like this one does not wait, once it has begun."""
     if cluster.bandwidth is None:
         return None
-    seconds = np.array([cluster.seconds(one.traffic) for one in windows], np.float64)
-    steps: NDArray[np.float64] = np.array([one.steps for one in windows], np.float64)
+    seconds = np.array([cluster.seconds(window.traffic) for window in windows], np.float64)
+    steps: NDArray[np.float64] = np.array([window.steps for window in windows], np.float64)
     # Each window has the steps of the one before, which is of the sweep before for the first.
     return float((seconds / np.maximum(np.roll(steps, 1), 1e-9)).max())

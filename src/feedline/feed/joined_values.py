@@ -23,7 +23,7 @@ def mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Valu
 
 
 def in_sequences(value: Value, offsets: NDArray[np.int64] | None) -> Value:
-    """Return a value over the same arrays in which samples are other sequences; None: each is one."""
+    """Return a value over the same arrays with other offsets of sequences. None: each sample is one sequence."""
     return _rebuilt(value, lambda array: array, offsets)
 
 
@@ -38,7 +38,7 @@ def _rebuilt(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]], offse
 
 
 def joined(values: list[Value]) -> Value:
-    """Return one value with the sequences of all; ragged if any of them is."""
+    """Return one value with the sequences of all, ragged if any of them is."""
     if len(values) == 1:
         return values[0]
     offsets = None

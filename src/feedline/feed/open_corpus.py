@@ -1,4 +1,4 @@
-"""Open what is on disk as a corpus, whatever its format; `formats.detect` recognises it."""
+"""Open files of any format as a corpus. `formats.detect` recognises the format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern, or a list of these."""
 
 
-def names_files(thing: Any) -> TypeGuard[What]:
-    """Whether something is a path, a pattern or a list of these, rather than data."""
-    parts = thing if isinstance(thing, (list, tuple)) and thing else [thing]
+def names_files(value: Any) -> TypeGuard[What]:
+    """Return whether a value is a path, a pattern or a list of these, rather than data."""
+    parts = value if isinstance(value, (list, tuple)) and value else [value]
     return all(isinstance(part, (str, os.PathLike)) for part in parts)
 
 
@@ -38,9 +38,9 @@ def open_corpus(
     memory: int = CHUNK_MEMORY,
     remote: Remote | None = None,
 ) -> Deserializer:
-    """Return a deserializer for what is at a path or an address, whatever its format.
+    """Return a deserializer for the files at a path or an address, in any format.
 
-    The format is recognised by the first bytes, and only where these say nothing by the suffix.
+    The format is recognised by the first bytes or, if these are ambiguous, by the suffix.
 
     ==============================  ================================================================
     format                          streams
@@ -63,27 +63,28 @@ def open_corpus(
     CSV, also packed                one per column, see `CSVDeserializer`
     CTF                             inferred from the first lines, see `infer_ctf_streams`
     CBF                             as the file describes them
-    HTK features (``.scp``)         ``features``, a frame each; see `HTKFeatureDeserializer`
-    HTK labels (MLF)                as declared; without a list of states, see `MLFDeserializer`
-    YAML, or JSON with `mixture`    those of the mixture that it describes, see `Mixture`
+    HTK features (``.scp``)         ``features``, a frame each, see `HTKFeatureDeserializer`
+    HTK labels (MLF)                as declared, without a list of states see `MLFDeserializer`
+    YAML, or JSON with `mixture`    streams of the mixture that it describes, see `Mixture`
     ==============================  ================================================================
 
-    Installed packages may add formats (`Format`), for what none of these recognises.
+    Installed packages may add formats (`Format`), for files that none of these recognises.
 
     Args:
-        what: a file or folder; a pattern with ``*`` or ``**``, sorted by the bytes of relative paths, or with braces,
-            ``train-{000..099}.parquet`` or ``{a,b}``, in that order; or a list of these, kept in order. ``.npy`` files
-            and stores are mapped, ``.npz`` is loaded.
-        streams: declarations by name; None: as the table says. Text is read with exactly these; for other formats they
+        what: a file or folder, a pattern, or a list of these, kept in order. A pattern has ``*`` or ``**``, sorted by
+            the bytes of relative paths, or braces, ``train-{000..099}.parquet`` or ``{a,b}``, in that order. ``.npy``
+            files and stores are mapped, ``.npz`` is loaded.
+        streams: declarations by name. None: as in the table. Text is read with exactly these. For other formats they
             select streams, which must match. Streams of CSV may also be the name of a column, or a list of names.
         memory: bytes that a decoded chunk of text, Parquet or compressed Arrow, or all arrays of an ``.npz`` file
             together, may take.
-        remote: of addresses as ``s3://bucket/train/*.tar``, how to reach the object store; None: as `Remote()`.
+        remote: settings of the object store for addresses such as ``s3://bucket/train/*.tar``. None: as `Remote()`.
 
     Raises:
-        DataError: nothing is there, its format is unknown or not read, files are of several formats, or one is damaged.
+        DataError: no file is found, its format is unknown or not supported, files are of several formats, or one is
+            damaged.
         SchemaError: a stream is missing or not as declared.
-        FeedlineError: what an installed package adds is no `Format`, or its name is taken.
+        FeedlineError: an installed package adds an object that is no `Format`, or whose name is taken.
         TypeError: ``streams`` is no mapping.
         ValueError: ``cache_bytes`` is less than 64 MiB.
     """
@@ -106,7 +107,7 @@ def open_corpus(
     for name, stream in declared.items():
         if not isinstance(stream, Stream):
             continue  # columns of CSV
-        found = corpus.schema[name]
-        if (found.shape, found.dtype, found.sparse) != (stream.shape, stream.dtype, stream.sparse):
-            raise SchemaError(f"expected {stream} for stream `{name}`, got {found} in {corpus.name}")
+        actual = corpus.schema[name]
+        if (actual.shape, actual.dtype, actual.sparse) != (stream.shape, stream.dtype, stream.sparse):
+            raise SchemaError(f"expected {stream} for stream `{name}`, got {actual} in {corpus.name}")
     return corpus

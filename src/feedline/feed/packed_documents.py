@@ -1,4 +1,4 @@
-"""The documents in rows of packed corpora, by what a plan says of the rows; reads no data."""
+"""The documents in rows of packed corpora, found from a plan of the rows without reading data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RowDocuments(NamedTuple):
     """The documents of some rows.
 
     Attributes:
-        ordinals: int64 (m,), ordinal of each document in the corpus that was packed; a document that was cut comes in
+        ordinals: int64 (m,), ordinal of each document in the corpus that was packed. A document that was cut is in
             every row that has a piece of it.
         bounds: int64 (rows + 1,): row k has ``ordinals[bounds[k]:bounds[k + 1]]``.
     """
@@ -51,24 +51,24 @@ class PackedDocuments:
 
         Args:
             ids: int64 (n,), their ordinals.
-            chunks: int64 (n,), their chunks with sweeps; see `PlannedMinibatch`.
+            chunks: int64 (n,), their chunks with sweeps, see `PlannedMinibatch`.
         """
         if chunks is None:
             return None
         counts = np.zeros(len(ids), np.int64)
-        found: list[tuple[Ints, Ints, Ints]] = []
+        parts: list[tuple[Ints, Ints, Ints]] = []
         for chunk in distinct(chunks).tolist():
             ordinals, bounds = self._chunks.get(chunk)
             at = np.flatnonzero(chunks == chunk)
             rows = ids[at] - self._starts[chunk & CHUNK_MASK]
             counts[at] = bounds[rows + 1] - bounds[rows]
-            found.append((at, bounds[rows], ordinals))
+            parts.append((at, bounds[rows], ordinals))
         bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         result = np.empty(bounds[-1], np.int64)
-        for at, firsts, ordinals in found:
-            own = counts[at]
-            nth = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
-            result[np.repeat(bounds[at], own) + nth] = ordinals[np.repeat(firsts, own) + nth]
+        for at, firsts, ordinals in parts:
+            lengths = counts[at]
+            nth = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            result[np.repeat(bounds[at], lengths) + nth] = ordinals[np.repeat(firsts, lengths) + nth]
         return RowDocuments(result, bounds)
 
     def _packed(self, chunk: int) -> tuple[Ints, Ints]:

@@ -1,4 +1,4 @@
-"""Which share of each minibatch is this reader's: (index, count), given, or by the ranks of the program."""
+"""The share of each minibatch that a reader takes: (index, count), from an argument or the ranks of the program."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ class Partition:
     """The share of a feed, fixed at the first read.
 
     Args:
-        given: (index, count); None: as `ranks` says at the first read.
-        arcs: number of arcs of the order, and so the most shares; None: any number.
+        share: (index, count). None: the result of `ranks` at the first read.
+        arcs: number of arcs of the order, and so the maximum of shares. None: any number.
 
     Raises:
-        ValueError: ``given`` is not a share, or one of more than there are arcs.
+        ValueError: ``share`` is not a share, or there are more shares than arcs.
     """
 
-    def __init__(self, given: Share | None = None, arcs: int | None = None) -> None:
+    def __init__(self, share: Share | None = None, arcs: int | None = None) -> None:
         self._arcs = arcs
-        self._settled = None if given is None else self._checked(given)
-        self._given = given is not None
+        self._settled = None if share is None else self._checked(share)
+        self._declared = share is not None
 
     def resolve(self, override: Share | None = None) -> Share:
         """Return the share for one call.
 
         Raises:
             StateError: the share found in torch.distributed has changed since the first read.
-            ValueError: ``override`` is not a share, there are more shares than arcs, or none was given though the
+            ValueError: ``override`` is not a share, there are more shares than arcs, or there is none though the
                 program has made a mesh with ranks that read the same samples.
             RuntimeError: the variables of a launcher contradict each other.
         """
         if override is not None:
             return self._checked(override)
-        if self._given and self._settled is not None:
+        if self._declared and self._settled is not None:
             return self._settled
-        found = ranks()
+        share = ranks()
         if self._settled is None:
-            self._settled = self._of_ranks(found)
-        elif found != self._settled:
+            self._settled = self._of_ranks(share)
+        elif share != self._settled:
             raise StateError(
                 "expected the partition found at the first read, but torch.distributed has changed since. "
                 "Initialise it before the first minibatch, or pass partition=(index, count)",
                 saved={"partition": list(self._settled)},
-                current={"partition": list(found)},
+                current={"partition": list(share)},
             )
         return self._settled
 
@@ -60,10 +60,10 @@ class Partition:
             return self._checked(override)
         return self._settled if self._settled is not None else self._of_ranks(ranks())
 
-    def _of_ranks(self, found: Share) -> Share:
-        if found[1] > 1:
+    def _of_ranks(self, share: Share) -> Share:
+        if share[1] > 1:
             check_meshes()
-        return self._checked(found)
+        return self._checked(share)
 
     def _checked(self, share: Share) -> Share:
         share = checked(share)
@@ -76,9 +76,9 @@ class Partition:
 
 
 def on_this_machine(count: int) -> int:
-    """Return how many of ``count`` workers run here, according to torchrun; all of them if unknown."""
-    said = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return min(int(said), count) if said.isdecimal() else count
+    """Return how many of ``count`` workers run here, according to torchrun, or all of them if unknown."""
+    local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return min(int(local_size), count) if local_size.isdecimal() else count
 
 
 def checked(share: Share) -> Share:
@@ -97,7 +97,7 @@ def checked(share: Share) -> Share:
 
 
 def ranks() -> Share:
-    """Return rank and number of ranks: of torch.distributed if it is initialised, else as mpiexec or srun says."""
+    """Return rank and number of ranks: of torch.distributed if it is initialised, else of mpiexec or srun."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -31,9 +31,9 @@ class PlannedMinibatch:
     Attributes:
         step: number of the minibatch, counted from 0 at the start of the plan.
         position: position of the first sequence of the global minibatch.
-        ids: int64 (n,), index of each sequence in the corpus, in delivered order; with ``truncation_length``, of
-            each piece.
-        chunks: int64 (n,), number of the chunk of each, with its sweep, see `protocol.CHUNK_BITS`; None: sequences are
+        ids: int64 (n,), index of each sequence in the corpus, in delivered order. With ``truncation_length``, of each
+            piece.
+        chunks: int64 (n,), number of the chunk of each, with its sweep, see `protocol.CHUNK_BITS`. None: sequences are
             the same in every sweep.
         num_samples: samples of this rank's part.
         global_samples: samples of the global minibatch on the axis.
@@ -104,8 +104,8 @@ def count_left(
     With one sample per sequence and no span this is arithmetic, otherwise the minibatches are planned.
 
     Args:
-        axis, packer: see `planned`; an endless axis needs ``until``.
-        cursor: None: at the end.
+        axis, packer: see `planned`. An endless axis needs ``until``.
+        cursor: cursor to count from. None: the end.
         until: span from here.
         size, index, count: see `planned`.
     """
@@ -114,15 +114,15 @@ def count_left(
     even = cursor.segment.ends is None and cursor.segment.breaks is None
     if until is None and isinstance(packer, Whole) and even:
         return max(0, -(-_sequences_left(axis, cursor) // size))
-    found = taken = 0
+    number = taken = 0
     while until is None or taken < until.count:
         plan = packer.plan(axis, cursor, size, index, count)
         if plan.ended:
             break
-        found, cursor = found + 1, plan.after
+        number, cursor = number + 1, plan.after
         if until is not None:
             taken += _units(until.unit, plan)
-    return found
+    return number
 
 
 def _units(unit: Unit, plan: Plan) -> int:
@@ -133,19 +133,20 @@ def _units(unit: Unit, plan: Plan) -> int:
 
 def _sequences_left(axis: Axis, cursor: Cursor) -> int:
     """Return the sequences of one sample each from ``cursor`` to the end of the axis."""
-    left = []
+    limits = []
     if axis.max_sweeps is not None:
         position, total = axis.position(cursor), axis.timeline.sweep_length
         assert total is not None  # orders without end have no number of sweeps
-        here, end = axis.place(position.sweep, position.ordinal), axis.max_sweeps * total
-        left.append(end - here - axis.jumps.between(here, end))
+        place, end = axis.place(position.sweep, position.ordinal), axis.max_sweeps * total
+        limits.append(end - place - axis.jumps.between(place, end))
     if axis.max_samples is not None:
-        left.append(axis.max_samples - axis.samples(cursor))
-    return min(left)
+        limits.append(axis.max_samples - axis.samples(cursor))
+    return min(limits)
 
 
 def _content(plan: Plan, swept: bool) -> tuple[Ints, Ints | None, int]:
-    """Return the ordinals of what is delivered, the chunk of each if chunk numbers carry sweeps, and the samples."""
+    """Return the ordinals of the delivered sequences, the chunk of each if chunk numbers carry sweeps, and the
+    samples."""
     places: list[tuple[Segment, list[int] | slice]]
     if plan.pieces is not None:
         places = [_places(piece) for piece in plan.pieces]

@@ -1,6 +1,6 @@
-"""Progress of loops that last, for people: ``progress=True`` of feeds, of `convert`, of `validate` and of indexing.
+"""Progress of long loops, for people: ``progress=True`` of feeds, of `convert`, of `validate` and of indexing.
 
-On a terminal a bar of rich, redrawn by the loop itself, so that there is no thread; elsewhere, as in the log of a job,
+On a terminal a bar of rich, redrawn by the loop itself, so that there is no thread. Elsewhere, as in the log of a job,
 a line every half minute. Costs a clock reading for each step.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, TextIO
 
 from feedline.errors import install_line
 
-#: Called with what is done and the total, 0 where it is unknown.
+#: Called with the number done and the total, 0 where it is unknown.
 Report = Callable[[int, int], None]
-#: What ``progress=`` takes: a function, or whether to show progress.
+#: Type of ``progress=``: a function, or whether to show progress.
 Progress = Report | bool | None
 
 _REDRAW_S, _LINE_S = 0.2, 30.0
@@ -26,16 +26,16 @@ _REDRAW_S, _LINE_S = 0.2, 30.0
 def showing(
     progress: Progress, what: str, unit: str = "B", remark: Callable[[], str] | None = None
 ) -> Iterator[Report | None]:
-    """Provide what to call with (done, total) during the block: the caller's function, a bar, or None for nothing.
+    """Provide the function to call with (done, total) during the block: the caller's, a bar, or None for no progress.
 
     Args:
         progress: see `Progress`.
         what: description, such as ``"converting"``.
-        unit: unit of the numbers; ``"B"`` for bytes.
-        remark: function that returns what to add to the line.
+        unit: unit of the numbers, ``"B"`` for bytes.
+        remark: function that returns a text to add to the line.
 
     Raises:
-        TypeError: another ``progress``.
+        TypeError: ``progress`` is something else.
     """
     if progress is True:
         with closing(ShownProgress(what, unit, remark)) as shown:
@@ -45,7 +45,7 @@ def showing(
 
 
 def expect_progress(progress: Any) -> Any:
-    """Return what `Progress` allows, unchanged.
+    """Return a value that `Progress` allows, unchanged.
 
     Raises:
         TypeError: anything else.
@@ -56,11 +56,11 @@ def expect_progress(progress: Any) -> Any:
 
 
 class ShownProgress:
-    """A bar, or lines; nothing is shown before the first call.
+    """A bar, or lines. Nothing is shown before the first call.
 
     Args:
         what, unit, remark: see `showing`.
-        file: output; None: standard error.
+        file: output. None: standard error.
 
     Raises:
         ModuleNotFoundError: on a terminal, rich is not installed.
@@ -76,7 +76,7 @@ class ShownProgress:
         self._last: tuple[int, int] | None = None
         self._bar = _bar(self._file) if self._file.isatty() else None
         if self._bar is not None:
-            self._shown_at -= _REDRAW_S  # a bar stands from the first call on
+            self._shown_at -= _REDRAW_S  # a bar is shown from the first call on
         self._task: Any = None
 
     def __call__(self, done: int, total: int) -> None:
@@ -120,7 +120,7 @@ class ShownProgress:
         return f"{n:.3g} TB"
 
     def close(self) -> None:
-        """Take the bar away; without one, a last line if there was one before."""
+        """Remove the bar. Without a bar, print a last line if there was one before."""
         if self._bar is not None and self._task is not None:
             self._bar.stop()
         elif self._bar is None and self._last is not None and self._shown_at > self._began:

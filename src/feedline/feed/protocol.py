@@ -1,8 +1,8 @@
 """The interface of a format, `Deserializer`, and the interface of a feed, `Feed`.
 
 A deserializer cuts its corpus into chunks, returns their sizes without reading them, and reads one at a time. It knows
-nothing of order, workers, minibatches or states: those are the feed's. To add a format, subclass this; nothing else is
-needed (CONTRIBUTING.md walks through one).
+nothing of order, workers, minibatches or states, which the feed handles. To add a format, only a subclass is needed
+(CONTRIBUTING.md walks through one).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from feedline.data import Chunk, Minibatch, Schema
 
 Capability = TypeVar("Capability")
-_Declared = TypeVar("_Declared")  # a Stream, or what stands for one
+_Declared = TypeVar("_Declared")  # a Stream, or a declaration of one
 
 CHUNK_BITS = 32
-"""Numbers of chunks that readers are asked for have these lower bits. Where a chunk holds something else in every
-sweep, the sweep stands above them, so that both are kept apart."""
+"""Bits of a chunk number. Where a chunk differs between sweeps, the higher bits hold the sweep, which keeps both
+apart."""
 
 CHUNK_MASK = (1 << CHUNK_BITS) - 1
 
@@ -54,7 +54,7 @@ class MappedFile(Protocol):
     Attributes:
         path: path of the file.
         size: its size in bytes, or the end of the mapped part.
-        first: first mapped byte; 0 if all of it is mapped.
+        first: first mapped byte, 0 if all of it is mapped.
         address: address at which byte 0 is mapped, or would be.
         identity: (device, inode).
     """
@@ -80,7 +80,7 @@ class Extent(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """Why an extent could not be fetched: the errno, or -1 if the file is too short; and the first unreadable byte."""
+    """Why an extent could not be fetched: the errno, or -1 if the file is too short, and the first unreadable byte."""
 
     error: int
     byte: int
@@ -90,7 +90,7 @@ Piece = memoryview | Unread
 """The bytes of an extent, or why they are missing."""
 
 
-# By attributes of a class, the capability without which nobody asks for them; the first three were flags.
+# By attributes of a class, the capability without which they have no effect. The first three were flags.
 _CAPABILITY_OF: dict[str, str] = {
     "random_access": "RandomAccess",
     "sliceable": "Sliceable",
@@ -105,7 +105,7 @@ _CAPABILITY_OF: dict[str, str] = {
 
 
 class Capable:
-    """What says by its classes, such as `Sliceable`, what it can do on top of what every corpus can."""
+    """An object with capabilities beyond every corpus, shown by its base classes, such as `Sliceable`."""
 
     _lacks: Collection[type] = ()  # capabilities of the class that this object does not have
 
@@ -119,7 +119,7 @@ class Capable:
                 )
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """Return this corpus as one that can do more than every corpus can, such as `Sliceable`; None: it cannot.
+        """Return this corpus as one that can do more than every corpus can, such as `Sliceable`, or None if it cannot.
 
         This default returns the corpus if it is of that kind. Override it where that depends on the object.
         """
@@ -131,11 +131,11 @@ class Deserializer(Capable, abc.ABC):
 
     The *ordinal* of a sequence is its index in the corpus: the sequences of chunk 0, then of chunk 1, and so on.
 
-    Methods may be called from several threads at a time; ``read`` should release the GIL where it can.
+    Methods may be called from several threads at a time. ``read`` should release the GIL where it can.
 
     Attributes:
         schema: the streams delivered.
-        name: name in errors and in `feedline inspect`; a path if there is one.
+        name: name in errors and in `feedline inspect`. A path if there is one.
     """
 
     schema: Schema
@@ -143,7 +143,7 @@ class Deserializer(Capable, abc.ABC):
 
     @abc.abstractmethod
     def chunks(self) -> Sequence[ChunkInfo]:
-        """Return the size of every chunk, in corpus order; fixed for the life of this object."""
+        """Return the size of every chunk, in corpus order. Fixed for the life of this object."""
 
     @abc.abstractmethod
     def read(self, chunk: int) -> Chunk:
@@ -167,7 +167,7 @@ class Deserializer(Capable, abc.ABC):
         return None
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
-        """Return the sequences ``ordinals``, in that order, as one chunk; for joins and previews.
+        """Return the sequences ``ordinals``, in that order, as one chunk, for joins and previews.
 
         This default reads each chunk concerned once, one after the other. Formats that can read single sequences do
         better.
@@ -175,38 +175,38 @@ class Deserializer(Capable, abc.ABC):
         return select_by_chunk(self, ordinals)
 
     def paths(self) -> Sequence[str]:
-        """Return paths of the files that hold the sequences, to measure the cost of reading; empty if not in files."""
+        """Return paths of the files that hold the sequences, to measure the cost of reading. Empty if not in files."""
         return ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
 
     def close(self) -> None:  # optional: most formats hold nothing open
-        """Close files and maps; reading afterwards is an error."""
+        """Close files and maps. Reading afterwards is an error."""
 
 
-# ---- what some corpora can do on top; ask `Deserializer.capability` ---------------------------------------
+# ---- capabilities of some corpora, see `Deserializer.capability` ------------------------------------------
 
 
 class RandomAccess:
     """A corpus whose ``read`` costs no I/O and no decoding, as it returns views of memory or of a mapped file.
 
-    Small corpora of this kind are shuffled as a whole by default; others in windows.
+    Small corpora of this kind are shuffled as a whole by default, others in windows.
 
     Attributes:
-        in_memory: whether all of it is in memory, so that it is shuffled as a whole whatever its size.
-        looks_at_all: whether reading any part of a chunk looks at all of it, although it returns views; where parts of
-            its files may be missing, ``extents`` are then those of whole chunks.
+        in_memory: whether all of it is in memory, so that it is shuffled as a whole at any size.
+        looks_at_all: whether reading any part of a chunk looks at all of it, although it returns views. Where parts of
+            its files may be missing, ``extents`` are then the extents of whole chunks.
     """
 
     in_memory: bool = False
     looks_at_all: bool = False
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
-        """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and the
-        index of each in it, int64 (n,); None: it holds just these.
+        """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and
+        the index of each in it, int64 (n,), or None if it holds just these.
 
-        Called instead of ``read``. Override it where ``read`` has to copy what a view contains.
+        Called instead of ``read``. Override it where ``read`` has to copy the data of a view.
         """
         corpus = cast("Deserializer", self)
         return (corpus.read(chunk) if stop is None else read_slice(corpus, chunk, start, stop)), None
@@ -216,7 +216,7 @@ class Sliceable:
     """A corpus that reads no more of a chunk than it returns, so that windows may be made of small blocks."""
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Return the sequences ``start:stop`` of chunk number ``chunk``; raises what ``read`` does."""
+        """Return the sequences ``start:stop`` of chunk number ``chunk``. Raises the errors of ``read``."""
         raise NotImplementedError
 
 
@@ -233,33 +233,34 @@ class Mapped:
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped files that ``chunks`` are views of.
 
-        The chunks will be read soon, so this may start prefetching what `read` itself touches, but should not wait for
-        it.
+        The chunks will be read soon, so this may start prefetching the bytes that `read` itself touches, but should
+        not wait for them.
         """
         raise NotImplementedError
 
     def hold_bounds(self) -> None:
-        """Have what says where the sequences of all chunks lie in memory, or in reach, so that views of chunks touch
-        nothing else; called if files have parts that are missing. Files of equal rows need nothing."""
+        """Load the bounds of the sequences of all chunks, or make them accessible, so that views of chunks touch no
+        other bytes. Called if parts of files are missing. Files of equal rows need no bounds."""
 
 
 class Fetchable:
-    """A corpus that can say which parts of files ``read`` reads for a chunk, so that they are fetched ahead."""
+    """A corpus that knows which parts of files ``read`` reads for a chunk, so that they are fetched ahead."""
 
     def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return the parts of files that ``read`` reads for a chunk; none: `read_fetched` is not called for it.
+        """Return the parts of files that ``read`` reads for a chunk. If there are none, `read_fetched` is not called
+        for it.
 
-        Reads nothing that may have to be fetched: what makes room for a fetch asks for these, too.
+        Reads nothing that may have to be fetched, as this is also called to make room for a fetch.
         """
         raise NotImplementedError
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """Read like ``read`` a chunk whose ``extents`` were fetched; ``pieces`` are their bytes."""
+        """Read like ``read`` a chunk whose ``extents`` were fetched. ``pieces`` are their bytes."""
         raise NotImplementedError
 
 
 class Keyed:
-    """A corpus whose sequences have keys, by which corpora are joined; those of others are their ordinals."""
+    """A corpus whose sequences have keys, by which corpora are joined. In other corpora the ordinals are the keys."""
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return keys of the sequences ``ordinals``, uint64 (n,)."""
@@ -274,7 +275,7 @@ class Unsized:
     """
 
     def num_chunks(self) -> int:
-        """Return the number of chunks; always the same."""
+        """Return the number of chunks, which is constant."""
         raise NotImplementedError
 
 
@@ -292,10 +293,10 @@ class OfParts:
 
 
 class Ordered:
-    """A corpus with an order of its own, made of those of its parts.
+    """A corpus with a special order, made of the orders of its parts.
 
     Attributes:
-        batched: whether that order says where minibatches end, see `Segment.breaks`.
+        batched: whether that order determines where minibatches end, see `Segment.breaks`.
     """
 
     batched: bool = False
@@ -306,7 +307,7 @@ class Ordered:
         Args:
             seed: seed of the order.
             shuffle: whether to shuffle.
-            window: the `Window` for all of it; None: all data at once.
+            window: the `Window` for all of it. None: all data at once.
             order_of: ``order_of(part, seed, window)`` returns the `Timeline` of a part.
         """
         raise NotImplementedError
@@ -337,7 +338,7 @@ class Broadcast:
 
 
 class Verifiable:
-    """A corpus that can compare checksums that it otherwise leaves alone."""
+    """A corpus that can compare checksums that it does not compare by default."""
 
     def verified(self) -> Deserializer:
         """Return this corpus with all checksums compared when it is read: itself if it always does.
@@ -353,13 +354,13 @@ def can(corpus: Deserializer, *kinds: type) -> bool:
 
 
 def read_slice(corpus: Deserializer, chunk: int, start: int, stop: int) -> Chunk:
-    """Return the sequences ``start:stop`` of a chunk; reads the whole chunk if the corpus is not `Sliceable`."""
+    """Return the sequences ``start:stop`` of a chunk. Reads the whole chunk if the corpus is not `Sliceable`."""
     sliceable = corpus.capability(Sliceable)
     return corpus.read(chunk).slice(start, stop) if sliceable is None else sliceable.read_slice(chunk, start, stop)
 
 
 def files_of(corpus: Deserializer, chunks: Sequence[int]) -> Sequence[MappedFile]:
-    """Return the mapped files that chunks are views of; none if the corpus is not `Mapped`."""
+    """Return the mapped files that chunks are views of, or none if the corpus is not `Mapped`."""
     mapped = corpus.capability(Mapped)
     return () if mapped is None else mapped.files(chunks)
 
@@ -371,7 +372,7 @@ def fetches_ahead(corpus: Deserializer) -> bool:
 
 
 def chunk_extents(corpus: Deserializer, chunk: int) -> Sequence[Extent]:
-    """Return the parts of files that are to be fetched for a chunk; none if the corpus is not `Fetchable`."""
+    """Return the parts of files that are to be fetched for a chunk, or none if the corpus is not `Fetchable`."""
     fetchable = corpus.capability(Fetchable)
     return () if fetchable is None else fetchable.extents(chunk)
 
@@ -413,19 +414,19 @@ def verified(corpus: Deserializer) -> Deserializer:
 
 
 def sources_of(corpus: Deserializer, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return the number of the part that each sequence is from, int64 (n,); None: the corpus has no parts."""
+    """Return the number of the part that each sequence is from, int64 (n,), or None if the corpus has no parts."""
     parts = corpus.capability(OfParts)
     return None if parts is None else parts.sources(ordinals)
 
 
 def says_where_batches_end(corpus: Deserializer) -> bool:
-    """Return whether a corpus has an order that says where minibatches end."""
+    """Return whether a corpus has an order that determines where minibatches end."""
     ordered = corpus.capability(Ordered)
     return ordered is not None and ordered.batched
 
 
 def finish_of(corpus: Deserializer) -> Any:
-    """Return the transform that sources run first on minibatches of a corpus; None: there is none."""
+    """Return the transform that sources run first on minibatches of a corpus, or None if there is none."""
     rows = corpus.capability(RowsOfDocuments)
     return None if rows is None else rows.finish
 
@@ -470,7 +471,7 @@ def select_by_chunk(
 
 
 def whole_number(what: str, value: Any, least: int) -> int:
-    """Return an argument as an int; integers of NumPy and torch become Python's, which JSON can hold.
+    """Return an argument as an int. Integers of NumPy and torch become Python's, which JSON can hold.
 
     Raises:
         TypeError: it is not an integer.
@@ -485,20 +486,20 @@ def whole_number(what: str, value: Any, least: int) -> int:
             raise TypeError(f"expected {what} as an int, got {value!r}") from None
     if value < least:
         raise ValueError(f"expected {what} of at least {least}, got {value}")
-    found: int = value
-    return found
+    number: int = value
+    return number
 
 
-def declared_streams(streams: Mapping[str, _Declared] | None, more: Mapping[str, _Declared]) -> dict[str, _Declared]:
+def declared_streams(streams: Mapping[str, _Declared] | None, named: Mapping[str, _Declared]) -> dict[str, _Declared]:
     """Return the streams declared in a mapping and by keyword.
 
     Raises:
         SchemaError: a stream is declared in both.
     """
-    twice = set(streams or ()) & more.keys()
+    twice = set(streams or ()) & named.keys()
     if twice:
         raise SchemaError(f"expected each stream once, got {', '.join(sorted(twice))} in `streams` and by keyword")
-    return {**(streams or {}), **more}
+    return {**(streams or {}), **named}
 
 
 def checked_seed(value: Any) -> int:

@@ -1,7 +1,7 @@
 """The quarantine: a list of skipped unreadable sequences, one JSON line each.
 
 Each rank appends to its own file, each sequence once per process. A line holds ``sequence`` (index in the corpus),
-``path``, ``line``, ``byte``, ``stream`` and ``reason``; it is written before the minibatch without the sequence is
+``path``, ``line``, ``byte``, ``stream`` and ``reason``. It is written before the minibatch without the sequence is
 delivered.
 """
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("feedline")
 
 
 class ListedError(DataError):
-    """Stands in the place of a sequence that a quarantine file lists: it is left out, whatever ``on_error`` says."""
+    """The error of a sequence that a quarantine file lists, which is left out under any ``on_error``."""
 
 
 LISTED = ListedError("expected a sequence that no quarantine file lists")
@@ -43,7 +43,7 @@ class QuarantineFile:
     """A quarantine file, appended to on demand.
 
     Args:
-        quarantine: where the file is, and how many distinct sequences it takes.
+        quarantine: path of the file, and the maximum of distinct sequences in it.
     """
 
     def __init__(self, quarantine: Quarantine) -> None:
@@ -52,7 +52,7 @@ class QuarantineFile:
 
     @classmethod
     def of(cls, quarantine: Quarantine | None) -> QuarantineFile | None:
-        """Return the file; None: unreadable sequences are errors."""
+        """Return the file, or None if unreadable sequences are errors."""
         return None if quarantine is None else cls(quarantine)
 
     def add(self, sequence: int, error: DataError, rank: int) -> None:

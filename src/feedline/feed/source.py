@@ -55,43 +55,43 @@ DEFAULT_MINIBATCH_SIZE = 256
 class MinibatchSource:
     """Minibatches of whole sequences from a corpus, in an order that depends on the seed alone.
 
-    Only one thread at a time may use a source; a second one gets an error. `position` and `state_dict` may be called
+    Only one thread at a time may use a source. A second one gets an error. `position` and `state_dict` may be called
     from any thread, even while a minibatch is being made. Forked children may use their copy.
 
     Args:
-        corpus: a `Deserializer`; several of them are joined by key, see `Join`.
-        seed: seed of the order and of random transforms; 0 <= seed < 2**64.
-        shuffle: True: all data as one window if that is cheap (arrays in memory; stores and mapped arrays of up to
-            4 GiB), else windows of 256 MiB stored bytes. A `Window`: windows of that size. ``"whole"``: all data as
-            one window, whatever the cost (corpora with random access). False: the order of the corpus.
+        corpus: a `Deserializer`. Several of them are joined by key, see `Join`.
+        seed: seed of the order and of random transforms, 0 <= seed < 2**64.
+        shuffle: True: all data as one window if that is cheap (arrays in memory, and stores and mapped arrays of up to
+            4 GiB), else windows of 256 MiB stored bytes. A `Window`: windows of that size. ``"whole"``: all data as one
+            window at any cost (corpora with random access). False: the order of the corpus.
         partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size
-            of torch.distributed if it is initialised at the first read, else those of mpiexec or srun, else (0, 1).
+            of torch.distributed if it is initialised at the first read, else of mpiexec or srun, else (0, 1).
         max_sweeps, max_samples: end of the source, counted from the start of the axis, not from a restore, and
             checked before each sequence (the last may overshoot).
-        on_error: ``"raise"``; or ``"skip"``, or a `Quarantine`: an unreadable sequence keeps its place on the axis, is
-            dropped from the minibatch and listed in the quarantine file.
-        skip: quarantine file, or several, of sequences to leave out; they keep their places on the axis, without an
-            error or a line in the quarantine. States go with and without it.
+        on_error: ``"raise"``, ``"skip"``, or a `Quarantine`. With the last two an unreadable sequence keeps its place
+            on the axis, is dropped from the minibatch and listed in the quarantine file.
+        skip: quarantine file, or several, of sequences to leave out. They keep their places on the axis, without an
+            error or a line in the quarantine. States fit with and without it.
         order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``: that
             version of it, to continue from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit. An
-            `Arcs`: each rank reads parts of the data that are its own; in the other orders every rank may need all.
+            `Arcs`: each rank reads only its own parts of the data. In the other orders every rank may need all.
         filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
-            rank fills its share of the size with sequences it owns, as CNTK 2.7 does; then positions and states
-            differ by rank, ranks may end at different times, and `Minibatch.global_samples` counts all samples
-            passed on the axis.
+            rank fills its share of the size with sequences it owns, as CNTK 2.7 does. Then positions and states differ
+            by rank, ranks may end at different times, and `Minibatch.global_samples` counts all samples passed on the
+            axis.
         truncation_length: samples per piece for truncated BPTT: sequences are cut into pieces of at most this
             length, delivered in ``max(1, size // truncation_length)`` lanes (see `Minibatch.lanes`). All streams of
-            a sequence must have the same length. Positions then name the next sequence to enter a lane, and count
-            the samples that have entered one; the state holds what is left in the lanes. `seek` empties them.
+            a sequence must have the same length. Positions then name the next sequence to enter a lane, and count the
+            samples that have entered one. The state holds the remaining content of the lanes. `seek` empties them.
         jumps: ``[(start, stop), ...]``, places on the axis to pass over, from ``start`` to before ``stop``: the steps
-            at which a loss went wrong. Each is a `Position`, or a number of sequences from the start of the axis. What
-            is passed over is neither delivered nor counted. States hold it, so that it need not be given again, and
-            are refused once such a place has been delivered.
+            at which a loss went wrong. Each is a `Position`, or a number of sequences from the start of the axis. These
+            sequences are neither delivered nor counted. States hold the jumps, so that they need not be passed again,
+            and are refused once such a place has been delivered.
         transforms: `Map` objects, or plain functions of a sequence.
-        frame_mode: whether every sequence must have exactly one sample; a longer one is a DataError.
+        frame_mode: whether every sequence must have exactly one sample. A longer one is a DataError.
         threads: number of chunks read at a time.
         read_ahead: bytes of decoded chunks to read ahead of the current window, and of large minibatches to copy
-            ahead; 0: none. None: the whole next window, at least 64 MiB. With less than a window, the first
+            ahead. 0: none. None: the whole next window, at least 64 MiB. With less than a window, the first
             minibatch of each window waits for the rest of it.
 
     Attributes:
@@ -161,11 +161,11 @@ class MinibatchSource:
         self._partition = Partition(partition, arcs)
         self._truncated = truncation_length is not None
         self._packer = rule_of(corpus, filling, truncation_length, arcs)
-        made: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
+        stages: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if (finish := finish_of(corpus)) is not None:
-            made.insert(0, finish)
+            stages.insert(0, finish)
         self.schema: Schema = corpus.schema
-        for transform in made:
+        for transform in stages:
             self.schema = transform.schema(self.schema)
         self._stats = Stats()
         chunks = self._chunks = ChunkSet(corpus.schema)
@@ -190,18 +190,18 @@ class MinibatchSource:
             raise ValueError("expected a corpus that knows the sizes of its chunks before reading for jumps")
         self._jumps = declared_jumps(jumps, timeline.sweep_length)
         self._axis = Axis(timeline, sizes, max_sweeps, max_samples, self._jumps)
-        # Endless sources cannot fill a larger minibatch: every sample takes at least one byte.
+        # Endless sources cannot fill a larger minibatch, as every sample takes at least one byte.
         self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
         # Lanes are cut from whole runs that are read once, and planning windows of unknown size reads them.
         looks = truncation_length is None and is_sized(corpus)
         copied = ahead_bytes() if read_ahead is None else read_ahead
         # Sequences to skip and frames are looked at before transforms, when a minibatch is requested.
-        ahead = bool(made) and made[0].works_ahead and not frame_mode and not isinstance(corpus, Skipping)
-        first = FirstStage(made[0], corpus.schema, self._seed) if ahead else None
+        ahead = bool(stages) and stages[0].works_ahead and not frame_mode and not isinstance(corpus, Skipping)
+        first = FirstStage(stages[0], corpus.schema, self._seed) if ahead else None
         budget_bytes = copied if looks else 0
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
         # Minibatches that are copies of whole sequences and nothing else.
-        plain = looks and isinstance(self._packer, Whole) and not (made or frame_mode or isinstance(corpus, Skipping))
+        plain = looks and isinstance(self._packer, Whole) and not (stages or frame_mode or isinstance(corpus, Skipping))
         sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
         self._together = (
             CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
@@ -213,7 +213,7 @@ class MinibatchSource:
             self._axis,
             reader=self._reader,
             chunks=chunks,
-            transforms=made,
+            transforms=stages,
             schema=self.schema,
             seed=self._seed,
             frame_mode=frame_mode,
@@ -222,7 +222,7 @@ class MinibatchSource:
             stats=self._stats,
         )
         self._identity = states.Identity(corpus, timeline, filling)
-        # The position while there is no cursor; its label samples are always the source's.
+        # The position while there is no cursor. Its label samples are always the source's.
         self._place = states.SavedPlace(Position(window=None if is_sized(corpus) else 0), 0, [])
         self._cursor: Cursor | None = None
         self._window_in_use: WindowPlan | None = None
@@ -240,18 +240,18 @@ class MinibatchSource:
         """Return the next minibatch, or this rank's part of it.
 
         Args:
-            size: budget of the global minibatch in samples: as many whole sequences as fit, or a single longer one;
-                with ``truncation_length`` the pieces of as many lanes as fit, or of one.
+            size: budget of the global minibatch in samples: as many whole sequences as fit, or a single longer one.
+                With ``truncation_length`` the pieces of as many lanes as fit, or of one.
             partition: (index, count) for this call only, instead of the source's own.
 
         Returns:
-            A true `Minibatch`, possibly with an empty part; a false one after the end, every time.
+            A true `Minibatch`, possibly with an empty part. After the end a false one, every time.
 
         Raises:
             DataError: the data is damaged (and ``on_error="raise"``). The position is unchanged.
             StateError: the default partition has changed since the first read, or a loaded state names a place or
                 lanes that do not exist, in a corpus of unknown chunk sizes.
-            ValueError: size below 1, above 2**62, or of a source without end above the bytes of memory; or with
+            ValueError: size below 1, above 2**62, or of a source without end above the bytes of memory, or with
                 ``filling="cntk"`` fewer lanes than ranks.
             RuntimeError: another thread is inside a call of this source.
         """
@@ -263,7 +263,7 @@ class MinibatchSource:
         partition: tuple[int, int] | None,
         finish: Callable[[Minibatch], object] | None = None,
     ) -> Minibatch:
-        """Implement `next_minibatch`; ``finish`` is called with the minibatch before it counts as delivered."""
+        """Implement `next_minibatch`. ``finish`` is called with the minibatch before it counts as delivered."""
         me = threading.get_ident()
         if self._inside is not None:
             raise refusal("this source", self._inside)
@@ -315,8 +315,8 @@ class MinibatchSource:
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
             if together is not None and count == 1:
                 together.refill(after, size, minibatch.num_sequences)
-            # Last, with no call before the return: whatever interrupts this, the position has advanced if and only if
-            # the minibatch was delivered.
+            # Last, with no call before the return: after any interrupt, the position has advanced if and only if the
+            # minibatch was delivered.
             self._window_in_use, self._cursor = window, after
             return minibatch
         finally:
@@ -333,18 +333,18 @@ class MinibatchSource:
     ) -> Minibatches:
         """Yield minibatches from the current position to the end of the source.
 
-        ``len`` of the iterator is the number of minibatches it has left, as ``tqdm`` asks for it; see `__len__`.
+        ``len`` of the iterator is the number of remaining minibatches, as ``tqdm`` uses it. See `__len__`.
 
         Args:
             size: see `next_minibatch`.
             until: stop after the minibatch that completes this span, counted from here: ``fl.sweeps(1)`` stops at the
                 next minibatch that ends a sweep.
             partition: see `next_minibatch`.
-            device: torch device: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR); to CUDA
+            device: torch device: `Minibatch.tensors` holds every stream there, padded (sparse ones as CSR). To CUDA
                 they are copied through pinned memory on a separate stream.
-            progress: True shows a bar with minibatches per second, remaining time and the share of it spent waiting;
-                where stderr is no terminal, a line every half minute. A function is called as ``progress(done,
-                total)``, in minibatches, before each one; a total of 0: unknown.
+            progress: True shows a bar with minibatches per second, remaining time and the share of it spent waiting.
+                Where stderr is no terminal, it shows a line every half minute. A function is called as ``progress(done,
+                total)``, in minibatches, before each one. An unknown total is 0.
 
         Raises:
             ModuleNotFoundError: ``progress=True`` on a terminal without rich (``pip install 'feedline[cli]'``).
@@ -357,8 +357,8 @@ class MinibatchSource:
             share = (self._stats.wait_seconds - waited) / passed if passed else 0.0
             return f"{share:.0%} waiting"
 
-        def left(rest: Span | None) -> int:
-            return self._count_left(size, rest, partition)
+        def left(span: Span | None) -> int:
+            return self._count_left(size, span, partition)
 
         if device is None:
             return upto(lambda: self.next_minibatch(size, partition), until, left, progress=progress, remark=remark)
@@ -370,9 +370,9 @@ class MinibatchSource:
         return self.minibatches()
 
     def __len__(self) -> int:
-        """Return the number of minibatches that ``iter`` would yield: those of 256 samples from here to the end.
+        """Return the number of minibatches that ``iter`` would yield, of 256 samples each, from here to the end.
 
-        What has been delivered, also before a restore, does not count; all sweeps up to the end do. Reads no data: with
+        Minibatches delivered, also before a restore, do not count. All sweeps up to the end do. Reads no data: with
         one sample per sequence it is a division, otherwise planning takes microseconds per minibatch.
 
         Raises:
@@ -404,12 +404,12 @@ class MinibatchSource:
 
         Args:
             size: see `next_minibatch`.
-            start: position to begin at; None: the current one.
+            start: position to begin at. None: the current one.
             partition: see `next_minibatch`.
 
         Returns:
-            An iterator over the minibatches up to the end of the source; endless if the source is. Takes
-            microseconds per minibatch.
+            An iterator over the minibatches up to the end of the source, endless if the source is. Takes microseconds
+            per minibatch.
 
         Raises:
             ValueError: the chunk sizes of the corpus are unknown before reading, or `next_minibatch` refuses the size.
@@ -437,15 +437,15 @@ class MinibatchSource:
 
     def _checked(self, size: Any) -> int:
         """Return a minibatch size as an int, or refuse one that is too large."""
-        found = whole_number("a minibatch size", size, 1)
-        if found > states.LARGEST:
-            raise ValueError(f"expected a minibatch size of at most 2**62, got {found}")
-        if found > self._largest:
+        number = whole_number("a minibatch size", size, 1)
+        if number > states.LARGEST:
+            raise ValueError(f"expected a minibatch size of at most 2**62, got {number}")
+        if number > self._largest:
             raise ValueError(
-                f"expected a minibatch size that fits into memory, as this source has no end, got {found} samples for "
+                f"expected a minibatch size that fits into memory, as this source has no end, got {number} samples for "
                 f"{self._largest} bytes; pass max_sweeps=1 to get the rest of a sweep"
             )
-        return found
+        return number
 
     def _start(self) -> Cursor | None:
         if self._unsettled:
@@ -455,11 +455,11 @@ class MinibatchSource:
         return self._cursor
 
     def _here(self) -> Cursor | None:
-        """Return the cursor at the current place, without keeping it; None if the axis ends before it."""
+        """Return the cursor at the current place, without keeping it, or None if the axis ends before it."""
         return self._cursor or self._cursor_at(self._place)
 
     def _cursor_at(self, place: states.SavedPlace) -> Cursor | None:
-        """Return the cursor at a place; None if the axis ends before it."""
+        """Return the cursor at a place, or None if the axis ends before it."""
         if self._closed:
             raise ValueError(f"expected an open source, got a closed one: {self.corpus.name}; create another")
         axis = self._axis
@@ -478,7 +478,7 @@ class MinibatchSource:
 
     @property
     def position(self) -> Position:
-        """The position after the last minibatch delivered; reading ahead does not count."""
+        """The position after the last minibatch delivered. Reading ahead does not count."""
         return self._standing_at(self._place.position, self._cursor)
 
     def _standing_at(self, place: Position, cursor: Cursor | None) -> Position:
@@ -486,22 +486,22 @@ class MinibatchSource:
         return place if cursor is None else self._axis.position(cursor, place.label_samples)
 
     def count_label_samples(self, count: int) -> None:
-        """Add label samples, summed over all ranks, to the clock; trainers call it once per update."""
+        """Add label samples, summed over all ranks, to the clock. Trainers call it once per update."""
         self._place = self._place._replace(position=states.counted(self._place.position, count))
 
     def seek(self, position: Position | None = None, *, samples: int | None = None) -> None:
-        """Seek to a place on the axis, forwards or backwards; reads no data if chunk sizes are known.
+        """Seek to a place on the axis, forwards or backwards. Reads no data if chunk sizes are known.
 
         The fingerprint is unknown afterwards (None in the state).
 
         Args:
-            position: position to seek to. Its counters are taken as given.
+            position: position to seek to. Its counters are trusted.
             samples: samples from the start of the axis, instead of a position: seek to the first sequence that
                 starts there or later.
 
         Raises:
             IndexError: there is no such place.
-            ValueError: not exactly one of the two is given.
+            ValueError: both arguments are set, or none.
         """
         if (position is None) == (samples is None):
             raise ValueError("expected either a position or samples=, not both")
@@ -536,7 +536,7 @@ class MinibatchSource:
             self._inside = None
 
     def _leave(self) -> None:
-        """Drop what was copied for later."""
+        """Drop minibatches that were copied ahead."""
         self._ahead.drop()
         if self._together is not None:
             self._together.drop()
@@ -562,7 +562,7 @@ class MinibatchSource:
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
-        """Seek to where ``state`` was taken; reads no data, whatever came before.
+        """Seek to where ``state`` was taken. Reads no data, even from before that place.
 
         Args:
             state: result of `state_dict`, of this source or another one over the same data, seed and window.
@@ -570,24 +570,24 @@ class MinibatchSource:
                 data, takes nanoseconds per sequence passed).
 
         Raises:
-            StateError: the state does not fit; the source is unchanged.
+            StateError: the state does not fit. The source is unchanged.
         """
         place = states.from_json(state, self._identity, self._timeline, self._truncated, self._jumps)
         if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
-            self._cursor_at(place)  # checks that each sequence exists; reads nothing
+            self._cursor_at(place)  # checks that each sequence exists, without reading
         if verify:
             states.verify(Axis(place.timeline or self._timeline, self._axis.lengths, jumps=place.jumps), place)
         self._jump(place)
 
     def change_weights(self, weights: Mapping[str, Any], at: int | None = None) -> int:
-        """Change the weights of a `Mixture` from a place on, which a state then carries.
+        """Change the weights of a `Mixture` from a place on, which states then record.
 
-        What has been delivered stays as it is, and every corpus goes on where it was. All ranks have to make the same
+        Delivered minibatches do not change, and every corpus goes on where it was. All ranks have to make the same
         changes at the same positions.
 
         Args:
             weights: weight by name, as `Mixture` takes them.
-            at: number of sequences of the mixture from which they hold; None: the next border of blocks.
+            at: number of sequences of the mixture after which they hold. None: the next border of blocks.
 
         Returns:
             The place from which they hold.
@@ -607,15 +607,15 @@ class MinibatchSource:
 
     @property
     def share_done(self) -> float | None:
-        """Share of the source that was delivered, 0 to 1, all sweeps counted; None where its end is unknown."""
+        """Share of the source that was delivered, 0 to 1, all sweeps counted. None: its end is unknown."""
         axis, position = self._axis, self.position
         shares = []
         if axis.max_samples is not None and position.samples >= 0:
             shares.append(position.samples / axis.max_samples)
         length = self._timeline.sweep_length
         if axis.max_sweeps is not None and length is not None and position.window is None:
-            whole = axis.max_sweeps * length
-            shares.append((position.sweep * length + position.ordinal) / whole if whole else 1.0)
+            total = axis.max_sweeps * length
+            shares.append((position.sweep * length + position.ordinal) / total if total else 1.0)
         return min(1.0, max(shares)) if shares else None
 
     @property
@@ -657,14 +657,15 @@ class MinibatchSource:
         return self._axis.max_sweeps is None and self._axis.max_samples is None
 
     def stats(self) -> Stats:
-        """Return what was read, held and delivered so far in this process; of a mixture, what each corpus gave."""
+        """Return figures of reading, memory and delivery so far in this process. For a mixture also the share of each
+        corpus."""
         timeline = self._timeline
         self._stats.corpora = timeline.shares(*self.position[:2]) if isinstance(timeline, MixtureOrder) else {}
         self._stats.asked_bytes = self._reader.asked_bytes
         return self._stats
 
     def close(self) -> None:
-        """Release chunks, threads and files; the state can still be saved. Idempotent.
+        """Release chunks, threads and files. The state can still be saved. Idempotent.
 
         Raises:
             RuntimeError: another thread is inside a call of this source.
@@ -676,7 +677,7 @@ class MinibatchSource:
             raise refusal("this source", self._inside)
         self._place, self._cursor, self._closed = self._standing(), None, True
         try:
-            # Computed now, while the files are open; but a store may be silent, and who has interrupted does not wait.
+            # Computed now, while the files are open, but not after an interrupt, as a store may not answer.
             if not (interrupted and any(map(by_ranges, self.corpus.paths()))):
                 self._identity.corpus_digest()
         finally:

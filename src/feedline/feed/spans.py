@@ -13,39 +13,39 @@ from feedline.feed.progress_bar import Progress, Report, showing
 
 
 class Minibatches(itertools.chain[Minibatch]):
-    """An iterator over the minibatches of a feed; ``len`` is the number it has left, where that is known.
+    """An iterator over the minibatches of a feed. ``len`` is the remaining number, where it is known.
 
     A subclass of `itertools.chain`, so that ``next`` is C code: in a method of Python's an interrupt could lose a
     minibatch that counts as delivered.
 
     Args:
-        run: takes the minibatches.
+        run: span that takes the minibatches.
     """
 
     _run: _SpanOfMinibatches
 
-    def __new__(cls, run: _SpanOfMinibatches) -> Self:  # noqa: D102  # as the class
+    def __new__(cls, run: _SpanOfMinibatches) -> Self:  # noqa: D102  # see the class
         self = super().__new__(cls, run.minibatches())
         self._run = run
         return self
 
     def __len__(self) -> int:
-        if self._run.left is None:
+        if self._run.remaining is None:
             raise TypeError("expected a feed with a known end for len(), got a user-defined one")
-        return self._run.left(self._run.rest())
+        return self._run.remaining(self._run.remaining_span())
 
     def __bool__(self) -> bool:
         return True  # not the length: it may be unknown
 
     def close(self) -> None:
-        """End it here."""
+        """End the iterator."""
         self._run.end()
 
 
 def upto(
     next_minibatch: Callable[[], Minibatch],
     until: Span | None,
-    left: Callable[[Span | None], int] | None = None,
+    remaining: Callable[[Span | None], int] | None = None,
     *,
     progress: Progress = None,
     remark: Callable[[], str] | None = None,
@@ -53,12 +53,12 @@ def upto(
     """Return the minibatches to the end of a feed, or up to the one that completes the span ``until`` from here.
 
     Args:
-        next_minibatch: function that returns the next one.
-        until: the span; None: to the end.
-        left: function that returns the number of minibatches from here to the end of a span, or of the feed; None: it
-            is unknown.
-        progress: see `feedline.feed.progress_bar`; it counts minibatches.
-        remark: function that returns what to add to the bar.
+        next_minibatch: function that returns the next minibatch.
+        until: the span. None: to the end.
+        remaining: function that returns the number of minibatches from here to the end of a span, or of the feed.
+            None: unknown.
+        progress: see `feedline.feed.progress_bar`. It counts minibatches.
+        remark: function that returns a text to add to the bar.
 
     Raises:
         TypeError: ``until`` is not a span.
@@ -69,15 +69,15 @@ def upto(
             f"for a number of minibatches write fl.minibatches({until!r})"
         )
     show = partial(showing, progress, "feeding", "minibatches", remark)
-    return Minibatches(_SpanOfMinibatches(next_minibatch, until, show, left))
+    return Minibatches(_SpanOfMinibatches(next_minibatch, until, show, remaining))
 
 
 class _SpanOfMinibatches:
     """Takes minibatches until a span is complete.
 
     Args:
-        next_minibatch, until, left: see `upto`.
-        show: context that gives what to call with the number of minibatches taken, and in total.
+        next_minibatch, until, remaining: see `upto`.
+        show: context that provides the function to call with the number of minibatches taken, and in total.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class _SpanOfMinibatches:
         next_minibatch: Callable[[], Minibatch],
         until: Span | None,
         show: Callable[[], AbstractContextManager[Report | None]],
-        left: Callable[[Span | None], int] | None,
+        remaining: Callable[[Span | None], int] | None,
     ) -> None:
-        self._next, self._until, self._show, self.left = next_minibatch, until, show, left
+        self._next, self._until, self._show, self.remaining = next_minibatch, until, show, remaining
         self._taken = 0
         self._ended = False
 
     def minibatches(self) -> Iterator[Minibatch]:
-        """Yield them."""
+        """Yield the minibatches."""
         next_minibatch, until = self._next, self._until
         unit = None if until is None else until.unit
         by_samples, by_minibatches = unit is Unit.SAMPLE, unit is Unit.MINIBATCH
@@ -100,7 +100,7 @@ class _SpanOfMinibatches:
             number, total = 0, 0 if show is None else self._total()
             while not self._ended and (until is None or self._taken < until.count):
                 if show is not None:
-                    show(number, total)  # of those that the caller is done with
+                    show(number, total)  # minibatches that the caller has finished
                 minibatch = next_minibatch()
                 # No call from here on, not even `bool(minibatch)`: an interrupt would lose a minibatch that counts as
                 # delivered.
@@ -120,16 +120,16 @@ class _SpanOfMinibatches:
     def _total(self) -> int:
         """Return the number of minibatches left, 0 if it is unknown."""
         try:
-            return 0 if self.left is None else self.left(self.rest())
+            return 0 if self.remaining is None else self.remaining(self.remaining_span())
         except TypeError:
             return 0
 
-    def rest(self) -> Span | None:
-        """Return what is left of the span; None: everything."""
+    def remaining_span(self) -> Span | None:
+        """Return the rest of the span, or None for all minibatches."""
         if self._ended:
             return Span(0, Unit.MINIBATCH)
         return None if self._until is None else Span(max(0, self._until.count - self._taken), self._until.unit)
 
     def end(self) -> None:
-        """Take no more."""
+        """Take no more minibatches."""
         self._ended = True

@@ -1,8 +1,8 @@
 """The state of a source: a few numbers in JSON types, and the checks that it fits a source.
 
-A state names the data, the order and a place on the axis; nothing in it depends on minibatch sizes, ranks or machines.
-A state that does not fit is refused, showing saved and current values side by side, before anything has changed. Cost:
-O(chunks) once for the identity; checking a place reads no data.
+A state names the data, the order and a place on the axis. Nothing in it depends on minibatch sizes, ranks or machines.
+A state that does not fit is refused before anything changes, with saved and current values side by side. Cost:
+O(chunks) once for the identity. Checking a place reads no data.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class SavedPlace(NamedTuple):
 
     Attributes:
         position: position of the next sequence, with the counters.
-        fingerprint: fingerprint of all sequences before it; None after a bare seek.
+        fingerprint: fingerprint of all sequences before it. None: after a bare seek.
         lanes: for truncated BPTT, the undelivered content of each lane, in the format of `lanes.to_json`.
-        timeline: the order that the place is in; None: the current one.
-        jumps: places of the axis that are passed over; None: as they are.
+        timeline: the order that the place is in. None: the current one.
+        jumps: places of the axis that are passed over. None: as they are.
     """
 
     position: Position
@@ -52,7 +52,7 @@ class SavedPlace(NamedTuple):
 
 
 class Identity:
-    """What must match for a state to fit: the order, and the data it orders."""
+    """The part of a state that must match: the order, and the data it orders."""
 
     def __init__(self, corpus: Deserializer, timeline: Timeline, filling: str) -> None:
         self._corpus, self._timeline, self._filling = corpus, timeline, filling
@@ -74,7 +74,7 @@ class Identity:
         } | ({} if timeline.arcs is None else {"arcs": timeline.arcs})
 
     def corpus_digest(self) -> str:
-        """Return 32 hex digits that identify content and chunk table; computed once."""
+        """Return 32 hex digits that identify content and chunk table. Computed once."""
         if self._digest is None:
             h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
             table = self._timeline.chunk_table
@@ -85,7 +85,7 @@ class Identity:
 
 
 def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) -> dict[str, Any]:
-    """Return a state of a place on an axis; if ``truncated``, with lanes, even if they are empty."""
+    """Return a state of a place on an axis. If ``truncated``, it has lanes, even if they are empty."""
     p = place.position
     where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
     if p.window is not None:
@@ -109,10 +109,11 @@ def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) 
 def from_json(
     state: Mapping[str, Any], identity: Identity, timeline: Timeline, truncated: bool, declared: Jumps
 ) -> SavedPlace:
-    """Return the place that a state names, with the jumps that it holds and those ``declared`` since.
+    """Return the place that a state names, with its jumps and the jumps ``declared`` since.
 
     Raises:
-        StateError: it is not a state, is damaged, does not fit, or has lanes although the source is not ``truncated``.
+        StateError: ``state`` is no state, is damaged, does not fit, or has lanes although the source is not
+            ``truncated``.
     """
     expect_state(state, "MinibatchSource")
     if type(state["feedline"]) is not int or state["feedline"] != STATE_VERSION:
@@ -149,11 +150,11 @@ def from_json(
             saved={"lanes": unfinished},
             current={"lanes": None},
         )
-    here = sweep * (timeline.sweep_length or 0) + ordinal if declared else 0
-    if not declared.within(jumps, here):
+    delivered = sweep * (timeline.sweep_length or 0) + ordinal if declared else 0
+    if not declared.within(jumps, delivered):
         raise StateError(
             "this state was taken after sequences had been delivered that are to be jumped over",
-            saved={"place": here, "jumps": jumps.to_json()},
+            saved={"place": delivered, "jumps": jumps.to_json()},
             current={"jumps": declared.to_json()},
             hint="load a state from before these jumps, or leave them out",
         )
@@ -195,8 +196,8 @@ def given_position(position: Any) -> Position:
     if not isinstance(position, Position):
         raise TypeError(f"expected a Position, got {shown(position, 80)}")
     fields = position._asdict()
-    given = {name: integer(name, value) for name, value in fields.items() if (name, value) != ("window", None)}
-    return Position(**given)
+    integers = {name: integer(name, value) for name, value in fields.items() if (name, value) != ("window", None)}
+    return Position(**integers)
 
 
 def check_position(timeline: Timeline, p: Position) -> None:
@@ -241,15 +242,15 @@ def verify(axis: Axis, place: SavedPlace) -> None:
         following = axis.settle(cursor._replace(k=segment.n))
         assert following is not None  # an unlimited axis does not end
         cursor = following
-    found = {"samples": axis.samples(cursor), "fingerprint": f"{axis.fingerprint(cursor):016x}"}
+    computed = {"samples": axis.samples(cursor), "fingerprint": f"{axis.fingerprint(cursor):016x}"}
     saved = {"samples": position.samples, "fingerprint": f"{place.fingerprint:016x}"}
-    if found != saved:
-        raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=found)
+    if computed != saved:
+        raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=computed)
 
 
 def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
-    """Return how to open a source that fits, as far as the state says."""
-    settings, others = [], []
+    """Return how to open a source that fits, as far as the state shows it."""
+    settings, actions = [], []
     try:
         if "order" in differing or "arcs" in differing:
             settings.append(f"order={_order(saved)}")
@@ -262,12 +263,12 @@ def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
     except (IndexError, TypeError, ValueError, RecursionError):
         return "load another checkpoint, or this one with the version of feedline that saved it"
     if "schema" in differing:
-        others.append("declare the same streams, in the same order")
+        actions.append("declare the same streams, in the same order")
     if "corpus" in differing:
-        others.append("open the same files with the same chunk_size; data that has changed or grown does not fit")
+        actions.append("open the same files with the same chunk_size; data that has changed or grown does not fit")
     if settings:
-        others.insert(0, f"pass {', '.join(settings)}")
-    return "to continue: " + "; ".join(others)
+        actions.insert(0, f"pass {', '.join(settings)}")
+    return "to continue: " + "; ".join(actions)
 
 
 def _order(saved: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The distinct numbers of an array, in as much time as NumPy's `np.unique` takes from its second call on.
 
-The first imports `numpy.ma`, for 8 ms: a sixth of what a new process takes from opening a store to its first minibatch.
+The first call imports `numpy.ma`, for 8 ms: a sixth of the time of a new process from opening a store to its first
+minibatch.
 """
 
 from __future__ import annotations

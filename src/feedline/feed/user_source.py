@@ -1,7 +1,7 @@
 """A user-defined source that makes minibatches itself, like CNTK's `UserMinibatchSource`.
 
-For data that no corpus of chunks describes: generated, streamed, or sampled in its own order. The author supplies
-the next samples and the position; this class makes a feed of them.
+For data that no corpus of chunks describes: generated, streamed, or sampled in its own order. The author supplies the
+next samples and the position. This class makes a feed of them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class UserMinibatch(NamedTuple):
     Attributes:
         streams: data by stream name.
         sweep_end: whether the global minibatch completes a sweep.
-        global_samples, global_sequences: size of the global minibatch over all workers; None: that of this part.
-        ids: int64 (num_sequences,), identifier of each sequence; None: numbers in delivered order.
+        global_samples, global_sequences: size of the global minibatch over all workers. None: the size of this part.
+        ids: int64 (num_sequences,), identifier of each sequence. None: numbers in delivered order.
     """
 
     streams: Mapping[str, Any]
@@ -53,22 +53,22 @@ class UserMinibatchSource(abc.ABC):
     To resume, also define ``get_checkpoint_state`` and ``restore_from_checkpoint``. There is no ``__init__`` to call.
     The source works wherever a `MinibatchSource` does.
 
-    The author keeps what feedline otherwise guarantees about data:
+    The author is responsible for what feedline otherwise guarantees about data:
 
-    - one order: the same state and calls give the same minibatches, under any number of workers;
-    - no losses, no repeats: the parts of all workers make up the data, and all of them end;
-    - equal steps: every worker gets the same number of minibatches, with an empty part if it has no data;
-    - the budget: at most ``num_samples`` samples over all workers; a longer sequence is delivered alone;
-    - one clock: ``global_samples`` and ``global_sequences`` are the same on all workers. Left out, ``position`` counts
-      what this worker got, and positions and states differ between workers.
+    - one order: the same state and calls give the same minibatches, under any number of workers
+    - no losses, no repeats: the parts of all workers make up the data, and all of them end
+    - equal steps: every worker gets the same number of minibatches, with an empty part if it has no data
+    - the budget: at most ``num_samples`` samples over all workers, or a single longer sequence
+    - one clock: ``global_samples`` and ``global_sequences`` are the same on all workers. Without them ``position``
+      counts the samples of this worker, and positions and states differ between workers.
 
     feedline guarantees: streams are as declared, states are JSON, the position advances only when a minibatch was
     delivered, and after the end every minibatch is false.
 
     Attributes:
-        partition: (index, count) of this worker. None: torch.distributed's rank and world size if initialised at
-            the first read, else those of mpiexec or srun, else (0, 1).
-        device: passed to ``make_minibatch``; feedline's own values stay in host memory until
+        partition: (index, count) of this worker. None: torch.distributed's rank and world size if initialised at the
+            first read, else mpiexec's or srun's, else (0, 1).
+        device: passed to ``make_minibatch``. feedline's own values stay in host memory until
             ``minibatch["x"].torch(device)``.
         is_infinite: whether it never ends.
     """
@@ -80,7 +80,7 @@ class UserMinibatchSource(abc.ABC):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     def streams(self) -> Mapping[str, Stream]:
-        """Return the streams delivered, by name; called once."""
+        """Return the streams delivered, by name. Called once."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `streams()` nor the attribute `schema`")
 
     @abc.abstractmethod
@@ -92,11 +92,11 @@ class UserMinibatchSource(abc.ABC):
         Args:
             num_samples: maximum number of samples over all workers, as the longest stream counts them.
             number_of_workers, worker_rank: deliver this worker's share only, 0 <= worker_rank < number_of_workers.
-            device: device on which the caller wants the data; a hint.
+            device: device on which the caller prefers the data.
 
         Returns:
             Data by stream name: an array ``(N, *shape)`` or SciPy sparse matrix ``(N, size)`` of N sequences of one
-                sample, a list of arrays ``(length, *shape)`` or sparse matrices, or a `Value`; N may be 0. A
+                sample, a list of arrays ``(length, *shape)`` or sparse matrices, or a `Value`. N may be 0. A
                 `UserMinibatch` to return more than data. None or ``{}`` at the end.
         """
 
@@ -105,7 +105,7 @@ class UserMinibatchSource(abc.ABC):
         return {}
 
     def restore_from_checkpoint(self, state: dict[str, Any]) -> None:
-        """Seek to where ``state`` was taken; the same minibatches must follow."""
+        """Seek to where ``state`` was taken. The same minibatches must follow."""
         raise NotImplementedError
 
     # ---- the feed ---------------------------------------------------------------------------------
@@ -131,11 +131,11 @@ class UserMinibatchSource(abc.ABC):
             partition: (index, count) for this call only, instead of the source's own.
 
         Returns:
-            A true `Minibatch`, possibly with an empty part; a false one after the end, every time.
+            A true `Minibatch`, possibly with an empty part. After the end a false one, every time.
 
         Raises:
             SchemaError: the data differs from the declarations.
-            Exception: what ``make_minibatch`` raises.
+            Exception: an error of ``make_minibatch``.
         """
         return self._next(size, partition)
 
@@ -143,13 +143,13 @@ class UserMinibatchSource(abc.ABC):
         size = whole_number("a minibatch size", size, 1)
         index, count = self._partition.resolve(partition)
         progress = self._progress
-        given = None if progress.ended else self.make_minibatch(size, count, index, self.device)
-        made = given if isinstance(given, UserMinibatch) else UserMinibatch(given or {})
-        if not made.streams:
+        result = None if progress.ended else self.make_minibatch(size, count, index, self.device)
+        returned = result if isinstance(result, UserMinibatch) else UserMinibatch(result or {})
+        if not returned.streams:
             progress.ended = True
             return Minibatch.end(self.schema, self.position)
-        values = given_values(self.schema, made.streams, f"make_minibatch of {type(self).__name__}")
-        return progress.deliver(self.schema, values, made)
+        values = given_values(self.schema, returned.streams, f"make_minibatch of {type(self).__name__}")
+        return progress.deliver(self.schema, values, returned)
 
     def minibatches(
         self,
@@ -175,11 +175,11 @@ class UserMinibatchSource(abc.ABC):
 
     @property
     def position(self) -> Position:
-        """The position after the last minibatch delivered; ``ordinal`` counts sequences since the last sweep end."""
+        """The position after the last minibatch delivered. ``ordinal`` counts sequences since the last sweep end."""
         return self._progress.position
 
     def count_label_samples(self, count: int) -> None:
-        """Add label samples, summed over all ranks, to the clock; trainers call it once per update."""
+        """Add label samples, summed over all ranks, to the clock. Trainers call it once per update."""
         self._progress.position = states.counted(self._progress.position, count)
 
     def state_dict(self) -> dict[str, Any]:
@@ -188,11 +188,11 @@ class UserMinibatchSource(abc.ABC):
         Raises:
             StateError: ``get_checkpoint_state`` returns something other than JSON types.
         """
-        own = None
+        state = None
         if self.resumes:
-            own = self.get_checkpoint_state()
-            _check_json(own, f"{type(self).__name__}.get_checkpoint_state()")
-            own = json.loads(json.dumps(own))  # a copy, unaffected by the author's later changes
+            state = self.get_checkpoint_state()
+            _check_json(state, f"{type(self).__name__}.get_checkpoint_state()")
+            state = json.loads(json.dumps(state))  # a copy, unaffected by the author's later changes
         p = self.position
         return {
             "feedline": STATE_VERSION,
@@ -203,7 +203,7 @@ class UserMinibatchSource(abc.ABC):
             "samples": p.samples,
             "label_samples": p.label_samples,
             "sequences": self._progress.sequences,
-            "state": own,
+            "state": state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -248,11 +248,11 @@ class UserMinibatchSource(abc.ABC):
 
     @property
     def resumes(self) -> bool:
-        """Whether it can be restored: its class defines how."""
-        base, own = UserMinibatchSource, type(self)
+        """Whether it can be restored, as its class defines how."""
+        base, kind = UserMinibatchSource, type(self)
         return (
-            own.get_checkpoint_state is not base.get_checkpoint_state
-            and own.restore_from_checkpoint is not base.restore_from_checkpoint
+            kind.get_checkpoint_state is not base.get_checkpoint_state
+            and kind.restore_from_checkpoint is not base.restore_from_checkpoint
         )
 
     def close(self) -> None:  # noqa: B027  # optional: most sources hold nothing open
@@ -273,22 +273,22 @@ class _Progress:
         self.sequences = 0
         self.ended = False
 
-    def deliver(self, schema: Schema, values: dict[str, Any], made: UserMinibatch) -> Minibatch:
-        """Return what was made as a minibatch, and pass over it."""
+    def deliver(self, schema: Schema, values: dict[str, Any], returned: UserMinibatch) -> Minibatch:
+        """Return a user's minibatch as a `Minibatch`, and advance the position past it."""
         count, lengths = next(iter(values.values())).num_sequences, counted_lengths(schema, values)
         samples = count if lengths is None else int(lengths.sum())
-        if made.ids is None:
+        if returned.ids is None:
             ids = np.arange(self.sequences, self.sequences + count, dtype=np.int64)
         else:
-            ids = np.asarray(made.ids, np.int64)
+            ids = np.asarray(returned.ids, np.int64)
             if ids.shape != (count,):
                 raise SchemaError(f"expected one id for each of {count} sequences, got an array of shape {ids.shape}")
-        everywhere = samples if made.global_samples is None else int(made.global_samples)
-        p, sweep_end = self.position, bool(made.sweep_end)
+        everywhere = samples if returned.global_samples is None else int(returned.global_samples)
+        p, sweep_end = self.position, bool(returned.sweep_end)
         minibatch = Minibatch(
             schema, values, ids, num_samples=samples, global_samples=everywhere, position=p, sweep_end=sweep_end
         )
-        passed = count if made.global_sequences is None else int(made.global_sequences)
+        passed = count if returned.global_sequences is None else int(returned.global_sequences)
         sweep, ordinal = (p.sweep + 1, 0) if sweep_end else (p.sweep, p.ordinal + passed)
         self.position = Position(sweep, ordinal, p.samples + everywhere, p.label_samples)
         self.sequences += passed
@@ -296,7 +296,7 @@ class _Progress:
 
 
 def _check_json(value: Any, where: str) -> None:
-    """Refuse what JSON would lose or change: a changed state would resume somewhere else."""
+    """Refuse values that JSON would lose or change, as a changed state would resume at another place."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):

@@ -1,7 +1,7 @@
 """Convert users' data to values: arrays, matrices and lists, checked against the stream's declaration.
 
-Data that fits is not copied. Numbers are converted to the declared dtype if nothing but precision can be lost; anything
-else that does not fit is a `SchemaError` that names sequence and stream.
+Data that fits is not copied. Numbers are converted to the declared dtype if only precision can be lost. Anything else
+that does not fit is a `SchemaError` that names sequence and stream.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def given_value(name: str, stream: Stream, data: Any, where: str) -> Value:
     Args:
         name: name of the stream.
         stream: its declaration.
-        data: an array ``(N, *shape)`` or SciPy sparse matrix ``(N, size)`` of N sequences of one sample; or a list with
-            an array ``(length, *shape)`` or sparse matrix ``(length, size)`` per sequence; or a `Value`. Of byte
-            strings: a list, NumPy or Arrow array with one per sequence, or a list of such.
+        data: an array ``(N, *shape)`` or SciPy sparse matrix ``(N, size)`` of N sequences of one sample, a list with an
+            array ``(length, *shape)`` or sparse matrix ``(length, size)`` per sequence, or a `Value`. Of byte strings:
+            a list, NumPy or Arrow array with one per sequence, or a list of such.
         where: source of the data, for errors.
     """
     try:
@@ -85,7 +85,7 @@ def _value(stream: Stream, data: Any) -> Value:
 
 
 def _cast(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return ``data`` (an array or a CSR matrix) in ``dtype``; floats do not become integers, and integers must fit."""
+    """Return ``data`` (an array or a CSR matrix) in ``dtype``. Floats do not become integers, and integers must fit."""
     if data.dtype == dtype:
         return data
     if dtype.kind in "iu" and data.dtype.kind in "iu":

@@ -1,4 +1,4 @@
-"""Read everything once, to find what is damaged."""
+"""Read everything once, to find damaged sequences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ValidationSummary(NamedTuple):
         samples: number of samples, as the minibatch budget counts them.
         bytes: stored bytes read.
         damaged: number of unreadable sequences.
-        errors: errors of the first of them, ten at most.
+        errors: errors of the first of them, at most ten.
     """
 
     sequences: int
@@ -52,11 +52,11 @@ def validate(
 
     Args:
         source: a deserializer, or a path as for `open_corpus`.
-        quarantine: JSON-lines file to write with a line for each unreadable sequence, as ``on_error="skip"`` does; it
-            appears at the end, and only if there is one; an older list is replaced, maybe by an empty one. ``skip=``
-            takes it. None: none.
+        quarantine: JSON-lines file to write with a line for each unreadable sequence, as ``on_error="skip"`` does. It
+            appears at the end, and only if there is one. An older list is replaced, maybe by an empty one. ``skip=``
+            takes it. None: no file.
         streams: with a path: its streams, see `open_corpus`.
-        jobs: number of threads that read; each holds one chunk.
+        jobs: number of threads that read. Each holds one chunk.
         progress: called as ``progress(done, total)`` in stored bytes after each chunk. True: shown on stderr, as a bar
             or, where it is no terminal, in lines.
         memory: bytes, as for `open_corpus`.
@@ -68,22 +68,22 @@ def validate(
     jobs = whole_number("jobs", jobs, 1)
     if quarantine is not None:
         _check_place(Path(quarantine))  # before hours of reading
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if isinstance(source, Deserializer):
             if streams is not None:
                 raise ValueError("expected streams with a path only; a deserializer declares its own")
             corpus = source
         else:
-            corpus = held.enter_context(contextlib.closing(open_corpus(source, streams=streams, memory=memory)))
+            corpus = stack.enter_context(contextlib.closing(open_corpus(source, streams=streams, memory=memory)))
         if not is_sized(corpus):
             raise ValueError(f"expected a corpus that knows its sizes before reading, got {corpus.name}")
         checking = verified(corpus)
         if checking is not corpus:
-            held.enter_context(contextlib.closing(checking))
+            stack.enter_context(contextlib.closing(checking))
         damaged = 0
         errors: list[DataError] = []
         lines: list[str] = []
-        report = held.enter_context(showing(progress, "validating"))
+        report = stack.enter_context(showing(progress, "validating"))
         for sequence, error in _damaged(checking, jobs, report):
             damaged += 1
             if len(errors) < SHOWN:
@@ -140,9 +140,9 @@ def _damaged(corpus: Deserializer, jobs: int, progress: Report | None) -> Iterat
 
 
 def _errors(chunk: Chunk) -> dict[int, DataError]:
-    found: dict[int, DataError] = {}
+    errors: dict[int, DataError] = {}
     first = 0
     for piece in chunk.pieces(_PIECE_BYTES):  # copying checks the entries
-        found.update((first + i, error) for i, error in piece.errors.items())
+        errors.update((first + i, error) for i, error in piece.errors.items())
         first += piece.num_sequences
-    return found
+    return errors

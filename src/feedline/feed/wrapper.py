@@ -1,4 +1,4 @@
-"""A corpus that is another one, but for what a subclass changes."""
+"""A corpus that forwards to another one, except for the changes of a subclass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Verifiab
 
 
 class Forwarding(Deserializer, Verifiable):
-    """Asks ``corpus`` for everything. States are those of the corpus itself.
+    """Forwards everything to ``corpus``, whose states it shares.
 
-    A subclass that changes what ``read`` returns is of each kind whose methods read, too, or lacks it.
+    A subclass that changes the result of ``read`` must have each capability whose methods read, too, or list it in
+    ``_lacks``.
 
     Args:
-        corpus: the corpus; it must know its sizes before reading.
+        corpus: the corpus, which must know its sizes before reading.
     """
 
     def __init__(self, corpus: Deserializer) -> None:
@@ -51,18 +52,18 @@ class Forwarding(Deserializer, Verifiable):
         return self._corpus.digest()
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """Return what the corpus can do: by this corpus where it changes that, else by the corpus itself."""
+        """Return the capability of the corpus: this object where it overrides it, else the corpus itself."""
         inner = None if kind in self._lacks else self._corpus.capability(kind)
         return inner if inner is None or not isinstance(self, kind) else self
 
     def verified(self) -> Self:
-        """Return the same over the verified corpus; itself if that is the corpus."""
+        """Return the same over the verified corpus, or this object if that is the corpus."""
         corpus = verified(self._corpus)
         if corpus is self._corpus:
             return self
-        other = copy.copy(self)
-        other._corpus = corpus
-        return other
+        forwarding = copy.copy(self)
+        forwarding._corpus = corpus
+        return forwarding
 
     def close(self) -> None:
         """Close the corpus."""

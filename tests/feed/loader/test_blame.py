@@ -194,7 +194,7 @@ def test_equal_samples_do_not_differ_and_others_do(tree, count, data):
     if found is None:
         assert outline(tree) == outline(other)
         return
-    for place, told in ((0, found.expected), (found.other, found.got)):
+    for place, told in ((0, found.expected), (found.place, found.got)):
         part = eval(f"sample{found.path}", {"sample": ([tree] * count + [other])[place]})
         assert type(part).__name__ in told
     assert found.expected != found.got

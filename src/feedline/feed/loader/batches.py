@@ -1,6 +1,6 @@
 """The batches of each kind of dataset: how they are planned, counted, and identified in a state.
 
-Instances are immutable: `Batches.current`, `Batches.seeded` and `Batches.adapted` return others.
+Instances are immutable: `Batches.current`, `Batches.seeded` and `Batches.adapted` return new ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
 from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.identity import digest_of
-from feedline.feed.loader.iterable import Stand, stands_of
+from feedline.feed.loader.iterable import WorkerProgress, progress_of
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, WeightedItems, batch_count
 from feedline.feed.loader.random import SweepKey
@@ -28,18 +28,19 @@ class Batches(ABC):
 
     Args:
         options: arguments of the loader.
-        seed: seed of order and random numbers; None: it is drawn when a sweep begins.
+        seed: seed of order and random numbers. None: drawn when a sweep begins.
 
     Attributes:
-        drawn: the sweep that the seed was drawn for, from the program's generators; None: it is the seed of all sweeps.
-        places: number of places in a sweep; None: unknown until drawn.
+        seed_sweep: sweep that the seed was drawn for, from the program's generators. None: the seed holds for all
+            sweeps.
+        places: number of places in a sweep. None: unknown until drawn.
         order: the loader's own order of items, if it has one.
         endless: whether there is one sweep without end, which every loop continues.
         program: the global generator, which a user's sampler draws from.
         one_seed: whether a seed that is drawn holds for all sweeps, as the order goes on from one to the next.
     """
 
-    drawn: int | None = None
+    seed_sweep: int | None = None
     places: int | None = None
     endless = one_seed = False
     order: Order | None = None
@@ -50,46 +51,47 @@ class Batches(ABC):
 
     @property
     def sure_seed(self) -> int:
-        """The seed, of batches that are made."""
+        """The seed, once it is drawn."""
         assert self.seed is not None, "a seed is drawn when a sweep begins"
         return self.seed
 
     def key(self, sweep: int) -> SweepKey:
-        """Return what the order and the random numbers of a sweep follow from.
+        """Return the key from which the order and the random numbers of a sweep follow.
 
         A seed that was drawn for a sweep gives it the same numbers whichever sweep of a program it is.
         """
-        return self.sure_seed, sweep - (self.drawn or 0)
+        return self.sure_seed, sweep - (self.seed_sweep or 0)
 
     def adapted(self, options: LoaderOptions) -> Self:
         """Return the same batches under other options."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, options=options)
-        return other
+        batches = object.__new__(type(self))
+        batches.__dict__.update(self.__dict__, options=options)
+        return batches
 
     def sampler_key(self, place: ResumePoint) -> SweepKey | None:
-        """Return what to seed the generators from that a user's sampler starts with; None: leave them as they are.
+        """Return the key that seeds the generators when a user's sampler starts, or None to leave them as they are.
 
-        They are left without a seed, as with torch. A state of 1.0.0rc1 does not hold them: its seed is of all sweeps.
+        Without a seed they stay as they are, as with torch. A state of 1.0.0rc1 does not hold them: its seed holds for
+        all sweeps.
         """
         options, memo = self.options, place.memo or {}
         unseeded = options.seed is None and options.partition is None
-        if self.drawn is not None or (unseeded and (not place.start or "random" in memo)):
+        if self.seed_sweep is not None or (unseeded and (not place.start or "random" in memo)):
             return None
         return self.key(place.sweep)
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
+    def seeded(self, seed: int | None, seed_sweep: int | None = None) -> Self:
         """Return the batches under another seed, drawn for a sweep or for all of them."""
-        other = self.adapted(self.options)
-        other.seed, other.drawn = seed, drawn
-        return other
+        batches = self.adapted(self.options)
+        batches.seed, batches.seed_sweep = seed, seed_sweep
+        return batches
 
     @property
     def shuffles(self) -> bool:
         """Whether the loader's own order is random."""
         options = self.options
-        own = options.user_sampler is None and not options.is_iterable
-        return own and (bool(options.shuffle) or options.weighted is not None)
+        own_order = options.user_sampler is None and not options.is_iterable
+        return own_order and (bool(options.shuffle) or options.weighted is not None)
 
     def current(self, resuming: bool) -> Batches:
         """Return the batches of the dataset at its current length; as in torch, it may have changed.
@@ -104,14 +106,15 @@ class Batches(ABC):
         return self
 
     def carried(self) -> dict[str, Any]:
-        """Return what a state records of the order that may differ from what is declared; see `restored`."""
+        """Return the part of the order that a state records because it may differ from the declaration. See
+        `restored`."""
         return {}
 
     def restored(self, saved: Mapping[str, Any], place: ResumePoint) -> Batches:
-        """Return the batches under the order that a state at a place carries.
+        """Return the batches under the order that a state at a place records.
 
         Raises:
-            StateError: it does not agree with what is declared, or is damaged.
+            StateError: the order contradicts the declaration, or is damaged.
         """
         return self
 
@@ -125,7 +128,8 @@ class Batches(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Return what a state records to prevent loading it over other data or another order, except for the seed."""
+        """Return the fields of a state that prevent loading it over other data or another order, except for the
+        seed."""
 
     @abstractmethod
     def count(self, sweep: int) -> int:
@@ -145,7 +149,7 @@ class Batches(ABC):
             raise ValueError(f"expected no `memo` for this order, got {memo!r:.80}")
 
     def epoch(self) -> int | None:
-        """Return the epoch that was set on a user's sampler; None: there is none."""
+        """Return the epoch that was set on a user's sampler, or None if there is none."""
         return sampling.epoch_of(self.options.user_sampler)
 
 
@@ -180,7 +184,7 @@ class ItemBatches(PlannedBatches):
 
     Args:
         options, seed: see `Batches`.
-        length: number of items; None: the dataset's length.
+        length: number of items. None: the dataset's length.
     """
 
     places: int
@@ -208,8 +212,8 @@ class ItemBatches(PlannedBatches):
         self._fixed = weighted is not None or by_length is not None
 
     def __reduce__(self) -> Any:
-        """Orders are large or native, and can be recreated from these."""
-        return ItemBatches, (self.options, self.seed, self.places), {"drawn": self.drawn}
+        """Recreate the order, which is large or native, from these arguments."""
+        return ItemBatches, (self.options, self.seed, self.places), {"seed_sweep": self.seed_sweep}
 
     def _length(self) -> int:
         try:
@@ -220,11 +224,11 @@ class ItemBatches(PlannedBatches):
                 f"{type(self.items).__name__}"
             ) from error
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
+    def seeded(self, seed: int | None, seed_sweep: int | None = None) -> Self:
         """See `Batches.seeded`."""
-        other = super().seeded(seed, drawn)
-        other.order = self.order.under(seed or 0)
-        return other
+        batches = super().seeded(seed, seed_sweep)
+        batches.order = self.order.under(seed or 0)
+        return batches
 
     def current(self, resuming: bool) -> ItemBatches:
         """See `Batches.current`."""
@@ -235,9 +239,9 @@ class ItemBatches(PlannedBatches):
             raise ValueError(
                 f"expected {self.places} items, as when the loader was created or its state loaded, got {n}"
             )
-        other = ItemBatches(self.options, self.seed, n)
-        other.drawn = self.drawn
-        return other
+        batches = ItemBatches(self.options, self.seed, n)
+        batches.seed_sweep = self.seed_sweep
+        return batches
 
     def loadable(self) -> ItemBatches:
         """See `Batches.loadable`."""
@@ -309,8 +313,8 @@ class IterableBatches(Batches):
 
     def check_memo(self, memo: Any, start: int) -> None:
         """See `Batches.check_memo`."""
-        self.stands(memo, start)
+        self.progress(memo, start)
 
-    def stands(self, memo: Any, start: int) -> tuple[int, list[Stand]]:
-        """Return whose turn it is, and the `Stand` of each worker; see `stands_of`."""
-        return stands_of(memo, max(self.options.num_workers, 1), start)
+    def progress(self, memo: Any, start: int) -> tuple[int, list[WorkerProgress]]:
+        """Return the number of the worker whose turn it is, and the `WorkerProgress` of each worker."""
+        return progress_of(memo, max(self.options.num_workers, 1), start)

@@ -1,6 +1,6 @@
 """Name the items of a dataset that an error is about.
 
-Reading an item, or collating several, runs the user's code: its errors keep their type and text, and get a note with
+Reading an item, or collating several, runs the user's code. Its errors keep their type and text, and get a note with
 the item. Samples that cannot be collated because they differ are compared, and the first difference is reported.
 """
 
@@ -20,12 +20,12 @@ class Difference(NamedTuple):
 
     Attributes:
         path: the part that differs, as Python writes it: ``["box"][0]``.
-        other: place in the batch of the sample that differs from the first.
-        expected, got: what the first and this one have there.
+        place: place in the batch of the sample that differs from the first.
+        expected, got: description of that part in the first sample and in this one.
     """
 
     path: str
-    other: int
+    place: int
     expected: str
     got: str
 
@@ -41,7 +41,7 @@ def in_items(error: Exception, dataset: Any, indices: Sequence[Any]) -> None:
 
 
 def in_iterator(error: Exception, dataset: Any, samples: int) -> None:
-    """Note at ``error`` that an iterable dataset raised it, after so many samples."""
+    """Note at ``error`` that an iterable dataset raised it after ``samples`` samples."""
     error.add_note(f"raised by the iterator of {type(dataset).__name__} after {samples} samples")
 
 
@@ -51,22 +51,22 @@ def in_collate(error: Exception, items: Sequence[Any]) -> None:
 
 
 def in_default_collate(error: Exception, samples: Sequence[Any], items: Sequence[str], *, ragged: bool) -> None:
-    """Tell at ``error`` which of the samples differ, and where.
+    """Add to ``error`` which of the samples differ, and where.
 
     Args:
-        error: error that collating them raised.
+        error: error that collating the samples raised.
         samples: the samples.
-        items: what each is called.
+        items: name of each sample in messages.
         ragged: whether the first dimension of arrays may differ.
     """
-    found = None
-    with contextlib.suppress(Exception):  # samples are the user's objects, and may raise when asked for their parts
-        found = difference(samples, ragged=ragged)
-    if found is None:
+    mismatch = None
+    with contextlib.suppress(Exception):  # samples are the user's objects, and access to their parts may raise
+        mismatch = difference(samples, ragged=ragged)
+    if mismatch is None:
         error.add_note(f"raised while collating {_list(items)}")
         return
     text = (
-        f"sample{found.path} is {found.expected} in {items[0]}, but {found.got} in {items[found.other]}: "
+        f"sample{mismatch.path} is {mismatch.expected} in {items[0]}, but {mismatch.got} in {items[mismatch.place]}: "
         "make them equal in the dataset, or pass a collate_fn"
     )
     if not ragged:
@@ -78,10 +78,10 @@ def in_default_collate(error: Exception, samples: Sequence[Any], items: Sequence
 
 
 def difference(samples: Sequence[Any], path: str = "", *, ragged: bool = False) -> Difference | None:
-    """Return the first difference in structure, shape, dtype or type among samples; None: there is none."""
+    """Return the first difference in structure, shape, dtype or type among samples, or None if there is none."""
     first = samples[0]
-    for i, other in enumerate(samples):
-        mine, its = _kind(first, ragged), _kind(other, ragged)
+    for i, current in enumerate(samples):
+        mine, its = _kind(first, ragged), _kind(current, ragged)
         if mine != its:
             return Difference(path, i, mine, its)
     if isinstance(first, Mapping):
@@ -90,12 +90,12 @@ def difference(samples: Sequence[Any], path: str = "", *, ragged: bool = False) 
         parts = [(f"[{i}]", [sample[i] for sample in samples]) for i in range(len(first))]
     else:
         parts = []
-    found = (difference(column, path + name, ragged=ragged) for name, column in parts)
-    return next((one for one in found if one is not None), None)
+    differences = (difference(column, path + name, ragged=ragged) for name, column in parts)
+    return next((each for each in differences if each is not None), None)
 
 
 def _kind(value: Any, ragged: bool) -> str:
-    """Describe what must be equal among samples."""
+    """Describe the properties that must be equal among samples."""
     name = type(value).__name__
     if isinstance(value, Mapping):
         return f"a {name} with {', '.join(sorted(map(repr, value))) or 'no keys'}"

@@ -26,14 +26,14 @@ _KINDS = "?biufc"
 
 @functools.cache
 def torch_side() -> Any:
-    """Return `feedline.interop.torch_loading`; None without torch."""
+    """Return `feedline.interop.torch_loading`, or None without torch."""
     if importlib.util.find_spec("torch") is None:
         return None
     return importlib.import_module("feedline.interop.torch_loading")
 
 
 def torch_class(name: str) -> Any:
-    """Return torch's class of this name; without torch a class like any other."""
+    """Return torch's class of this name, or ``object`` without torch."""
     return object if torch_side() is None else getattr(torch_side(), name)
 
 
@@ -43,8 +43,8 @@ def default_functions() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     return (collate, convert) if torch is None else (torch.default_collate, torch.default_convert)
 
 
-def known(function: Any) -> Callable[[Any], Any] | None:
-    """Return our equivalent of a default function, or one that slices as those do; None for any other."""
+def own_form(function: Any) -> Callable[[Any], Any] | None:
+    """Return our form of a default function, or a function that slices like these, else None."""
     if function is collate or function is default_functions()[0]:
         return collate
     if function is convert or function is default_functions()[1]:
@@ -116,7 +116,7 @@ def _stack(arrays: Sequence[Any], torch: ModuleType | None) -> Any:
             out = empty((n, *shape), dtype)
             np.stack(arrays, out=out, casting="no")
         elif len(set(map(len, arrays))) == 1:
-            # A third of the time of np.stack; other dimensions and the dtype are checked here.
+            # A third of the time of np.stack. np.concatenate checks the other dimensions and the dtype.
             out = empty((n * shape[0], *shape[1:]), dtype)
             np.concatenate(arrays, out=out, casting="no")
             out = out.reshape(n, *shape)
@@ -146,7 +146,7 @@ def _numbers(numbers: Sequence[Any], kind: type, torch: ModuleType | None) -> An
 
 
 def _refused(samples: Sequence[Any]) -> Any:
-    """Collate numbers and arrays of several dtypes with NumPy, or raise why it cannot be done."""
+    """Collate numbers and arrays of several dtypes with NumPy, or raise an error with the reason."""
 
     first = samples[0]
     if isinstance(first, (np.ndarray, np.generic, int, float)):
@@ -173,7 +173,7 @@ def convert(sample: Any) -> Any:
 
 
 def emptied(batch: Any) -> Any:
-    """Return ``batch``, made by `collate`, without its samples: shapes and dtypes stay."""
+    """Return ``batch``, made by `collate`, without its samples. Shapes and dtypes stay."""
     if isinstance(batch, Mapping):
         return _mapping(batch, lambda key: emptied(batch[key]))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -185,16 +185,16 @@ def emptied(batch: Any) -> Any:
 
 def _mapping(like: Mapping[Any, Any], value: Callable[[Any], Any]) -> Any:
     """Return the values for all keys of ``like``, in a mapping of its type if possible."""
-    made = {key: value(key) for key in like}
+    values = {key: value(key) for key in like}
     if type(like) is dict:
-        return made
+        return values
     with contextlib.suppress(TypeError):
         if isinstance(like, MutableMapping):
             twin = copy.copy(like)
-            twin.update(made)
+            twin.update(values)
             return twin
-        return type(like)(made)  # type: ignore[call-arg]
-    return made
+        return type(like)(values)  # type: ignore[call-arg]
+    return values
 
 
 def _sequence(like: Sequence[Any], parts: list[Any]) -> Any:
@@ -218,14 +218,14 @@ class RaggedCollate:
     """The default ``collate_fn``, except that sequences are padded with zeros or packed.
 
     The batch also has the lengths of the items, int64 (items,): after the parts of a tuple or list, under ``"lengths"``
-    in a mapping; a batch of plain arrays becomes ``[arrays, lengths]``. The length of an item is that of its longest
-    sequence, 1 if it has none.
+    in a mapping. A batch of plain arrays becomes ``[arrays, lengths]``. The length of an item is the length of its
+    longest sequence, or 1 if it has none.
 
     Args:
         layout: "padded" or "packed".
     """
 
-    slices = True  # see `collate.known`: its batches can be sliced
+    slices = True  # see `own_form`: its batches can be sliced
 
     def __init__(self, layout: str) -> None:
         self.layout = layout
@@ -259,13 +259,13 @@ class RaggedCollate:
                     f"expected sequences of samples of {arrays[0].dtype} {arrays[0].shape[1:]}, "
                     f"got {array.dtype} {array.shape[1:]}"
                 )
-        rest, dtype = arrays[0].shape[1:], arrays[0].dtype
+        sample_shape, dtype = arrays[0].shape[1:], arrays[0].dtype
         sizes = [len(array) for array in arrays]
         if self.layout == "packed":
-            out = empty((sum(sizes), *rest), dtype)
+            out = empty((sum(sizes), *sample_shape), dtype)
             np.concatenate(arrays, out=out)
         else:
-            out = empty((len(arrays), max(sizes), *rest), dtype)
+            out = empty((len(arrays), max(sizes), *sample_shape), dtype)
             for row, array, size in zip(out, arrays, sizes, strict=True):
                 row[:size], row[size:] = array, 0
         torch = torch_side()

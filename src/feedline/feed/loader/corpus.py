@@ -1,6 +1,6 @@
 """Feedline's corpora in a `DataLoader`: stores, CTF, Parquet and anything else that `open_corpus` opens.
 
-A `MinibatchSource` reads each sweep, with its order, windows and partition; ``batch_size`` counts sequences,
+A `MinibatchSource` reads each sweep, with its order, windows and partition. ``batch_size`` counts sequences,
 ``batch_samples`` samples. Reading, decoding and copying run in native threads, so no worker processes are started:
 ``num_workers`` is the number of chunks read at a time.
 """
@@ -33,7 +33,7 @@ _WHOLE_BATCHES = 1 << 28
 
 
 class CorpusBatches(Batches):
-    """Batches of a corpus; the default ``collate_fn`` is not called."""
+    """Batches of a corpus. The default ``collate_fn`` is not called."""
 
     def __init__(self, options: LoaderOptions, seed: int | None) -> None:
         super().__init__(options, seed)
@@ -46,7 +46,7 @@ class CorpusBatches(Batches):
         self._corpus = _OneEach(corpus) if options.samples is None else corpus
         self._size = options.samples or options.batch_size
         self._layout = "padded" if options.by_length is None else options.by_length.layout
-        self._carried: dict[str, Any] = {}  # what a state says of the order, if one was loaded
+        self._carried: dict[str, Any] = {}  # the order in the state that was loaded, if any
         ordered = corpus.capability(Ordered) is not None
         self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
@@ -59,7 +59,7 @@ class CorpusBatches(Batches):
         return MinibatchSource(self._corpus, seed=self.seed or 0, shuffle=shuffle, **options)
 
     def _length(self) -> int | None:
-        """Return the sequences in a sweep of a corpus with an order of its own; None: without end."""
+        """Return the number of sequences in a sweep of an `Ordered` corpus, or None if it has no end."""
         source = self._under(self._in_order())
         try:
             return source.num_sequences  # not closed, as that would close the corpus
@@ -67,24 +67,24 @@ class CorpusBatches(Batches):
             return None
 
     def _under(self, source: MinibatchSource) -> MinibatchSource:
-        """Return a source at the beginning of the order that was carried here."""
+        """Return a source at the beginning of the order in the loaded state."""
         if self._carried:
             source.load_state_dict({**source.state_dict(), **self._carried})
         return source
 
     def _with(self, carried: Mapping[str, Any]) -> Self:
-        other = self.adapted(self.options)
-        other._carried = dict(carried)
-        other.places = other._length()
-        other.endless = other.places is None
-        return other
+        batches = self.adapted(self.options)
+        batches._carried = dict(carried)
+        batches.places = batches._length()
+        batches.endless = batches.places is None
+        return batches
 
-    def seeded(self, seed: int | None, drawn: int | None = None) -> Self:
+    def seeded(self, seed: int | None, seed_sweep: int | None = None) -> Self:
         """See `Batches.seeded`."""
-        other = super().seeded(seed, drawn)
+        batches = super().seeded(seed, seed_sweep)
         if self._corpus.capability(Ordered) is not None:
-            other.places = other._length()
-        return other
+            batches.places = batches._length()
+        return batches
 
     def carried(self) -> dict[str, Any]:
         """See `Batches.carried`."""
@@ -92,10 +92,10 @@ class CorpusBatches(Batches):
 
     def restored(self, saved: Mapping[str, Any], place: ResumePoint) -> CorpusBatches:
         """See `Batches.restored`."""
-        found = {key: saved[key] for key in self.carried() if key in saved}
-        if not found:
+        saved_order = {key: saved[key] for key in self.carried() if key in saved}
+        if not saved_order:
             return self
-        source = self._with(found)._standing(place)
+        source = self._with(saved_order)._standing(place)
         return self._with(_carried(source.state_dict()))
 
     def reweighted(self, place: ResumePoint, weights: Mapping[str, Any], at: int | None) -> tuple[CorpusBatches, int]:
@@ -105,10 +105,10 @@ class CorpusBatches(Batches):
         return self._with(_carried(source.state_dict())), at
 
     def _standing(self, place: ResumePoint) -> MinibatchSource:
-        """Return a source that has loaded the order carried here at a place.
+        """Return a source at a place, under the order in the loaded state.
 
         Raises:
-            StateError: there is no such place, or the order does not agree with the one declared up to there.
+            StateError: there is no such place, or the order differs from the declared one before it.
         """
         position, source = self._position(place.sweep, place.start), self._in_order()
         where = {"sweep": position.sweep, "sequence": position.ordinal}
@@ -116,7 +116,8 @@ class CorpusBatches(Batches):
         return source
 
     def _position(self, sweep: int, start: int) -> Position:
-        """Return the position of a source at a place; after the last sequence of a sweep, the start of the next one."""
+        """Return the position of a source at a place. After the last sequence of a sweep it is the start of the next
+        sweep."""
         return Position(sweep + 1) if start == self.places else Position(sweep, start)
 
     def _source(self, sweep: int) -> MinibatchSource:
@@ -155,13 +156,13 @@ class CorpusBatches(Batches):
         _, sweep = self.key(place.sweep)
         source = self._source(sweep)
         source.seek(self._position(sweep, place.start))
-        rest = _Sweep(self, source)
-        return InProcessExecutor(rest.read, rest.made)
+        remaining = _Sweep(self, source)
+        return InProcessExecutor(remaining.read, remaining.to_batch)
 
     def batch(self, minibatch: Minibatch) -> Any:
-        """Return what the loop gets for a minibatch."""
+        """Return the batch that the loop gets for a minibatch."""
         collate = self.options.collate_fn
-        if collate is None or collating.known(collate) is not None:
+        if collate is None or collating.own_form(collate) is not None:
             finish = finish_of(self._corpus)
             return _tree(minibatch, self._layout, () if finish is None else finish.flat)
         return collate(_items(minibatch))
@@ -173,18 +174,18 @@ class _Sweep:
     def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
         self._batches, self._source, self._share = batches, source, batches.options.share.resolve()
         self._size = batches.global_size(self._share)
-        self._stats = source.stats()  # kept: asking again counts what each corpus of a mixture gave
+        self._stats = source.stats()  # kept, as each call counts the sequences of each corpus of a mixture
 
     def read(self) -> tuple[Position, float, float, Minibatch]:
-        """Return the next minibatch, what the position was before it, and the seconds that waiting and reading took."""
+        """Return the position before the next minibatch, the seconds waited and read until then, and the minibatch."""
         before, waited, read = self._source.position, self._stats.wait_seconds, self._stats.read_seconds
         return before, waited, read, self._source.next_minibatch(self._size, partition=self._share)
 
-    def made(self, read: tuple[Position, float, float, Minibatch]) -> tuple[Planned, Fetched]:
-        """Return the batch of a minibatch that was read last.
+    def to_batch(self, read: tuple[Position, float, float, Minibatch]) -> tuple[Planned, Fetched]:
+        """Return the batch for the result of `read`.
 
         Raises:
-            StopIteration: it is the end.
+            StopIteration: the sweep has ended.
         """
         before, waited_s, read_s, minibatch = read
         drop_last = self._batches.options.drop_last
@@ -193,7 +194,7 @@ class _Sweep:
         after, stats = self._source.position, self._stats
         stop = after.ordinal
         if after.sweep != before.sweep:
-            assert self._batches.places is not None  # only what ends has a next sweep
+            assert self._batches.places is not None  # a corpus without end has no next sweep
             stop = self._batches.places
         reading = max(stats.read_seconds - read_s, stats.wait_seconds - waited_s)
         fetched = Fetched(self._batches.batch(minibatch), minibatch.num_sequences, [], reading, 0.0)
@@ -201,7 +202,7 @@ class _Sweep:
 
 
 def _carried(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a source's state says of the order of a mixture: its weights."""
+    """Return the weights of a mixture from a source's state."""
     return {key: state[key] for key in ("windows", "stages") if key in state}
 
 
@@ -213,13 +214,13 @@ class _OneEach(Forwarding):
         return [ChunkInfo(info.sequences, info.sequences, info.bytes) for info in self._corpus.chunks()]
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return None: every sequence counts one."""
+        """Return None: every sequence counts as one sample."""
         return None
 
 
 def _tree(minibatch: Minibatch, layout: str, flat: Collection[str]) -> dict[str, Any]:
-    """Return the streams by name, and under "lengths" the lengths of those with several samples per sequence; those in
-    ``flat`` are about the batch, not about its sequences, and stay in one row."""
+    """Return the streams by name, and under "lengths" the lengths of the sequences of streams that have several
+    samples per sequence. Streams in ``flat`` describe the batch, not its sequences, and stay in one row."""
     torch = collating.torch_side()
     batch: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
@@ -245,7 +246,7 @@ def _tree(minibatch: Minibatch, layout: str, flat: Collection[str]) -> dict[str,
 
 def _items(minibatch: Minibatch) -> list[dict[str, Any]]:
     """Return one dictionary per sequence: arrays (length, *shape), or (*shape) for streams of one sample per
-    sequence; for byte strings ``bytes`` or ``str``, or a list of them."""
+    sequence. Byte strings are ``bytes`` or ``str``, or a list of them."""
     columns = {
         name: value.tolist()
         if isinstance(value, BytesValue)

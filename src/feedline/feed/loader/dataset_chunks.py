@@ -1,6 +1,6 @@
-"""A dataset of items, read in order as chunks of a corpus: what `convert` writes to a store.
+"""A dataset of items, read in order as chunks of a corpus, which `convert` writes to a store.
 
-A `DataLoader` reads the items: in order, in any number of worker processes, with random numbers keyed by the item. So
+A `DataLoader` reads the items in order, in any number of worker processes, with random numbers keyed by the item. So
 the chunks do not depend on the number of workers.
 """
 
@@ -31,22 +31,22 @@ Streams = Mapping[str, Stream | None] | Sequence[str] | None
 
 
 class DatasetChunks:
-    """The items of a dataset as chunks; see `convert`.
+    """The items of a dataset as chunks. See `convert`.
 
     Args:
         dataset: map-style or iterable dataset.
         streams: streams to make of its samples, see `Fields.of`.
-        jobs: worker processes that read items; 1: none, this process does.
-        executor: "local", or "ray": workers of Ray read items, also if it is one.
+        jobs: number of worker processes that read items. 1: this process reads them.
+        executor: "local", or "ray": workers of Ray read items, also if there is only one.
         skip: whether items that raise become unreadable sequences.
 
     Attributes:
         schema: the streams.
 
     Raises:
-        TypeError, ValueError: it is no dataset, or the arguments do not go with it.
+        TypeError, ValueError: ``dataset`` is no dataset, or does not support the arguments.
         SchemaError: samples cannot be stored.
-        DataError: there is no item.
+        DataError: there is no readable item.
     """
 
     def __init__(self, dataset: Any, streams: Streams, *, jobs: int, executor: str = "local", skip: bool) -> None:
@@ -72,24 +72,24 @@ class DatasetChunks:
             )
         self._rest: Iterator[Any] = iter(())
         places, samples = self._looked_at()
-        found = {f"item {i}": s for i, s in zip(places, samples, strict=True) if not isinstance(s, Unreadable)}
-        if not found:
+        readable = {f"item {i}": s for i, s in zip(places, samples, strict=True) if not isinstance(s, Unreadable)}
+        if not readable:
             unreadable = f"; the first one looked at: {samples[0].what}" if samples else ""
             raise DataError(f"expected at least one item that can be read, got none{unreadable}")
-        self._fields = Fields.of(found, streams)
+        self._fields = Fields.of(readable, streams)
         self.schema: Schema = self._fields.schema
         content = ContentDigest()
-        for place, sample in found.items():
+        for place, sample in readable.items():
             for value in self._values([sample], [place])[0].values():
                 for array in as_arrays(value):
                     if array is not None:
                         content.array(array)
-        nbytes = sum(value.nbytes for value in self._values([next(iter(found.values()))], ["item 0"])[0].values())
+        nbytes = sum(value.nbytes for value in self._values([next(iter(readable.values()))], ["item 0"])[0].values())
         self._size = max(1, min(_ITEMS, _BYTES // max(nbytes, 1)))
         self._content = content.hexdigest()
 
     def digest(self) -> str:
-        """Return what identifies the dataset, as far as that is possible without reading all of it."""
+        """Return a text that identifies the dataset, as far as that is possible without reading all of it."""
         return f"{self._total} items {self.schema.digest} {self._content}"
 
     def chunks(self, start: int = 0) -> Generator[tuple[Chunk, int, int]]:
@@ -131,20 +131,21 @@ class DatasetChunks:
             yield from loader
 
     def _loader(self, alone: bool = False, **arguments: Any) -> DataLoader:
-        """Return a loader of the items; ``alone``: this process reads them, as starting workers would take longer."""
+        """Return a loader of the items. With ``alone`` this process reads them, as starting workers would take
+        longer."""
         kind = "ray" if self._kind == "ray" else "process"
         workers = 0 if alone or (self._jobs == 1 and kind == "process") else self._jobs
         return DataLoader(self._items, num_workers=workers, workers=kind, seed=0, **arguments)
 
     def _values(self, samples: Sequence[Any], places: Sequence[str]) -> tuple[dict[str, Value], dict[int, str]]:
-        made = ToValues(self._fields)(samples)
-        if isinstance(made, Misfit):
-            raise self._fields.error(made, places[made.number])
-        return made
+        converted = ToValues(self._fields)(samples)
+        if isinstance(converted, Misfit):
+            raise self._fields.error(converted, places[converted.number])
+        return converted
 
 
 class ToValues:
-    """Collates samples to values, with the texts of the errors of those that are unreadable, or to a `Misfit`."""
+    """Collates samples to values, with the errors of unreadable samples as texts, or to a `Misfit`."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields

@@ -1,8 +1,8 @@
-"""What torch's `DataLoader` draws from the program's generators, drawn here as well.
+"""Draws from the program's generators, as torch's `DataLoader` makes them.
 
 A loader without ``seed`` takes the seed of each sweep from the generator as it is at ``iter``, so that a seed which the
-program sets before an epoch decides its order. Then as much is drawn as torch's loader and its `RandomSampler` draw, at
-the same moments, so that what the program draws next, such as the parameters of a network, is what it is with torch.
+program sets before an epoch decides its order. Then it draws as much as torch's loader and its `RandomSampler` draw, at
+the same moments. So the program draws the same numbers next, such as the parameters of a network, as with torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def seed_at(generator: Any) -> int:
-    """Return the seed that follows from a generator as it is, which stays as it is; None: the global one."""
+    """Return the seed that follows from the state of a generator, which does not change. None: the global generator."""
     if torch_side() is not None:
         return int(torch_side().seed_at(generator))
     before = np.random.get_state()
@@ -29,26 +29,26 @@ def seed_at(generator: Any) -> int:
 
 
 def draw(generator: Any) -> int:
-    """Draw one number from a generator, as torch's loader does for its workers; None: the global one."""
+    """Draw one number from a generator, as torch's loader does for its workers. None: the global generator."""
     if torch_side() is not None:
         return int(torch_side().first_seed(generator))
     return int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
 
 
 class ProgramGenerator:
-    """The global generator, as the sweeps of a loader without ``seed`` follow it.
+    """The global generator that the sweeps of a loader without ``seed`` follow.
 
-    Behind a loaded state they follow a twin of the generator that the saved run had, until the program draws from the
-    global one or sets it. So the sweeps to come are those of the saved run, whatever the program was started with, and
-    loading a state does not change what the program draws.
+    After a state was loaded they follow a twin of the saved run's generator, until the program draws from the global
+    one or sets it. So the next sweeps equal the sweeps of the saved run, under any initial seed of the program, and
+    loading a state does not change the numbers that the program draws.
 
     Args:
-        saved: what `state` has returned, to be followed; None: nothing was loaded.
+        saved: result of `state`, to be followed. None: no state was loaded.
     """
 
     def __init__(self, saved: str | None = None) -> None:
         self._twin: Any = None
-        self._left: str | None = None  # state of the global one, as this has left it
+        self._left: str | None = None  # state of the global one after our last draw
         if saved is not None:
             self.follow(saved)
 
@@ -56,13 +56,13 @@ class ProgramGenerator:
         return ProgramGenerator, (None if self.followed() is None else self.state(),)
 
     def follow(self, saved: str) -> None:
-        """Follow a generator in this state from now on."""
+        """Follow a twin in this state from now on."""
         torch = torch_side()
         if torch is not None:
             self._left, self._twin = torch.generator_state(None), torch.generator_at(saved)
 
     def state(self) -> str | None:
-        """Return the state of what is followed, as text; None: torch is not installed."""
+        """Return the state of the generator that is followed, as text, or None without torch."""
         return None if torch_side() is None else str(torch_side().generator_state(self.followed()))
 
     def draw(self) -> None:
@@ -74,7 +74,7 @@ class ProgramGenerator:
             self._left = torch_side().generator_state(None)
 
     def run(self, start: Callable[[], T]) -> T:
-        """Call what starts a user's sampler, which draws from the global generator, or from the twin in its place."""
+        """Start a user's sampler, which draws from the global generator, or from the twin in its place."""
         twin, torch = self.followed(), torch_side()
         if twin is None:
             return start()
@@ -87,7 +87,8 @@ class ProgramGenerator:
             torch.set_generator_state(None, program)
 
     def followed(self) -> Any:
-        """Return the twin, unless it is the program's turn; None: the global one. Called whenever a sweep begins."""
+        """Return the twin, or None once the program has changed the global generator. Called whenever a sweep
+        begins."""
         twin = self._twin
         if twin is not None and torch_side().generator_state(None) != self._left:
             twin = self._twin = None
@@ -97,15 +98,15 @@ class ProgramGenerator:
 class SamplerDraws:
     """The draws of torch's `RandomSampler` in a sweep.
 
-    They come with the first index, and, from a generator of its own, once more behind the last one.
+    They come with the first index and, from a generator that was passed to the loader, once more after the last one.
 
     Args:
-        generator: of the sampler; None: the global one.
-        program: the global one.
+        generator: generator of the sampler. None: the global one.
+        program: the global generator.
         items: number of items.
         size: indices of a batch.
-        ahead: batches that torch's loader asks for when a sweep begins: those that its workers make ahead.
-        done: batches asked for before the sweep was interrupted; None: it begins.
+        ahead: batches that torch's loader asks for when a sweep begins, as its workers make them ahead.
+        done: batches asked for before the sweep was interrupted. None: it begins.
     """
 
     def __init__(
@@ -113,13 +114,13 @@ class SamplerDraws:
     ) -> None:
         self._generator, self._program, self._items, self._asked = generator, program, items, ahead + (done or 0)
         self._left = [1, items // size + 1]  # numbers of batches asked for at which something is drawn
-        if done is not None:  # what was drawn by then is not drawn again
+        if done is not None:  # the saved run has drawn the others already
             self._left = [number for number in self._left if number > self._asked]
         self._begun = len(self._left) < 2
         self.asked(0)
 
     def asked(self, batches: int) -> None:
-        """Draw what torch has drawn when so many batches were asked for by the program."""
+        """Draw as much as torch has drawn when the program has asked for ``batches`` batches."""
         while self._left and batches + self._asked >= self._left[0]:
             first, self._begun = not self._begun, True
             del self._left[0]

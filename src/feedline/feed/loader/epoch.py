@@ -1,7 +1,7 @@
-"""An epoch: the executor of one sweep and the workers that make its batches, and what outlives a sweep.
+"""An epoch: the executor of one sweep, the workers that make its batches, and the `Crew` that outlives a sweep.
 
 As in torch, workers start when ``iter`` is called and end with their sweep, so that they see the dataset as it is then.
-Nothing is read before. With ``persistent_workers=True`` they stay, with the copies that they have.
+Nothing is read before. With ``persistent_workers=True`` they stay, with their copies of the dataset.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ def batches_of(options: LoaderOptions, seed: int | None) -> Batches:
 
 
 class Crew:
-    """What outlives a sweep of a loader: persistent workers, figures, and what was learned of the user's code.
+    """The parts of a loader that outlive a sweep: persistent workers, figures, and the generators that user code draws
+    from.
 
     Attributes:
         seeding: knows which generators samples made in this process draw from.
-        mark: what threads of this loader `serve`.
-        past: of an iterable dataset that is read in this process.
-        figures: of the workers, over all sweeps.
+        mark: object that the threads of this loader `serve`.
+        past: history of an iterable dataset that is read in this process.
+        figures: figures of the workers, over all sweeps.
     """
 
     def __init__(self) -> None:
@@ -76,11 +77,11 @@ class Crew:
         self._newest: weakref.ref[Pool] | None = None
 
     def __reduce__(self) -> Any:
-        """A copy starts its own workers."""
+        """Make copies start their own workers."""
         return Crew, ()
 
     def begin(self, options: LoaderOptions) -> bool:
-        """Begin a sweep; return whether it has new workers, rather than persistent ones from the one before."""
+        """Begin a sweep. Return whether it has new workers, rather than persistent ones of the sweep before."""
         stay = options.persistent_workers and self._options is options
         self._options, self._kept = options, self._kept if stay else None
         return not stay
@@ -117,7 +118,7 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the newest workers; empty if they have ended."""
+        """Process ids of the newest workers, empty if they have ended."""
         pool = None if self._newest is None else self._newest()
         return [] if pool is None else list(pool.pids)
 
@@ -135,16 +136,16 @@ class Epoch:
     Args:
         batches: batches to make.
         share: (index, count) of this rank.
-        crew: of the loader.
+        crew: crew of the loader.
 
     Attributes:
         share: see above.
-        rest: remaining batches of a map-style dataset; None: they are not planned here.
+        remaining: remaining batches of a map-style dataset. None: other datasets, or before `executor` is called.
     """
 
     def __init__(self, batches: Batches, share: tuple[int, int], crew: Crew) -> None:
         self.batches, self.share, self._crew = batches, share, crew
-        self.rest: RemainingBatches | None = None
+        self.remaining: RemainingBatches | None = None
         self._pool: Pool | None = None
 
     def executor(self, place: ResumePoint) -> Executor:
@@ -159,24 +160,24 @@ class Epoch:
             return self._iterable(batches, place)
         assert isinstance(batches, PlannedBatches)
         options, seed = batches.options, batches.sure_seed
-        rest = self.rest = batches.remaining(place, self.share)
-        if collating.known(options.collate_fn) is collating.collate and options.worker_init_fn is None:
+        remaining = self.remaining = batches.remaining(place, self.share)
+        if collating.own_form(options.collate_fn) is collating.collate and options.worker_init_fn is None:
             columns = columns_of(options.dataset)
             if columns is not None:
                 from feedline.feed.loader.staged import StagedExecutor, in_files
 
                 files = in_files(columns)
                 if options.num_workers and options.user_sampler is not None:
-                    rest = DrawnAhead(rest, options.depth)  # as if there were workers
+                    remaining = DrawnAhead(remaining, options.depth)  # as if there were workers
                 if files is None:
-                    return InProcessExecutor(rest.next, gathered(columns))
-                return StagedExecutor(rest, columns, files, batches)
+                    return InProcessExecutor(remaining.next, gathered(columns))
+                return StagedExecutor(remaining, columns, files, batches)
         if options.kind == "here":
             fetch = self._fetch(batches)
-            return InProcessExecutor(rest.next, lambda planned: (planned, fetch.run(unit_of(planned, seed))))
+            return InProcessExecutor(remaining.next, lambda planned: (planned, fetch.run(unit_of(planned, seed))))
         own_order = options.user_sampler is None
         return PoolExecutor(
-            rest,
+            remaining,
             self._workers(lambda: self._fetch(batches)),
             seed=seed,
             depth=options.depth,
@@ -188,10 +189,10 @@ class Epoch:
         )
 
     def moved(self, place: ResumePoint) -> Executor:
-        """Return an executor that begins somewhere else, before any batch was asked for. A sampler draws no more from
-        its generators than if it had begun there."""
-        begun = getattr(self.rest, "begun", None)
-        if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
+        """Return an executor that begins at another place, before any batch was asked for. A sampler draws no more
+        from its generators than if it had begun there."""
+        begun = getattr(self.remaining, "begun", None)
+        if self.batches.seed_sweep is not None:  # the seed goes with the sweep under its new number
             self.batches = self.batches.seeded(self.batches.seed, place.sweep)
         return self.executor(place if begun is None else place._replace(memo=begun))
 
@@ -231,10 +232,10 @@ class Epoch:
 
     def _iterable(self, batches: IterableBatches, place: ResumePoint) -> IterableExecutor:
         options = batches.options
-        turn, stands = batches.stands(place.memo, place.start)
+        turn, progress = batches.progress(place.memo, place.start)
         fetch = IterableFetch(
             options.dataset,
-            collate=collating.known(options.collate_fn) or options.collate_fn,
+            collate=collating.own_form(options.collate_fn) or options.collate_fn,
             size=options.indices,
             drop_last=options.drop_last,
             start=self._worker_start(),
@@ -247,7 +248,7 @@ class Epoch:
             sweep=place.sweep,
             key=batches.key(place.sweep),
             turn=turn,
-            stands=stands,
+            progress=progress,
             depth=options.ahead,
             in_order=options.in_order,
             loader=self._crew.mark,

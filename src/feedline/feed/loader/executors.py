@@ -2,11 +2,11 @@
 
 An executor returns batches with their plans, in planned order or as they complete. An error belongs to its batch: the
 next call continues after it. An interrupt (an exception that is no `Exception`, such as Ctrl-C or a signal handler's)
-belongs to none: the next call makes the same batch.
+belongs to no batch: the next call makes the same batch.
 
 To that end a batch is in exactly one place at any moment: planned, in flight, or in hand. CPython checks for signals
-when a function begins, after calls into C, and at the end of a loop's body. So a batch moves from one place to the next
-by assignments alone, without a call in between; the calls come before, where repeating them is harmless.
+when a function begins, after calls into C, and at the end of a loop's body. So a batch moves from one place to the
+next by assignments alone, without a call in between. The calls come before, where repeating them is harmless.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from feedline.feed.loader.order import Planned
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool
 
-# Maximum of batches in flight per worker if prefetch_factor is omitted; with Ray several travel together.
+# Maximum of batches in flight per worker if prefetch_factor is omitted. With Ray several travel together.
 MOST_AHEAD, MOST_AHEAD_RAY = 16, 64
 AHEAD_BYTES = 64 << 20
 
 
 class RemainingBatches(Protocol):
-    """The batches still to be planned; after an interrupt, it continues where it was."""
+    """The batches still to be planned, which continue after an interrupt."""
 
     def next(self) -> Planned:
-        """Return the next one.
+        """Return the next batch.
 
         Raises:
             StopIteration: there is none.
@@ -40,7 +40,7 @@ class RemainingBatches(Protocol):
 
 
 class Executor(Protocol):
-    """Makes the batches of a sweep; see the module."""
+    """Makes the batches of a sweep. See the module."""
 
     def next(self) -> tuple[Planned, Fetched]:
         """Return the next batch.
@@ -58,31 +58,31 @@ class DrawnAhead:
     """The batches of a user's sampler, drawn ahead of need as torch draws them for workers.
 
     Args:
-        rest: remaining batches of the sweep.
+        remaining: remaining batches of the sweep.
         count: number to draw ahead.
     """
 
-    def __init__(self, rest: RemainingBatches, count: int) -> None:
-        self._rest, self._count = rest, count
-        self._drawn: deque[Planned] = deque()
+    def __init__(self, remaining: RemainingBatches, count: int) -> None:
+        self._remaining, self._count = remaining, count
+        self._planned: deque[Planned] = deque()
         self._end: Exception | None = None
         self._fill(count)
 
     def next(self) -> Planned:
         """See `RemainingBatches.next`."""
         self._fill(self._count + 1)
-        if not self._drawn:
+        if not self._planned:
             assert self._end is not None
             raise self._end
-        planned = self._drawn[0]
-        del self._drawn[0]
+        planned = self._planned[0]
+        del self._planned[0]
         return planned
 
     def _fill(self, count: int) -> None:
-        while self._end is None and len(self._drawn) < count:
+        while self._end is None and len(self._planned) < count:
             try:
-                self._drawn.append(self._rest.next())
-            except Exception as error:  # the end, or a sampler's error: what it chose before comes first
+                self._planned.append(self._remaining.next())
+            except Exception as error:  # the end, or a sampler's error, raised after the batches before it
                 self._end = error
 
 
@@ -90,8 +90,8 @@ class InProcessExecutor:
     """Makes batches in this process, on demand.
 
     Args:
-        following: function that returns what the next batch is made of, such as its `Planned`.
-        make: function that makes the batch of it.
+        following: function that returns the source of the next batch, such as its `Planned`.
+        make: function that makes the batch from its source.
     """
 
     def __init__(self, following: Callable[[], Any], make: Callable[[Any], tuple[Planned, Fetched]]) -> None:
@@ -104,15 +104,15 @@ class InProcessExecutor:
         if source is None:
             source = self._source = self._following()
         try:
-            made = self._make(source)
+            batch = self._make(source)
         except Exception:
             self._source = None
             raise
         self._source = None
-        return made
+        return batch
 
     def close(self) -> None:
-        """Do nothing: no resources are held."""
+        """Do nothing, as there are no resources."""
 
 
 def gathered(columns: Columns) -> Callable[[Planned], tuple[Planned, Fetched]]:
@@ -125,18 +125,18 @@ class PoolExecutor:
     """Makes batches in workers, ahead of need.
 
     Args:
-        rest: remaining batches of the sweep.
+        remaining: remaining batches of the sweep.
         pool: workers that run a `Fetch`.
         seed: seed of the sweep.
         depth: batches in flight.
-        most: number that ``depth`` may grow to if `AHEAD_BYTES` holds as many.
+        most: number that ``depth`` may grow to if as many batches fit in `AHEAD_BYTES`.
         in_order: whether to return batches in planned order.
-        loader: what the threads of the pool `serve`.
+        loader: object that the threads of the pool `serve`.
     """
 
     def __init__(
         self,
-        rest: RemainingBatches,
+        remaining: RemainingBatches,
         pool: Pool,
         *,
         seed: int,
@@ -147,7 +147,7 @@ class PoolExecutor:
     ) -> None:
         self._waiting: dict[int, Planned] = {}  # by ticket, in planned order
         self._pool, self._seed, self._in_order, self._loader = pool, seed, in_order, loader
-        self._rest: RemainingBatches | None = rest
+        self._remaining: RemainingBatches | None = remaining
         self._error: Exception | None = None
         self._planned: Planned | None = None
         self._hand: tuple[Planned, Fetched] | None = None
@@ -189,16 +189,16 @@ class PoolExecutor:
         return planned, fetched
 
     def _fill(self) -> None:
-        while self._rest is not None and len(self._waiting) < self._depth:
+        while self._remaining is not None and len(self._waiting) < self._depth:
             planned = self._planned
             if planned is None:
                 try:
-                    planned = self._planned = self._rest.next()
-                except StopIteration:  # not kept: it would keep the frames that hold this executor, and its workers
-                    self._rest = None
+                    planned = self._planned = self._remaining.next()
+                except StopIteration:  # not kept: it holds frames, and so this executor and its workers
+                    self._remaining = None
                     return
-                except Exception as error:  # a sampler's error: what it chose before is delivered first
-                    self._rest, self._error = None, error
+                except Exception as error:  # a sampler's error, raised after the batches before it
+                    self._remaining, self._error = None, error
                     return
             try:
                 ticket = self._pool.submit(unit_of(planned, self._seed))
@@ -217,7 +217,7 @@ class PoolExecutor:
             self._pool.abandon(self._given_up())
 
     def _given_up(self) -> list[int]:
-        self._rest = self._planned = self._hand = None
+        self._remaining = self._planned = self._hand = None
         tickets = list(self._waiting)
         self._waiting.clear()
         return tickets

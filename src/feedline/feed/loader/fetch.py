@@ -1,7 +1,7 @@
 """Make a batch from indices: read the items, seeded, and collate them, in workers or without any.
 
-A unit of work is one batch. Its result is the batch and what the parent accounts for: unreadable items and seconds
-spent.
+A unit of work is one batch. Its result is the batch, its unreadable items and the seconds spent, which the parent
+records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Fetched(NamedTuple):
     """A batch, with its unreadable items and timings.
 
     Attributes:
-        batch: what the loop gets; meaningless if ``items`` is 0 and ``bad`` is not empty.
+        batch: the batch that the loop gets. Undefined if ``items`` is 0 and ``bad`` is not empty.
         items: number of items in it.
         bad: (key, index as text, error as text) of each skipped item.
         reading, collating: seconds spent.
@@ -51,7 +51,7 @@ class WorkUnit(NamedTuple):
     start: int
 
     def __repr__(self) -> str:
-        """For errors of workers."""
+        """Return a description for errors of workers."""
         indices = self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
         return f"<items {indices} at place {self.start} of sweep {self.sweep}>"
 
@@ -68,7 +68,7 @@ class WorkerStart(NamedTuple):
         seed: seed that they start under.
         init: ``worker_init_fn``.
         place: where they run: "here", "process" or "thread".
-        loader: what threads of this process `serve`; None in others.
+        loader: object that threads of this process `serve`. None: another process.
     """
 
     seed: int
@@ -107,19 +107,18 @@ class Fetch:
     def __init__(self, dataset: Any, *, collate: Any, batched: bool, skip: bool, start: WorkerStart) -> None:
         self.dataset, self._collate, self._batched, self._skip = dataset, collate, batched, skip
         self._start = start
-        self._own = collating.known(collate)
+        self._default = collating.own_form(collate)
         self._together: bool | None = None
         self._seeding: Seeding | None = None
-        if start.place == "thread":  # one for all of them
+        if start.place == "thread":  # one `Seeding` for all threads
             self.seed_with(None)
 
     def seed_with(self, seeding: Seeding | None) -> Seeding:
-        """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use; create one if
+        """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use, or create one if
         None."""
         place = self._start.place
-        made = seeding or self._seeding or Seeding(restore=place != "process", threads=place == "thread")
-        self._seeding = made
-        return made
+        self._seeding = seeding or self._seeding or Seeding(restore=place != "process", threads=place == "thread")
+        return self._seeding
 
     def start(self, worker: int, workers: int) -> None:
         """See `Task.start`."""
@@ -130,8 +129,8 @@ class Fetch:
         """See `Task.run`."""
         began = time.perf_counter()
         read = began
-        dataset, own = self.dataset, self._own
-        together = own or self._collate
+        dataset, default = self.dataset, self._default
+        together = default or self._collate
         bad: list[tuple[int, str, str]] = []
         count = 1
 
@@ -141,7 +140,7 @@ class Fetch:
             sample = self._samples if self._batched else self._sample
             try:
                 samples = sample(dataset, unit, at, bad)
-            except StopIteration as error:  # let through, it would silently end the loop before the end of the data
+            except StopIteration as error:  # it would silently end the loop before the end of the data
                 name = type(error).__name__
                 raise RuntimeError(f"the dataset raised {name} instead of returning a sample") from error
             read = time.perf_counter()
@@ -151,10 +150,10 @@ class Fetch:
             count = len(samples)
             if not count and (bad or unit.spare is None):
                 return None
-            if not count and own is not None:
+            if not count and default is not None:
                 at(unit.start, BATCH)
-                return collating.emptied(own([dataset[unit.spare]]))
-            if own is None:
+                return collating.emptied(default([dataset[unit.spare]]))
+            if default is None:
                 at(unit.start, COLLATE)
             return self._collated(together, samples, unit)
 
@@ -173,14 +172,14 @@ class Fetch:
                 )
                 raise
             indices = (unit.indices if self._batched else [unit.indices]) if not self._skip else ()
-            # A dataset that reads together may return other than what was asked for; unreadable items are missing.
-            known = len(indices) == len(samples)
-            items = [f"item {shown(_plain(indices[i]), 60)}" if known else f"sample {i}" for i in range(len(samples))]
-            own = self._own
-            if own is None or not self._batched:
+            # A dataset that reads items together may return another number of them. Unreadable items are missing.
+            aligned = len(indices) == len(samples)
+            items = [f"item {shown(_plain(indices[i]), 60)}" if aligned else f"sample {i}" for i in range(len(samples))]
+            default = self._default
+            if default is None or not self._batched:
                 blame.in_collate(error, items)
             else:
-                blame.in_default_collate(error, samples, items, ragged=isinstance(own, RaggedCollate))
+                blame.in_default_collate(error, samples, items, ragged=isinstance(default, RaggedCollate))
             raise
 
     def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
@@ -240,7 +239,7 @@ class Fetch:
 def reads_together(dataset: Any) -> bool:
     """Return whether a dataset reads a whole batch at once.
 
-    torch's `Subset` and `StackDataset` always define ``__getitems__``; for these the datasets inside decide. Otherwise
+    torch's `Subset` and `StackDataset` always define ``__getitems__``, so the datasets inside them decide. Otherwise
     items are read one by one, each with its own random numbers.
     """
     torch = collating.torch_side()
@@ -253,5 +252,5 @@ def reads_together(dataset: Any) -> bool:
 
 
 def _plain(index: Any) -> Any:
-    """Return NumPy's integers as Python's, for messages."""
+    """Return an integer of NumPy as Python's, for messages."""
     return index.item() if isinstance(index, np.generic) else index

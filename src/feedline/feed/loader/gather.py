@@ -26,15 +26,15 @@ class Columns:
     Args:
         rows: arrays (n, ...), at least one.
         build: function that makes the batch from the gathered arrays.
-        picks: int64, the row of each item; None: item i is row i.
+        picks: int64, the row of each item. None: item i is row i.
 
     Attributes:
         rows, build: see above.
-        whole: whether item i is row i.
+        all_rows: whether item i is row i.
     """
 
     def __init__(self, rows: list[NDArray[Any]], build: Callable[[list[Any]], Any], picks: Ints | None = None) -> None:
-        self.rows, self.build, self._picks, self.whole = rows, build, picks, picks is None
+        self.rows, self.build, self._picks, self.all_rows = rows, build, picks, picks is None
         self._length = len(rows[0]) if picks is None else len(picks)
         self._gatherer = _native.Gatherer([None] * len(rows))
         self._gatherer.add(0, [(array, None) for array in rows], seals_of(rows))
@@ -43,10 +43,10 @@ class Columns:
         return self._length
 
     def batch(self, indices: Any) -> Any:
-        """Return the batch of the items at ``indices``; negative ones count from the end.
+        """Return the batch of the items at ``indices``. Negative ones count from the end.
 
         Raises:
-            IndexError, TypeError: as `rows_at`.
+            IndexError, TypeError: see `rows_at`.
         """
         return self.gathered(self.rows_at(indices))
 
@@ -54,12 +54,12 @@ class Columns:
         """Return the batch of ``rows``.
 
         Raises:
-            DataError: they lie in a file that was truncated, or whose disk fails.
+            DataError: the file of the rows was truncated, or its disk fails.
         """
         return self.build([part[0] for part in self._gatherer.gather(None, rows)])
 
     def rows_at(self, indices: Any) -> Ints:
-        """Return the rows of the items at ``indices``; negative ones count from the end.
+        """Return the rows of the items at ``indices``. Negative ones count from the end.
 
         Raises:
             IndexError: an index is out of range.
@@ -86,14 +86,14 @@ class Columns:
 
 
 def columns_of(dataset: Any) -> Columns | None:
-    """Return ``dataset`` as columns; None if it cannot be gathered."""
+    """Return ``dataset`` as columns, or None if it cannot be gathered."""
     torch = torch_side()
     if torch is not None and type(dataset) is torch.Subset:
-        whole = columns_of(dataset.dataset)
-        picks = None if whole is None else np.asarray(dataset.indices)
-        if whole is None or picks is None or (picks.dtype.kind not in "iu" and picks.size) or picks.ndim != 1:
+        parent = columns_of(dataset.dataset)
+        picks = None if parent is None else np.asarray(dataset.indices)
+        if parent is None or picks is None or (picks.dtype.kind not in "iu" and picks.size) or picks.ndim != 1:
             return None
-        return whole.subset(picks.astype(np.int64, copy=False))
+        return parent.subset(picks.astype(np.int64, copy=False))
     if torch is not None and type(dataset) is torch.TensorDataset:
         return _columns(list(dataset.tensors), lambda parts: parts)
     if _is_array(dataset):

@@ -2,10 +2,10 @@
 
 Identified are arrays and tensors (also memory-mapped), tuples, dictionaries and torch's datasets of them, ranges, lists
 and dictionaries of numbers, strings and arrays, and Hugging Face datasets, which have a fingerprint. User-defined
-classes are not: only their length can be compared.
+classes are not identified: only their length can be compared.
 
-A digest costs the same for any size: it covers sizes, dtypes, and blocks of 64 KiB (of lists, 16 items) from head,
-middle and tail; of dictionaries, the first 48 items. It detects replaced, sorted or re-encoded data, but not a value
+A digest costs the same for any size. It covers sizes, dtypes, and blocks of 64 KiB (of lists, 16 items) from head,
+middle and tail, and of dictionaries the first 48 items. It detects replaced, sorted or re-encoded data, but not a value
 changed in place outside the blocks.
 """
 
@@ -27,59 +27,59 @@ if TYPE_CHECKING:
 ITEMS = 16
 """Items of each of the three blocks of a list."""
 
-_DEPTH = 8  # of nested lists; anything deeper, or recursive, is not identified
+_DEPTH = 8  # of nested lists. Deeper or recursive ones are not identified
 
 
 def digest_of(dataset: Any) -> str | None:
-    """Return 32 hex digits that identify a dataset; None: it cannot be identified."""
+    """Return 32 hex digits that identify a dataset, or None if it cannot be identified."""
     from feedline.feed.files.digest import ContentDigest
 
     digest = ContentDigest()
     return digest.hexdigest() if _add(digest, dataset, _DEPTH) else None
 
 
-def _add(digest: ContentDigest, thing: Any, depth: int) -> bool:
-    """Add ``thing`` to the digest; return False if part of it cannot be identified."""
+def _add(digest: ContentDigest, value: Any, depth: int) -> bool:
+    """Add ``value`` to the digest. Return False if part of it cannot be identified."""
     torch = torch_side()
-    kind = type(thing)
+    kind = type(value)
     # Arrays count as the same data wherever they are stored.
-    if kind in (np.ndarray, np.memmap) or isinstance(thing, np.generic):
-        return _array(digest, np.asarray(thing), depth)
+    if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
+        return _array(digest, np.asarray(value), depth)
     if torch is not None and kind is torch.Tensor:
-        return bool(torch.is_plain(thing)) and _array(digest, thing.detach().numpy(), depth)
+        return bool(torch.is_plain(value)) and _array(digest, value.detach().numpy(), depth)
     _text(digest, kind.__name__)
-    if thing is None:
+    if value is None:
         return True
     if kind in (bool, int):
-        return _text(digest, hex(thing))
+        return _text(digest, hex(value))
     if kind in (float, complex):
-        return _text(digest, repr(thing))
-    if kind is str or isinstance(thing, PurePath):
-        return _text(digest, str(thing))
+        return _text(digest, repr(value))
+    if kind is str or isinstance(value, PurePath):
+        return _text(digest, str(value))
     if kind in (bytes, bytearray):
-        digest.file(io.BytesIO(thing), len(thing))
+        digest.file(io.BytesIO(value), len(value))
         return True
     if kind is range:
-        digest.numbers(thing.start, thing.stop, thing.step)
+        digest.numbers(value.start, value.stop, value.step)
         return True
-    if kind.__module__.partition(".")[0] == "datasets" and isinstance(getattr(thing, "_fingerprint", None), str):
-        return _text(digest, thing._fingerprint)
+    if kind.__module__.partition(".")[0] == "datasets" and isinstance(getattr(value, "_fingerprint", None), str):
+        return _text(digest, value._fingerprint)
     if depth == 0:
         return False
-    if kind in (list, tuple) or (isinstance(thing, tuple) and hasattr(thing, "_fields")):
-        return _items(digest, len(thing), thing.__getitem__, depth)
+    if kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return _items(digest, len(value), value.__getitem__, depth)
     if kind is dict:
-        digest.numbers(len(thing))
-        return _all(digest, islice(thing.items(), 3 * ITEMS), depth)
+        digest.numbers(len(value))
+        return _all(digest, islice(value.items(), 3 * ITEMS), depth)
     if torch is not None:
         if kind is torch.TensorDataset:
-            return _all(digest, thing.tensors, depth)
+            return _all(digest, value.tensors, depth)
         if kind is torch.Subset:
-            return _all(digest, (thing.dataset, thing.indices), depth)
+            return _all(digest, (value.dataset, value.indices), depth)
         if kind is torch.ConcatDataset:
-            return _all(digest, thing.datasets, depth)
+            return _all(digest, value.datasets, depth)
         if kind is torch.StackDataset:
-            parts = thing.datasets
+            parts = value.datasets
             return _all(digest, parts.items() if isinstance(parts, dict) else parts, depth)
     return False
 
@@ -98,12 +98,12 @@ def _array(digest: ContentDigest, array: Any, depth: int) -> bool:
 def _items(digest: ContentDigest, count: int, item: Callable[[int], Any], depth: int) -> bool:
     digest.numbers(count)
     last = max(0, count - ITEMS)
-    wanted = sorted({i for start in (0, last // 2, last) for i in range(start, min(start + ITEMS, count))})
-    return _all(digest, map(item, wanted), depth)
+    places = sorted({i for start in (0, last // 2, last) for i in range(start, min(start + ITEMS, count))})
+    return _all(digest, map(item, places), depth)
 
 
-def _all(digest: ContentDigest, things: Iterable[Any], depth: int) -> bool:
-    return all(_add(digest, thing, depth - 1) for thing in things)
+def _all(digest: ContentDigest, values: Iterable[Any], depth: int) -> bool:
+    return all(_add(digest, value, depth - 1) for value in values)
 
 
 def _text(digest: ContentDigest, text: str) -> bool:

@@ -1,9 +1,9 @@
 """Iterable datasets: each worker iterates its own copy, and the loop takes a batch from each in turn.
 
 As in torch, the dataset itself splits its data between workers with ``get_worker_info``. For each worker, a state holds
-the number of batches and samples delivered, and what the dataset and its iterator return from ``state_dict``. A dataset
-without one is iterated again up to that point, with a warning. If samples draw from the global generators of a worker
-process, their states are saved too.
+the number of batches and samples delivered, and the results of ``state_dict`` of the dataset and its iterator. A
+dataset without one is iterated again up to that point, with a warning. If samples draw from the global generators of a
+worker process, their states are saved too.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _readings = count()
 _STATELESS = "has no state_dict() and load_state_dict()"
 
 
-class Said(NamedTuple):
+class WorkerState(NamedTuple):
     """State of a worker after a batch.
 
     Attributes:
-        state: ``state_dict`` of the iterator, or of the dataset if the iterator has none; None: neither has one.
-        dataset: ``state_dict`` of the dataset if both have one.
+        state: ``state_dict`` of the iterator, or of the dataset if the iterator has none. None: neither has one.
+        dataset: ``state_dict`` of the dataset if the iterator has one, too.
         random: states, by name, of the global generators that this worker's process has drawn from.
     """
 
@@ -58,32 +58,32 @@ class Said(NamedTuple):
     random: dict[str, Any] | None = None
 
 
-class Stand(NamedTuple):
-    """How much of a worker's part of a sweep has been delivered.
+class WorkerProgress(NamedTuple):
+    """The number of batches of a worker's part of a sweep that were delivered, and its state after them.
 
     Attributes:
         batches, samples: number delivered.
-        said: state after them.
+        saved: state after these batches.
         ended: whether the part is finished.
     """
 
     batches: int = 0
     samples: int = 0
-    said: Said = Said()
+    saved: WorkerState = WorkerState()
     ended: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return it in JSON types."""
-        found = {"batches": self.batches, "samples": self.samples, "state": self.said.state, "ended": self.ended}
-        more = {"dataset": self.said.dataset, "random": self.said.random}
-        return {**found, **{name: value for name, value in more.items() if value is not None}}
+        """Return the progress in JSON types."""
+        fields = {"batches": self.batches, "samples": self.samples, "state": self.saved.state, "ended": self.ended}
+        optional = {"dataset": self.saved.dataset, "random": self.saved.random}
+        return {**fields, **{name: value for name, value in optional.items() if value is not None}}
 
 
-def stands_of(memo: Any, workers: int, start: int) -> tuple[int, list[Stand]]:
-    """Return whose turn it is, and the `Stand` of each worker, from a state.
+def progress_of(memo: Any, workers: int, start: int) -> tuple[int, list[WorkerProgress]]:
+    """Return the number of the worker whose turn it is, and the `WorkerProgress` of each worker, from a state.
 
     Args:
-        memo: the state's memo; None: the beginning of a sweep.
+        memo: memo of the state. None: the beginning of a sweep.
         workers: number of workers, at least 1.
         start: number of batches delivered.
 
@@ -93,48 +93,48 @@ def stands_of(memo: Any, workers: int, start: int) -> tuple[int, list[Stand]]:
     if memo is None:
         if start:
             raise ValueError("expected a `memo` with what each worker has delivered, got none")
-        return 0, [Stand()] * workers
+        return 0, [WorkerProgress()] * workers
     if not isinstance(memo, Mapping) or not isinstance(memo["each"], (list, tuple)):
         raise TypeError(f"expected `memo` of an iterable dataset to hold `turn` and `each`, got {memo!r:.80}")
     if len(memo["each"]) != workers:
         raise ValueError(f"expected `each` to hold {workers} workers, got {len(memo['each'])}")
     turn = whole(memo, "turn", workers)
-    stands = []
-    for one in memo["each"]:
-        if not isinstance(one, Mapping):
-            raise TypeError(f"expected a mapping for each worker, got {one!r:.80}")
-        batches = whole(one, "batches")
-        samples = whole(one, "samples")
-        if not isinstance(one["ended"], bool):
-            raise TypeError(f"expected `ended` to be true or false, got {one['ended']!r:.80}")
-        random = one.get("random")
+    progress = []
+    for entry in memo["each"]:
+        if not isinstance(entry, Mapping):
+            raise TypeError(f"expected a mapping for each worker, got {entry!r:.80}")
+        batches, samples = whole(entry, "batches"), whole(entry, "samples")
+        if not isinstance(entry["ended"], bool):
+            raise TypeError(f"expected `ended` to be true or false, got {entry['ended']!r:.80}")
+        random = entry.get("random")
         if random is not None:
             GlobalStates.check(random)
-        stands.append(Stand(batches, samples, Said(one["state"], one.get("dataset"), random), one["ended"]))
-    if sum(stand.batches for stand in stands) != start:
+        state = WorkerState(entry["state"], entry.get("dataset"), random)
+        progress.append(WorkerProgress(batches, samples, state, entry["ended"]))
+    if sum(part.batches for part in progress) != start:
         raise ValueError(f"expected the batches of all workers to add up to `sequence`, {start}")
-    return turn, stands
+    return turn, progress
 
 
 class BatchRequest(NamedTuple):
     """A request for one batch of a worker.
 
     Attributes:
-        reading: id of the iteration; loading a state begins a new one of the same sweep.
+        reading: id of the iteration. Loading a state begins a new one of the same sweep.
         sweep: number of the sweep.
-        key: what its random numbers follow from.
+        key: key of the sweep's random numbers.
         number: number of the batch among this worker's in the sweep.
-        base: where to begin if the iteration is not at that batch.
+        base: progress to begin from if the iteration is not at that batch.
     """
 
     reading: int
     sweep: int
     key: SweepKey
     number: int
-    base: Stand
+    base: WorkerProgress
 
     def __repr__(self) -> str:
-        """For errors of workers."""
+        """Return a description for errors of workers."""
         return f"<batch {self.number} of this worker in sweep {self.sweep}>"
 
 
@@ -142,25 +142,25 @@ class WorkerBatch(NamedTuple):
     """A worker's answer to a `BatchRequest`.
 
     Attributes:
-        fetched: the batch; None: this worker has no more.
-        said: state after the batch.
+        fetched: the batch. None: this worker has no more.
+        saved: state after the batch.
         ended: whether the batch is short, so that none follows. Datasets that reset themselves at their end already
             return their initial state by then.
     """
 
     fetched: Fetched | None
-    said: Said
+    saved: WorkerState
     ended: bool = True
 
 
 @dataclass
 class DatasetPast:
-    """What has happened to one copy of a dataset, over all its iterations.
+    """The history of one copy of a dataset, over all its iterations.
 
     Attributes:
         firsts: state before each recent sweep. A dataset that keeps its position in itself has to be reset before a
             sweep can be restarted.
-        loaded: whether it was given a state of ours.
+        loaded: whether the loader has loaded a state into it.
     """
 
     firsts: dict[int, Any] = field(default_factory=dict)
@@ -173,10 +173,10 @@ class IterableFetch:
     Args:
         dataset: iterable dataset.
         collate: function that collates the samples of a batch, or converts a single sample.
-        size: samples per batch; None: samples are delivered singly.
+        size: samples per batch. None: samples are delivered singly.
         drop_last: whether to drop a last batch that is not full.
         start: how workers start.
-        past: what has happened to the dataset in this process.
+        past: history of the dataset in this process.
         ranks: (rank, ranks) that read a pipe, which shares itself out among them.
     """
 
@@ -196,17 +196,18 @@ class IterableFetch:
         self._of_threads: PerProcess[Any] = PerProcess(threading.local)
 
     def _reader(self, reading: int) -> _Reader:
-        own = self._of_threads.get()
-        if not hasattr(own, "readers"):
-            own.readers, own.dataset, own.worker, own.drawn, own.past = {}, self.dataset, None, None, self._past
-            share_out(own.dataset, *self._ranks)
-        readers: dict[int, _Reader] = own.readers
+        local = self._of_threads.get()
+        if not hasattr(local, "readers"):
+            local.readers, local.dataset, local.past = {}, self.dataset, self._past
+            local.worker = local.generators = None
+            share_out(local.dataset, *self._ranks)
+        readers: dict[int, _Reader] = local.readers
         if reading not in readers:
             # Several iterators may be in use at once, and none reports that it no longer is.
             while len(readers) >= MOST_ITERATORS:
                 readers.pop(min(readers))
-            worker = own.worker if self._start.init is None else None
-            readers[reading] = _Reader(own.dataset, worker, own.drawn, own.past)
+            worker = local.worker if self._start.init is None else None
+            readers[reading] = _Reader(local.dataset, worker, local.generators, local.past)
         return readers[reading]
 
     def start(self, worker: int, workers: int) -> None:
@@ -216,9 +217,9 @@ class IterableFetch:
         rank, ranks = self._ranks
         share_out(dataset, worker * ranks + rank, workers * ranks)  # first among ranks, as torch does
         self._start.begin(dataset, worker, workers)
-        own = self._of_threads.get()
-        own.readers, own.dataset, own.past = {}, dataset, DatasetPast()
-        own.worker, own.drawn = (worker, GlobalStates()) if place == "process" else (None, None)
+        local = self._of_threads.get()
+        local.readers, local.dataset, local.past = {}, dataset, DatasetPast()
+        local.worker, local.generators = (worker, GlobalStates()) if place == "process" else (None, None)
 
     def run(self, turn: BatchRequest) -> WorkerBatch:
         """See `Task.run`. An interrupted request may be repeated."""
@@ -227,24 +228,24 @@ class IterableFetch:
         first = turn.base.samples + (turn.number - turn.base.batches) * size
         reader = self._reader(turn.reading)
         try:
-            samples, said, ended = reader.read(turn, size, self._drop_last)
+            samples, saved, ended = reader.read(turn, size, self._drop_last)
         except Exception as error:
             if reader.partial is not None:
                 blame.in_iterator(error, self.dataset, first + reader.partial)
             raise
         if not samples:
-            return WorkerBatch(None, said)
+            return WorkerBatch(None, saved)
         read = time.perf_counter()
         try:
             batch = self._collate(samples if self._size is not None else samples[0])
         except Exception as error:
             items = [f"sample {first + i} of this iterator" for i in range(len(samples))]
-            if collating.known(self._collate) is None or self._size is None:
+            if collating.own_form(self._collate) is None or self._size is None:
                 blame.in_collate(error, items)
             else:
                 blame.in_default_collate(error, samples, items, ragged=False)
             raise
-        return WorkerBatch(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), said, ended)
+        return WorkerBatch(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), saved, ended)
 
 
 def _next(iterator: Iterator[Any], n: int) -> Iterator[Any]:
@@ -260,22 +261,22 @@ class _Reader:
 
     Args:
         dataset: dataset to iterate.
-        worker: number of the worker whose process this is; None: someone else seeds the generators.
-        drawn: tracks the generators of this process; None: the training loop uses them too.
-        past: what has happened to the dataset.
+        worker: number of the worker whose process this is. None: the reader does not seed the generators.
+        generators: states of the generators of this process. None: the training loop uses them too.
+        past: history of the dataset.
     """
 
-    def __init__(self, dataset: Any, worker: int | None, drawn: GlobalStates | None, past: DatasetPast) -> None:
-        self._dataset, self._worker, self._drawn, self._past = dataset, worker, drawn, past
+    def __init__(self, dataset: Any, worker: int | None, generators: GlobalStates | None, past: DatasetPast) -> None:
+        self._dataset, self._worker, self._generators, self._past = dataset, worker, generators, past
         self._at: tuple[int, int] | None = None  # sweep and number of the batch in `_samples`
         self._samples: list[Any] = []
-        self._said: Said | None = None  # set once the batch is complete
+        self._saved: WorkerState | None = None  # set once the batch is complete
         self._iterator: Any = None
         self._ended = self._reading = False
         self._untried = False  # `_iterator` was restored, and has yielded nothing yet
 
-    def read(self, turn: BatchRequest, size: int, drop_last: bool) -> tuple[list[Any], Said, bool]:
-        """Return the samples of a batch (none at the end), the state after it, and whether it is known to be the last.
+    def read(self, turn: BatchRequest, size: int, drop_last: bool) -> tuple[list[Any], WorkerState, bool]:
+        """Return the samples of a batch (none at the end), the state after it, and whether it is certainly the last.
 
         The batch is kept until the next one is requested.
         """
@@ -283,17 +284,17 @@ class _Reader:
         if self._at != at or (self._reading and not self._goes_on()):
             if self._at != (turn.sweep, turn.number - 1) or self._reading:
                 self._begin(turn, size)
-            self._samples, self._said, self._at = [], None, at
+            self._samples, self._saved, self._at = [], None, at
         samples = self._samples
-        if self._said is None:
+        if self._saved is None:
             if not self._ended and len(samples) < size:
                 self._reading = True
                 try:
-                    samples.extend(_next(self._iterator, size - len(samples)))  # an interrupt keeps those read so far
+                    samples.extend(_next(self._iterator, size - len(samples)))  # an interrupt keeps these samples
                 except Exception as error:
                     if samples or not self._untried or not _is_hugging_face(self._dataset):
                         raise
-                    # It looks into a state only now, and cannot use its own where workers share out shuffled shards.
+                    # It reads a state only now, and cannot use it if workers share out shuffled shards.
                     _warn_of_replay(
                         self._dataset, f"could not use the state that it had given ({error!r}): to resume", 8
                     )
@@ -302,19 +303,19 @@ class _Reader:
                     samples.extend(_next(self._iterator, size))
                 self._reading = self._untried = False
                 self._ended = len(samples) < size
-            said = self._says()
+            saved = self._worker_state()
             if drop_last and self._ended:
                 self._samples = samples = []
-            self._said = said
-        return samples, self._said, self._ended
+            self._saved = saved
+        return samples, self._saved, self._ended
 
     @property
     def partial(self) -> int | None:
-        """Number of samples of the batch being read; None: none is."""
+        """Number of samples of the batch that is being read. None: no batch is."""
         return len(self._samples) if self._reading else None
 
     def _goes_on(self) -> bool:
-        """Return whether an interrupted iterator can continue; nothing else may hold the rest of the data."""
+        """Return whether an interrupted iterator can continue. No other object may hold the rest of the data."""
         iterator = self._iterator
         if isinstance(iterator, GeneratorType):
             return iterator.gi_frame is not None
@@ -326,17 +327,17 @@ class _Reader:
         base, old = turn.base, self._iterator if self._reading and not replay else None
         self._at = None
         if replay:
-            base = base._replace(said=Said())
-        if self._worker is not None:  # else a worker_init_fn may have seeded them, and takes precedence
+            base = base._replace(saved=WorkerState())
+        if self._worker is not None:  # else a worker_init_fn may have seeded them, which takes precedence
             seed_process(_native.hash_key([*turn.key, WORKER, self._worker]))
-            if self._drawn is not None:
-                self._drawn.begin()
-        if not base.batches and base.said.state is None:
-            base = base._replace(said=Said(self._before(turn.sweep)))
-        if self._past.loaded and base.said.state is None and _is_hugging_face(self._dataset):
-            self._dataset.load_state_dict(None)  # else it would begin every sweep from the state it was given
+            if self._generators is not None:
+                self._generators.begin()
+        if not base.batches and base.saved.state is None:
+            base = base._replace(saved=WorkerState(self._before(turn.sweep)))
+        if self._past.loaded and base.saved.state is None and _is_hugging_face(self._dataset):
+            self._dataset.load_state_dict(None)  # else it would begin every sweep from the loaded state
         seed_pipe(self._dataset, turn.key)
-        restored, iterator = self._restored(base.said)
+        restored, iterator = self._restored(base.saved)
         if iterator is old and old is not None:
             raise RuntimeError(
                 f"expected an iterable dataset that can be iterated again after an interrupt, got a "
@@ -346,8 +347,8 @@ class _Reader:
         skip = (turn.number - base.batches) * size + (0 if restored else base.samples)
         if old is not None and skip:
             _warn_of_replay(self._dataset, f"{_STATELESS}: to go on after an interrupt", 8)
-        if restored and base.said.random is not None and self._drawn is not None:
-            self._drawn.load(base.said.random)
+        if restored and base.saved.random is not None and self._generators is not None:
+            self._generators.load(base.saved.random)
         self._ended = False
         while skip > 0 and (passed := len(list(_next(iterator, min(skip, 1 << 10))))):  # Ctrl-C works in between
             skip -= passed
@@ -355,7 +356,7 @@ class _Reader:
         self._past.loaded = self._past.loaded or restored
 
     def _before(self, sweep: int) -> Any:
-        """Return the dataset's state before a sweep that is restarted; None: it is begun the first time, or has no
+        """Return the dataset's state before a sweep that is restarted, or None for a new sweep or a dataset without
         state."""
         firsts = self._past.firsts
         if sweep in firsts:
@@ -368,24 +369,24 @@ class _Reader:
         firsts[sweep] = first
         return None
 
-    def _restored(self, said: Said) -> tuple[bool, Any]:
-        """Return whether the iterator is positioned where ``said`` was saved, and the iterator.
+    def _restored(self, saved: WorkerState) -> tuple[bool, Any]:
+        """Return whether the iterator is positioned where ``saved`` was saved, and the iterator.
 
-        A dataset may create in ``__iter__`` what it needs to load a state, or reset there what was loaded before; then
+        ``__iter__`` of a dataset may create the objects into which it loads a state, or discard a loaded state. Then
         the state is loaded (again) after ``__iter__``.
         """
-        dataset, state = self._dataset, said.state if said.dataset is None else said.dataset
+        dataset, state = self._dataset, saved.state if saved.dataset is None else saved.dataset
         if state is None:
             return False, iter(dataset)
         early, failed, reflected = hasattr(dataset, "load_state_dict"), None, False
         if early:
             try:
                 dataset.load_state_dict(state)
-                reflected = _says_so(dataset, state)
+                reflected = _reports(dataset, state)
             except AttributeError as error:
                 failed = error
         iterator = iter(dataset)
-        if early and (failed is not None or (reflected and not _says_so(dataset, state))):
+        if early and (failed is not None or (reflected and not _reports(dataset, state))):
             try:
                 dataset.load_state_dict(state)
             except AttributeError as error:
@@ -394,31 +395,31 @@ class _Reader:
                     saved={"state": state},
                     hint="create what it needs in __init__, or in an __iter__ that is not a generator function",
                 ) from error
-        if said.dataset is not None or not early:
+        if saved.dataset is not None or not early:
             owner = next((o for o in (iterator, dataset) if hasattr(o, "load_state_dict")), None)
             if owner is None:
                 return early, iterator
-            owner.load_state_dict(said.state)
+            owner.load_state_dict(saved.state)
         return True, iterator
 
-    def _says(self) -> Said:
-        random = None if self._drawn is None else self._drawn.now() or None
-        own = _state_of(self._iterator) if self._iterator is not self._dataset else None
+    def _worker_state(self) -> WorkerState:
+        random = None if self._generators is None else self._generators.now() or None
+        position = _state_of(self._iterator) if self._iterator is not self._dataset else None
         of_dataset = _state_of(self._dataset)
-        return Said(of_dataset, None, random) if own is None else Said(own, of_dataset, random)
+        return WorkerState(of_dataset, None, random) if position is None else WorkerState(position, of_dataset, random)
 
 
-def _state_of(thing: Any) -> Any:
-    return copy.deepcopy(thing.state_dict()) if hasattr(thing, "state_dict") else None
+def _state_of(owner: Any) -> Any:
+    return copy.deepcopy(owner.state_dict()) if hasattr(owner, "state_dict") else None
 
 
-def _says_so(dataset: Any, state: Any) -> bool:
-    """Return whether the dataset reports ``state``; a round trip through JSON has turned tuples into lists."""
+def _reports(dataset: Any, state: Any) -> bool:
+    """Return whether the dataset reports ``state``, whose tuples JSON has turned into lists."""
     try:
-        said = _state_of(dataset)
+        saved = _state_of(dataset)
     except AttributeError:
         return False
-    return _text(said) == _text(state)
+    return _text(saved) == _text(state)
 
 
 def _text(state: Any) -> str:
@@ -426,17 +427,17 @@ def _text(state: Any) -> str:
 
 
 class IterableExecutor:
-    """Batches from all workers in turn; an `Executor`.
+    """The `Executor` of batches from all workers in turn.
 
     Args:
         fetch: task that makes batches here if there are no workers.
-        pool: pool of workers; None: there are none.
+        pool: pool of workers. None: there are none.
         sweep: number of the sweep.
-        key: what its random numbers follow from.
-        turn, stands: whose turn it is, and how much of each worker's part has been delivered.
+        key: key of the sweep's random numbers.
+        turn, progress: number of the worker whose turn it is, and the progress of each worker.
         depth: batches in flight per worker.
-        in_order: whether workers take turns; False: the first that has a batch.
-        loader: what the threads of the pool `serve`.
+        in_order: whether workers take turns. False: the first worker that has a batch delivers it.
+        loader: object that the threads of the pool `serve`.
     """
 
     def __init__(
@@ -447,49 +448,49 @@ class IterableExecutor:
         sweep: int,
         key: SweepKey,
         turn: int,
-        stands: list[Stand],
+        progress: list[WorkerProgress],
         depth: int,
         in_order: bool,
         loader: object,
     ) -> None:
-        self._waiting: list[deque[int]] = [deque() for _ in stands]
+        self._waiting: list[deque[int]] = [deque() for _ in progress]
         self._fetch, self._pool, self._sweep, self._key, self._in_order = fetch, pool, sweep, key, in_order
         self._depth, self._turn, self._loader = depth, turn, loader
-        self._bases, self._each = stands, list(stands)
-        self._asked = [stand.batches for stand in stands]
+        self._bases, self._each = progress, list(progress)
+        self._asked = [part.batches for part in progress]
         self._delivered = sum(self._asked)
         self._reading = next(_readings)
-        self._came: tuple[int, WorkerBatch] | None = None
-        if any(stand.batches and stand.said.state is None and not stand.ended for stand in stands):
+        self._received: tuple[int, WorkerBatch] | None = None
+        if any(part.batches and part.saved.state is None and not part.ended for part in progress):
             _warn_of_replay(fetch.dataset, f"{_STATELESS}: to resume", 6)
-        self._fill(stands)
+        self._fill(progress)
 
     def next(self) -> tuple[Planned, Fetched]:
         """See `Executor.next`."""
         while True:
-            came = self._came
-            if came is None:
-                came = self._came = self._next()
-            worker, piece = came
+            received = self._received
+            if received is None:
+                received = self._received = self._next()
+            worker, piece = received
             each, turn = list(self._each), (worker + 1) % len(self._each)
             before, fetched = each[worker], piece.fetched
             if piece.ended and self._pool is not None:
                 self._pool.cancel(self._waiting[worker])
                 self._waiting[worker].clear()
             if fetched is None:
-                each[worker] = before._replace(said=piece.said, ended=True)
-                self._each, self._turn, self._came = each, turn, None
+                each[worker] = before._replace(saved=piece.saved, ended=True)
+                self._each, self._turn, self._received = each, turn, None
                 continue
-            each[worker] = Stand(before.batches + 1, before.samples + fetched.items, piece.said, piece.ended)
+            each[worker] = WorkerProgress(before.batches + 1, before.samples + fetched.items, piece.saved, piece.ended)
             self._fill(each)
             at = self._delivered
-            memo = {"turn": turn, "each": [stand.to_json() for stand in each]}
+            memo = {"turn": turn, "each": [part.to_json() for part in each]}
             planned = Planned(self._sweep, at, at + 1, None, None, memo=memo)
-            self._each, self._turn, self._delivered, self._came = each, turn, at + 1, None
+            self._each, self._turn, self._delivered, self._received = each, turn, at + 1, None
             return planned, fetched
 
     def _next(self) -> tuple[int, WorkerBatch]:
-        active = [worker for worker, stand in enumerate(self._each) if not stand.ended]
+        active = [worker for worker, part in enumerate(self._each) if not part.ended]
         if not active:
             raise StopIteration
         self._fill(self._each)
@@ -522,7 +523,7 @@ class IterableExecutor:
         del waiting[0]
         return worker, piece
 
-    def _fill(self, each: list[Stand]) -> None:
+    def _fill(self, each: list[WorkerProgress]) -> None:
         if self._pool is None:
             return
         for _ in range(self._depth):
@@ -540,7 +541,7 @@ class IterableExecutor:
             self._pool.cancel(self._given_up())
 
     def __del__(self) -> None:
-        if hasattr(self, "_came") and self._pool is not None:  # else __init__ failed, or there are no workers
+        if hasattr(self, "_received") and self._pool is not None:  # else __init__ failed, or there are no workers
             self._pool.abandon(self._given_up())
 
     def _given_up(self) -> list[int]:
@@ -562,23 +563,23 @@ def _warn_of_replay(dataset: Any, why: str, stacklevel: int) -> None:
     )
 
 
-def warn_of_more(dataset: Any, told: int, workers: int, yielded: int) -> None:
-    """Warn if an iterable dataset has yielded more batches than its ``__len__`` has told.
+def warn_of_more(dataset: Any, declared: int, workers: int, yielded: int) -> None:
+    """Warn if an iterable dataset has yielded more batches than its ``__len__`` promised.
 
     Args:
         dataset: the iterable dataset.
-        told: the length its ``__len__`` returned.
+        declared: the length that its ``__len__`` returned.
         workers: number of workers that read it.
-        yielded: number of batches that came.
+        yielded: number of batches delivered.
     """
-    if yielded <= told:
+    if yielded <= declared:
         return
     hint = (
         " For multiprocessing data-loading, this says that every worker iterates all of its own copy: it has to "
         "take its share by torch.utils.data.get_worker_info()"
     )
     warnings.warn(
-        f"Length of IterableDataset {dataset} was reported to be {told} (when accessing len(loader)), "
+        f"Length of IterableDataset {dataset} was reported to be {declared} (when accessing len(loader)), "
         f"but {yielded} samples have been fetched.{hint if workers else ''}",
         stacklevel=3,
     )

@@ -1,4 +1,5 @@
-"""One sweep of a loader: takes batches from the executor, keeps count, pins memory, copies to devices.
+"""The iterator over one sweep of a loader. It counts the executor's batches, pins their memory, and copies them to
+devices.
 
 The position advances when a batch is delivered, not when it is made or copied. A batch that fails leaves the position
 as it is, and the next call continues after it. An interrupt loses nothing, not even a batch in hand: the next call
@@ -27,21 +28,21 @@ from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile
 from feedline.interop.lightning import check_restored
 
-_Base: Any = collating.torch_class("BaseIterator")  # frameworks ask what they may not copy
+_Base: Any = collating.torch_class("BaseIterator")  # frameworks do not copy iterators of this class
 
 
 class LoaderIterator(_Base):
     """One sweep of a loader, or the rest of one.
 
     Args:
-        epoch: what makes the batches.
+        epoch: epoch that makes the batches.
         sweeps: position of the loader.
         progress: position of this iterator, advanced as batches are delivered.
-        draws: what torch would draw during the sweep; None: nothing.
+        draws: draws that torch would make during the sweep. None: none.
         stats: statistics of the loader.
-        quarantine: list of skipped items; None: none are skipped.
+        quarantine: list of skipped items. None: none are skipped.
         show: whether to show the number of batches delivered, or the function that does.
-        check_length: called with the number of batches delivered; None: it need not be checked.
+        check_length: function called with the number of batches delivered. None: it need not be checked.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class LoaderIterator(_Base):
         self._length = None if batches.options.is_iterable else lambda: batches.count(sweep)
         self._shown = ShownSweep(show, stats, self._length)
         self._epoch, self._executor, self._draws = epoch, epoch.executor(progress.place), draws
-        begun = getattr(epoch.rest, "begun", None)
+        begun = getattr(epoch.remaining, "begun", None)
         if begun is not None and not progress.place.start:
             progress.place = progress.place._replace(memo={**(progress.place.memo or {}), **begun})
         progress.epoch = batches.epoch()  # now that workers have begun
@@ -77,8 +78,8 @@ class LoaderIterator(_Base):
                 raise ModuleNotFoundError(f"device= requires torch; run {install_line('torch')}")
             self._transfer = torch.Transfer(options.device)
         self._inside: int | None = None  # the thread inside `__next__`
-        # The stages of a batch; each holds at most one.
-        self._came: tuple[Planned, Fetched] | None = None
+        # The stages of a batch, each of which holds at most one.
+        self._received: tuple[Planned, Fetched] | None = None
         self._moving: tuple[Planned, Fetched, Any, Any] | None = None
         self._failed: Exception | None = None
         self._hand: tuple[Planned, Fetched, Any] | None = None
@@ -145,11 +146,11 @@ class LoaderIterator(_Base):
             self._inside = None
 
     def _begin(self) -> None:
-        """Before the first batch, go where `set_epoch` has said since the iterator was made."""
+        """Before the first batch, go to the sweep that `set_epoch` has set since the iterator was created."""
         sweeps, progress = self._sweeps, self._progress
         with sweeps.alone():
-            place = sweeps.told(progress)
-            if place is not None:  # until `moved` has its last word, an interrupt leads here again
+            place = sweeps.redirection(progress)
+            if place is not None:  # until `moved` has returned, an interrupt leads here again
                 self._executor.close()
                 self._executor = self._epoch.moved(place)
                 sweeps.moved(progress, place)
@@ -167,10 +168,10 @@ class LoaderIterator(_Base):
                 if self._transfer is not None:
                     batch = self._transfer.finish(*self._transfer.start(batch))
             except Exception:
-                self._came = None
+                self._received = None
                 raise
             self._stats.transfer += time.perf_counter() - began
-        self._came = None
+        self._received = None
         return planned, fetched, batch
 
     def _next_travelled(self) -> None:
@@ -197,34 +198,34 @@ class LoaderIterator(_Base):
             began = time.perf_counter()
             batch, pending = self._transfer.start(fetched.batch)  # type: ignore[union-attr]
             self._stats.transfer += time.perf_counter() - began
-            self._moving, self._came = (planned, fetched, batch, pending), None
+            self._moving, self._received = (planned, fetched, batch, pending), None
         except Exception as error:  # raised after the preceding batch
-            self._failed, self._came = error, None
+            self._failed, self._received = error, None
 
     def _supplied(self) -> tuple[Planned, Fetched]:
-        """Return the next batch that has items, kept in ``_came``; list its unreadable items in the quarantine
+        """Return the next batch that has items, kept in ``_received``. List its unreadable items in the quarantine
         first."""
         while True:
-            came = self._came
-            if came is None:
-                came = self._came = self._executor.next()
-            planned, fetched = came
+            received = self._received
+            if received is None:
+                received = self._received = self._executor.next()
+            planned, fetched = received
             if not fetched.bad:
-                return came
+                return received
             try:
                 self._list(fetched)
                 if fetched.items:
-                    return came
+                    return received
                 if self._epoch.share[1] > 1:
                     raise DataError(
                         f"expected a readable item in this rank's part of the batch from place {planned.start} of "
                         f"sweep {planned.sweep}, got none: without a batch this rank would fall a step behind"
                     )
             except Exception:
-                self._came = None
+                self._received = None
                 raise
             place, skipped = self._progress.after(planned), len(fetched.bad)
-            self._progress.place, self._came = place, None
+            self._progress.place, self._received = place, None
             self._stats.skipped += skipped
 
     def _list(self, fetched: Fetched) -> None:
@@ -241,7 +242,7 @@ class LoaderIterator(_Base):
         place = ResumePoint(ended.sweep + 1, memo=sampling.after(sampler, ended.memo))
         self._executor.close()
         self._epoch.close()
-        self._shown.close()  # before the sweep has ended: an interrupt here comes before its end, not after it
+        self._shown.close()  # an interrupt here comes before the end of the sweep, not after it
         progress.place, self._ended = place, True
 
     def __getstate__(self) -> Any:

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 _Base: Any = collating.torch_class("DataLoader")
 
-# Arguments as attributes: frameworks pass them when they make the same loader again over another sampler, and those of
-# the next sweep change when they are set. torch's loader has no attribute `shuffle`.
+# Arguments as attributes: frameworks pass them when they make the same loader again over another sampler, and setting
+# one changes the next sweep. torch's loader has no attribute `shuffle`.
 _ARGUMENTS = tuple(field.name for field in fields(LoaderOptions) if field.name != "shuffle")
 # torch's loader refuses these once it is made.
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
-# Those that decide which batches there are; the first make another sampler.
+# Arguments that decide which batches there are. A change of the first ones makes another sampler.
 _SAMPLING = frozenset(("shuffle", "partition"))
 _ORDERING = _SAMPLING | {"seed", "batch_size", "drop_last"}
 _REPLACING = frozenset(("dataset", *SAMPLERS))
@@ -58,44 +58,44 @@ class DataLoader(_Base):
             `IterableDataset`. Arrays, tensors, tuples and dictionaries of them, and `TensorDataset` are gathered,
             one call per batch. A feedline corpus, or a path that `open_corpus` takes: batches are dictionaries by
             stream name.
-        batch_size: number of items per batch of this rank; None: items are delivered singly, without batching;
-            from a `Bucketed` corpus, its batches, of which each rank gets a part.
-        shuffle: permute the items in every sweep; of a corpus, also the `Window` to permute in.
-        sampler: user-defined order, an iterable of indices; or a `Weighted`, which draws items by weight.
-        batch_sampler: user-defined batches, an iterable of lists of indices; or a `BatchByLength`, which limits the
+        batch_size: number of items per batch of this rank. None: items are delivered singly, without batching. For a
+            `Bucketed` corpus None: its batches, of which each rank gets a part.
+        shuffle: permute the items in every sweep. For a corpus, also the `Window` to permute in.
+        sampler: user-defined order, an iterable of indices, or a `Weighted`, which draws items by weight.
+        batch_sampler: user-defined batches, an iterable of lists of indices, or a `BatchByLength`, which limits the
             samples in a batch in place of ``batch_size``.
-        num_workers: number of processes or threads that make batches; 0: batches are made in ``next``.
+        num_workers: number of processes or threads that make batches. 0: batches are made in ``next``.
         collate_fn: function that makes a batch from a list of items.
         pin_memory: whether to copy batches into pinned memory, if there is an accelerator.
         drop_last: whether to drop a last batch that is not full.
-        timeout: seconds to wait for a batch from the workers; 0: no limit.
+        timeout: seconds to wait for a batch from the workers. 0: no limit.
         worker_init_fn: function called with the worker's number when each worker starts.
-        multiprocessing_context: start method, "fork", "forkserver" or "spawn", or a context; None: the default of
+        multiprocessing_context: start method, "fork", "forkserver" or "spawn", or a context. None: the default of
             `multiprocessing`, which is fork on Linux before Python 3.14 and forkserver since.
-        generator: generator that the order follows from without ``seed``; None: torch's global one.
+        generator: generator that the order follows from without ``seed``. None: torch's global one.
         prefetch_factor: batches in flight per worker. By default at least 2, and more as long as they are small.
-        persistent_workers: workers live as long as the loader, and keep their copies of the dataset. False: those of
-            each sweep start with it, and see the dataset as it is then.
+        persistent_workers: workers live as long as the loader, and keep their copies of the dataset. False: workers
+            start with each sweep, and see the dataset as it is then.
         pin_memory_device: no effect, as in torch: the accelerator is detected.
-        in_order: False: deliver batches as they complete; the state then lists those delivered out of turn.
+        in_order: False: deliver batches as they complete. The state then lists the batches delivered out of turn.
         seed: seed of order and random numbers, 0 <= seed < 2**64. None: the seed of each sweep follows from
-            ``generator``, as it is at ``iter``, from which as much is drawn as torch draws. With a partition, and once
-            a program names its sweeps by ``set_epoch``, the seed of all sweeps follows from it as it is now; over a
-            `Mixture` as it is at the first ``iter``. A state has the seed of its sweep.
-        workers: "process", "thread", or "auto": threads if Python runs without the GIL, else processes; or "ray":
-            actors of Ray, on any machine of its cluster.
-        partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items;
-            "auto": rank and world size of torch.distributed, else those of mpiexec or srun. All ranks get the same
-            number of batches; the last may be empty.
-        on_error: "raise"; or "skip", or a `Quarantine`: drop items that raise from their batch, and list them. They
-            keep their place in the order.
-        device: device to deliver tensors on; to CUDA they are copied ahead, overlapping with computation.
+            ``generator``, as it is at ``iter``. The loader draws from it as much as torch draws. With a partition, and
+            once a program names its sweeps by ``set_epoch``, the seed of all sweeps follows from it as it is now, and
+            over a `Mixture` as it is at the first ``iter``. A state has the seed of its sweep.
+        workers: "process", "thread", "ray" (actors of Ray, on any machine of its cluster), or "auto": threads if
+            Python runs without the GIL, else processes.
+        partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items. "auto":
+            rank and world size of torch.distributed, else of mpiexec or srun. All ranks get the same number of batches,
+            of which the last may be empty.
+        on_error: "raise", "skip", or a `Quarantine`. The last two drop items that raise from their batch, and list
+            them. They keep their place in the order.
+        device: device to deliver tensors on. To CUDA they are copied ahead, overlapping with computation.
         transforms: for a corpus, as for `MinibatchSource`: changes of its streams, such as decoding pictures. Not
             part of a state.
         snapshot_every_n_steps: no effect, for torchdata's `StatefulDataLoader`: a state is available at any time.
-        progress: True shows a bar for each sweep: batches per second, remaining time and the share of it spent waiting;
-            where stderr is no terminal, a line every half minute. A function is called as ``progress(done, total)``
-            with batches, before each but the first and at the end; the total is 0 where it is unknown.
+        progress: True shows a bar for each sweep: batches per second, remaining time and the share of it spent waiting.
+            Where stderr is no terminal, it shows a line every half minute. A function is called as ``progress(done,
+            total)`` with batches, before each but the first and at the end. An unknown total is 0.
 
     Raises:
         ValueError, TypeError: arguments are invalid or contradict each other.
@@ -157,11 +157,11 @@ class DataLoader(_Base):
         snapshot_every_n_steps: int | None = None,
         progress: Progress = None,
     ) -> None:
-        given = dict(locals())
-        del given["self"]
-        options = LoaderOptions(**given)
+        arguments = dict(locals())
+        del arguments["self"]
+        options = LoaderOptions(**arguments)
         seed = options.seed
-        if seed is None and options.partition is not None:  # one for all sweeps, which ranks agree on at the first
+        if seed is None and options.partition is not None:  # one seed for all sweeps, which ranks agree on at the first
             seed = draw(options.generator)
         batches = batches_of(options, seed)
         if options.kind == "process":
@@ -173,7 +173,7 @@ class DataLoader(_Base):
         self._keep(**{name: getattr(options, name) for name in _ARGUMENTS})
         sampler, batch_sampler = samplers_of(self._sweeps)
         self._keep(batch_size=options.indices, sampler=sampler, batch_sampler=batch_sampler)
-        # Names of torch's that subclasses and frameworks use.
+        # Attributes of torch's loader that subclasses and frameworks use.
         self._iterator = self._IterableDataset_len_called = None
         torch = collating.torch_side()
         self._dataset_kind = None if torch is None else torch.kind_of(options.is_iterable)
@@ -195,7 +195,7 @@ class DataLoader(_Base):
     def _is_argument(self, name: str, value: Any) -> bool:
         """Return whether setting an attribute changes an argument.
 
-        torch's loader has no ``shuffle``: a subclass may keep what it was given under this name, or something else if
+        torch's loader has no ``shuffle``: a subclass may keep its own argument under this name, or something else if
         it has a sampler.
         """
         if "_sweeps" not in self.__dict__:
@@ -206,28 +206,28 @@ class DataLoader(_Base):
         return options.user_sampler is None and not options.is_iterable and (value or None) != (options.shuffle or None)
 
     def _notice(self, begins: bool = False) -> None:
-        """Notice what was set past `__setattr__`: endless loaders replace their ``batch_sampler`` like that, and other
-        programs set the attributes of the one that there is.
+        """Apply changes that were made past `__setattr__`: endless loaders replace their ``batch_sampler`` like that,
+        and other programs set its attributes.
 
         Args:
-            begins: whether a sweep begins. Frameworks put their own sampler into the batch sampler, which they iterate.
+            begins: whether a sweep begins. Frameworks put their own sampler into the batch sampler that they iterate.
         """
         now = {**self.__dict__, "multiprocessing_context": self.multiprocessing_context}  # a property of torch's
         changes = {name: now[name] for name, value in self._set.items() if now.get(name, value) is not value}
-        options, own = self._batches.options, self.batch_sampler
+        options, batch_sampler = self._batches.options, self.batch_sampler
         if options.indices is not None and "batch_sampler" not in changes:
             for name, value in (("batch_size", options.indices), ("drop_last", options.drop_last)):
-                if (there := getattr(own, name)) != value:
-                    changes.setdefault(name, there)
-            if begins and own.sampler is not self.sampler:
-                changes.setdefault("sampler", own.sampler)
+                if (current := getattr(batch_sampler, name)) != value:
+                    changes.setdefault(name, current)
+            if begins and batch_sampler.sampler is not self.sampler:
+                changes.setdefault("sampler", batch_sampler.sampler)
         if changes:
             self._change(changes)
 
     def _change(self, changes: dict[str, Any]) -> None:
         """Let the next sweep begin with other arguments, or refuse them."""
         if "batch_sampler" in changes:
-            changes.pop("sampler", None)  # the batches are not its
+            changes.pop("sampler", None)  # the batches do not come from it
         before, sweeps, names = self._batches, self._sweeps, changes.keys()
         options = before.options.replaced(changes)
         if sweeps.now.resume is not None and names & (_REPLACING | _ORDERING) - {"partition", "batch_size"}:
@@ -240,10 +240,10 @@ class DataLoader(_Base):
             batches = batches_of(options, before.seed if options.seed is None else options.seed)
             if names & _REPLACING:
                 self.close()
-                # The samplers that were there keep the old sweeps: the new ones may well read them.
+                # The old samplers keep the old sweeps: the new ones may well read them.
                 self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
             else:
-                batches.drawn = before.drawn if options.seed is None else None
+                batches.seed_sweep = before.seed_sweep if options.seed is None else None
                 sweeps.batches, sweeps.agreed = batches, sweeps.agreed or options.seed is not None
         else:
             sweeps.batches = before.adapted(options)
@@ -251,10 +251,10 @@ class DataLoader(_Base):
             self._sweeps.follow_generator(options.generator)
         if "on_error" in names:
             self._quarantine = QuarantineFile.of(options.quarantine)
-        kept = {name: getattr(options, name) for name in names if name not in SAMPLERS}
+        attributes = {name: getattr(options, name) for name in names if name not in SAMPLERS}
         if "batch_size" in names:
-            kept["batch_size"] = options.indices
-        self._keep(**{**changes, **kept})
+            attributes["batch_size"] = options.indices
+        self._keep(**{**changes, **attributes})
         if names & (_SAMPLING | {"dataset"}) and names.isdisjoint(SAMPLERS):
             sampler, batch_sampler = samplers_of(self._sweeps)
             self._keep(sampler=sampler, batch_sampler=batch_sampler)
@@ -262,15 +262,15 @@ class DataLoader(_Base):
             self.batch_sampler.batch_size, self.batch_sampler.drop_last = options.indices, options.drop_last
 
     def _keep(self, **attributes: Any) -> None:
-        """Set attributes that are arguments, as they are."""
+        """Set attributes that are arguments, without changing the order."""
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
         self._set.update(attributes)
 
     @property
     def _foreign(self) -> bool:
-        """Whether a subclass never called our constructor: torchdata's loader, where this class is put in the place of
-        torch's, has one of its own, and its own iterators."""
+        """Whether a subclass never called our constructor. torchdata's loader does not where this class replaces
+        torch's: it has a separate constructor and iterators."""
         return "_sweeps" not in self.__dict__
 
     @property
@@ -278,8 +278,8 @@ class DataLoader(_Base):
         return self._sweeps.batches
 
     def __len__(self) -> int:
-        """Return the number of batches of a sweep; for an iterable dataset, as its ``__len__`` says. With
-        `BatchByLength` it differs between sweeps, and is that of the next one.
+        """Return the number of batches of a sweep, for an iterable dataset by its ``__len__``. With `BatchByLength` it
+        differs between sweeps, and is the number of the next one.
 
         Raises:
             TypeError: the dataset or sampler has no length, or the corpus no end.
@@ -300,13 +300,13 @@ class DataLoader(_Base):
         return self._get_iterator()
 
     def _get_iterator(self) -> LoaderIterator:
-        """Subclasses replace torch's method of this name."""
+        """Implement `__iter__`: subclasses override torch's method of this name."""
         self._notice(begins=True)
         sweeps = self._sweeps
         progress = before = None
-        told = self._IterableDataset_len_called
+        size = self._IterableDataset_len_called
         try:
-            with sweeps.alone():  # threads that begin at once are given a sweep each
+            with sweeps.alone():  # threads that begin at once get a sweep each
                 now = sweeps.now
                 # The next sweep, or the rest of one that has no end.
                 place = now.place if self._batches.endless and now.newest is not None else now.upcoming
@@ -332,7 +332,7 @@ class DataLoader(_Base):
                     stats=self._stats,
                     quarantine=self._quarantine,
                     show=self.progress,
-                    check_length=None if told is None else partial(warn_of_more, self.dataset, told, self.num_workers),
+                    check_length=None if size is None else partial(warn_of_more, self.dataset, size, self.num_workers),
                 )
         except BaseException:  # after a failure or an interrupt, the caller may retry
             if before is not None and sweeps.now.newest is progress:
@@ -344,21 +344,21 @@ class DataLoader(_Base):
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that the newest iterator delivered: a few numbers in JSON types.
 
-        It can be loaded under any batch size, number of workers, kind of workers or partition; for an iterable dataset,
-        under the same number of workers. It includes what samplers and iterable datasets return from their own
-        ``state_dict``, unchanged, so that has to be JSON too.
+        It can be loaded under any batch size, number of workers, kind of workers or partition, except that an iterable
+        dataset needs the same number of workers. It includes the states that samplers and iterable datasets return from
+        ``state_dict``, unchanged, so these have to be JSON too.
         """
         self._notice()
         batches, place = self._sweeps.standing()
-        seed, generators = state.seed_to_json(batches.seed, batches.drawn), self._sweeps.generators()
+        seed, generators = state.seed_to_json(batches.seed, batches.seed_sweep), self._sweeps.generators()
         return state.to_json({**batches.identity(), **seed, **batches.carried(), **generators}, place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Seek to a saved state: the next ``iter`` continues there. Reads no data.
 
-        A loader created without ``seed`` continues the sweep under the state's seed. If it was given a ``generator``,
-        that is set to what it was, and so is the generator of a user's sampler. torch's global generator is not set:
-        later sweeps have the seeds of the saved run, until the program draws from it or sets it.
+        A loader created without ``seed`` continues the sweep under the state's seed. Its ``generator``, if any, and the
+        generator of a user's sampler are restored. torch's global generator is not: later sweeps have the seeds of the
+        saved run until the program draws from it or sets it.
 
         Raises:
             StateError: the state belongs to other data, another order or another version.
@@ -366,27 +366,27 @@ class DataLoader(_Base):
         self._notice()
         with self._sweeps.alone():
             current = self._batches.loadable()
-            identity, given = current.identity(), current.options.seed
-            if given is not None:
-                identity |= state.seed_to_json(given, None)
+            identity, own_seed = current.identity(), current.options.seed
+            if own_seed is not None:
+                identity |= state.seed_to_json(own_seed, None)
             length = None if current.carried() else current.places  # other weights may end elsewhere
             place = state.from_json(state_dict, identity, current.check_memo, length)
-            seed, drawn, generators = state.seed_from_json(state_dict, place.sweep)
-            batches = current.seeded(seed, drawn).restored(state_dict, place)
+            seed, seed_sweep, generators = state.seed_from_json(state_dict, place.sweep)
+            batches = current.seeded(seed, seed_sweep).restored(state_dict, place)
             self._sweeps.set_generators(generators)
             sampling.set_generator(batches.options.user_sampler, place)
             self._continue(batches, place)
             self._sweeps.agreed = self._sweeps.agreed or seed is not None
 
     def change_weights(self, weights: Mapping[str, Any], at: int | None = None) -> int:
-        """Change the weights of a `Mixture` from a place on; states carry them.
+        """Change the weights of a `Mixture` from a place on. States record them.
 
         The next ``iter`` goes on after the last batch that was delivered. All ranks have to make the same changes at
         the same positions.
 
         Args:
             weights: weight by name, as `Mixture` takes them.
-            at: number of sequences of the mixture from which they hold; None: the next border of blocks.
+            at: number of sequences of the mixture after which they hold. None: the next border of blocks.
 
         Returns:
             The place from which they hold.
@@ -411,14 +411,14 @@ class DataLoader(_Base):
     # ---- the rest ----------------------------------------------------------------------------------
 
     def stats(self) -> LoaderStats:
-        """Return what was delivered so far, and where the time went."""
+        """Return the number of batches delivered so far, and where the time went."""
         self._stats.workers = list(self._crew.figures)
         return self._stats
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers of the newest sweep; empty when it is over, except for persistent workers, and
-        without processes. Those of Ray may be of other machines, and are 0 until they run."""
+        """Process ids of the workers of the newest sweep. Empty without processes, and when the sweep is over, except
+        for persistent workers. Actors of Ray may run on other machines, and have id 0 until they run."""
         return self._crew.pids if self._batches.options.place == "process" else []
 
     def close(self) -> None:
@@ -432,14 +432,14 @@ class DataLoader(_Base):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but workers: a copy starts its own."""
+        """Return everything but workers: a copy starts its own."""
         if self._foreign:
             return self.__dict__
         sweeps = copy.copy(self._sweeps)
         sampler, batch_sampler = samplers_of(sweeps)
         shown = {"sampler": sampler, "batch_sampler": batch_sampler}
-        own = {"_crew": Crew(), "_sweeps": sweeps, "_set": {**self._set, **shown}}
-        return {**self.__dict__, **own, **shown}
+        copied = {"_crew": Crew(), "_sweeps": sweeps, "_set": {**self._set, **shown}}
+        return {**self.__dict__, **copied, **shown}
 
     def __repr__(self) -> str:
         if self._foreign:

@@ -38,18 +38,18 @@ SAMPLERS = ("sampler", "batch_sampler")
 
 @dataclass
 class LoaderOptions:
-    """The arguments of a `DataLoader`, which documents them; each is checked by itself and against the others.
+    """The arguments of a `DataLoader`, which documents them. Each is checked by itself and against the others.
 
-    Once created, a path has been opened, a start method looked up, and ``prefetch_factor`` has its default. Instances
-    are immutable: see `replaced`.
+    The constructor opens a path, looks up a start method, and sets ``prefetch_factor`` to its default. Instances are
+    immutable: see `replaced`.
 
     Attributes:
-        is_corpus, is_iterable: the kind of dataset; map-style if neither.
+        is_corpus, is_iterable: the kind of dataset, map-style if neither.
         is_pipe: whether it is an iterable that consists of torch's data pipes.
         share: share of this rank.
-        weighted, by_length: a `Weighted` sampler and a `BatchByLength`; ``sampler`` and ``batch_sampler`` are then
+        weighted, by_length: a `Weighted` sampler and a `BatchByLength`. ``sampler`` and ``batch_sampler`` are then
             None.
-        quarantine: how unreadable items are skipped; None: they are errors.
+        quarantine: how unreadable items are skipped. None: they are errors.
         grows: whether more batches than ``prefetch_factor`` may be in flight, as it was left out.
         defaulted: whether ``collate_fn`` was left out.
 
@@ -93,7 +93,7 @@ class LoaderOptions:
         self.quarantine = quarantine_of(self.on_error)
         self._check_workers()
         if isinstance(self.dataset, (str, os.PathLike)):
-            from feedline.feed.open_corpus import open_corpus  # all formats, which other datasets do without
+            from feedline.feed.open_corpus import open_corpus  # imports all formats, which other datasets do not need
 
             self.dataset = open_corpus(self.dataset)
         refuse(self.dataset, "DataLoader")
@@ -125,17 +125,17 @@ class LoaderOptions:
                 self.collate_fn = default_functions()[0 if self.batched else 1]
 
     def replaced(self, changes: Mapping[str, Any]) -> LoaderOptions:
-        """Return a copy with other values of some arguments; another sampler takes the place of the order there was.
+        """Return a copy with other values of some arguments. A new sampler replaces the present order.
 
         Raises:
-            ValueError, TypeError: they are invalid, or do not go with the other arguments.
+            ValueError, TypeError: they are invalid, or contradict the other arguments.
         """
         changes = dict(changes)
         if self.grows:
             changes.setdefault("prefetch_factor", None)
         if self.defaulted:
             changes.setdefault("collate_fn", None)
-        if changes.get("num_workers") == 0:  # what is about workers has no effect any more, as in torch
+        if changes.get("num_workers") == 0:  # arguments of workers have no effect any more, as in torch
             changes |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
         if changes.keys().isdisjoint(SAMPLERS):
             changes |= {"sampler": self.weighted or self.sampler}
@@ -148,10 +148,10 @@ class LoaderOptions:
         return dataclasses.replace(self, **changes)
 
     def holding(self, **checked: Any) -> LoaderOptions:
-        """Return a copy with other values, which have been checked, of some arguments."""
-        other = copy.copy(self)
-        other.__dict__.update(checked)
-        return other
+        """Return a copy with other values of some arguments, which have been checked."""
+        options = copy.copy(self)
+        options.__dict__.update(checked)
+        return options
 
     @property
     def batched(self) -> bool:
@@ -160,17 +160,17 @@ class LoaderOptions:
 
     @property
     def samples(self) -> int | None:
-        """Samples in a batch, at most; None: they are not limited."""
+        """Maximum of samples in a batch. None: no limit."""
         return None if self.by_length is None else self.by_length.samples
 
     @property
     def indices(self) -> int | None:
-        """Indices, or samples of an iterable dataset, per batch; None: they are single, or something else decides."""
+        """Indices, or samples of an iterable dataset, per batch. None: they are single, or something else decides."""
         return None if self.batch_sampler is not None or self.samples is not None else self.batch_size
 
     @property
     def user_sampler(self) -> Any:
-        """The user's sampler or batch sampler; None: there is none."""
+        """The user's sampler or batch sampler. None: there is none."""
         return self.sampler if self.sampler is not None else self.batch_sampler
 
     @property
@@ -180,12 +180,13 @@ class LoaderOptions:
 
     @property
     def depth(self) -> int:
-        """Initial number of batches in flight; 0 without workers."""
+        """Initial number of batches in flight. 0 without workers."""
         return self.ahead * self.num_workers
 
     @property
     def place(self) -> str:
-        """What a worker shares with the loop: "here" and "thread" share its process, "process" nothing, as Ray's."""
+        """Where a worker runs: "here" and "thread" are in the process of the loop, "process" is in another, as Ray's
+        actors are."""
         return "process" if self.kind == "ray" else self.kind
 
     @property
@@ -268,13 +269,13 @@ class LoaderOptions:
             raise ValueError(f"expected drop_last to be True or False, got {self.drop_last!r}")
 
     def _check_own(self) -> None:
-        chosen = [name for name in SAMPLERS if getattr(self, name) is not None]
-        own = {"partition": self.partition, "fl.Weighted": self.weighted, "fl.BatchByLength": self.by_length}
-        for name, value in own.items():
+        samplers = [name for name in SAMPLERS if getattr(self, name) is not None]
+        extensions = {"partition": self.partition, "fl.Weighted": self.weighted, "fl.BatchByLength": self.by_length}
+        for name, value in extensions.items():
             if value is None:
                 continue
-            if chosen:
-                raise ValueError(f"expected {name} without {chosen[0]}: {name} applies to the loader's own order")
+            if samplers:
+                raise ValueError(f"expected {name} without {samplers[0]}: {name} applies to the loader's own order")
             if self.is_iterable:
                 raise ValueError(f"expected {name} for map-style datasets only: an IterableDataset has its own order")
         if self.weighted is not None and self.shuffle:
@@ -333,7 +334,7 @@ def is_iterable_style(dataset: Any) -> bool:
 
 
 def _check_generator(generator: Any) -> None:
-    """Refuse what is no ``torch.Generator``.
+    """Check that ``generator`` is a ``torch.Generator`` or None.
 
     Raises:
         TypeError: it is something else.
@@ -347,43 +348,43 @@ def _check_generator(generator: Any) -> None:
     raise TypeError(f"expected generator as a torch.Generator, got {shown(generator, 60)}; {hint}")
 
 
-def _start_method(given: Any, num_workers: int) -> Any:
+def _start_method(method: Any, num_workers: int) -> Any:
     """Return a multiprocessing context from an argument, or None.
 
     Raises:
         ValueError: the start method is unknown, or there are no workers.
-        TypeError: it is neither a name nor a context.
+        TypeError: ``method`` is neither a name nor a context.
     """
-    if given is None:
+    if method is None:
         return None
     if num_workers == 0:
         raise ValueError(
             "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
             "num_workers=0: no process is started"
         )
-    if isinstance(given, str):
+    if isinstance(method, str):
         methods = multiprocessing.get_all_start_methods()
-        if given not in methods:
+        if method not in methods:
             raise ValueError(
                 f"the multiprocessing_context option should specify a valid start method in {methods!r}, but got "
-                f"multiprocessing_context={given!r}"
+                f"multiprocessing_context={method!r}"
             )
-        # torch's own contexts if torch is installed, as torch's attribute has them.
+        # torch's own contexts if torch is installed, as in torch's attribute.
         module = "torch.multiprocessing" if torch_side() is not None else "multiprocessing"
-        return importlib.import_module(module).get_context(given)
-    if not isinstance(given, multiprocessing.context.BaseContext):
+        return importlib.import_module(module).get_context(method)
+    if not isinstance(method, multiprocessing.context.BaseContext):
         raise TypeError(
             "the multiprocessing_context option should be a valid context object or a string specifying the start "
-            f"method, but got multiprocessing_context={given!r}"
+            f"method, but got multiprocessing_context={method!r}"
         )
-    return given
+    return method
 
 
 def expect_processes(options: LoaderOptions) -> None:
-    """Warn if there will be more worker processes than cores, and let the server that they come from start now."""
+    """Warn if there will be more worker processes than cores, and start the server that forks them now."""
     workers = options.num_workers
-    chosen = options.multiprocessing_context or multiprocessing
-    if chosen.get_start_method(allow_none=True) == "forkserver":  # None: the program may still choose
+    module = options.multiprocessing_context or multiprocessing
+    if module.get_start_method(allow_none=True) == "forkserver":  # None: the program may still choose
         from feedline.feed.workers import context, prepare
 
         prepare(context(options.multiprocessing_context))
@@ -398,7 +399,7 @@ def expect_processes(options: LoaderOptions) -> None:
 
 
 def warn_of_ranks(options: LoaderOptions) -> None:
-    """Warn if several ranks each shuffle all of the data, as nothing says how they share it."""
+    """Warn if several ranks each shuffle all of the data, because they do not share it."""
     if options.shuffle and options.partition is None and not options.is_pipe:
         _, count = ranks()
         if count > 1:

@@ -1,10 +1,10 @@
 """Orders of a map-style dataset, and the rules that cut them into batches.
 
-An order is a pure function of (seed, sweep, place) with no state per item, so that ten million items cost what ten do,
+An order is a pure function of (seed, sweep, place) with no state per item. So ten million items cost as much as ten,
 and any place is reached at once. A batch is a range of places. Every rank computes the same global batches and takes
 its share: item o of S samples belongs to rank ``o * count // S``, as in `MinibatchSource`.
 
-Cost: up to 2^20 items, 4 bytes each for the current sweep; beyond that nothing. About a microsecond per batch.
+Cost: up to 2^20 items, 4 bytes each for the current sweep, beyond that nothing. About a microsecond per batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from feedline.feed.timeline.plan import SEGMENT
 
 Ints = NDArray[np.int64]
 
-# Level of the key, after those of orders and transforms, for the draws of a weighted sweep.
+# Level of the key for the draws of a weighted sweep, after the levels of orders and transforms.
 DRAWS = 3
 
 _GOLDEN, _A, _B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -35,12 +35,12 @@ class Planned(NamedTuple):
     """One batch before it is read.
 
     Attributes:
-        sweep: number of the sweep under its seed; of the loader's sweep for an iterable dataset.
+        sweep: number of the sweep under its seed, or for an iterable dataset of the loader's sweep.
         start, stop: places of the global batch in the sweep.
-        indices: indices to read: an int64 array, or a list from a user's sampler; a single index if batching is
+        indices: indices to read: an int64 array, or a list from a user's sampler. A single index if batching is
             disabled.
         keys: keys to seed each item with: an int64 array, or the first of consecutive numbers.
-        spare: index of some item of the global batch for a rank without one, to learn what a batch looks like.
+        spare: index of an item of the global batch for a rank without items, as an example of a batch.
         memo: state of a user's sampler after the batch.
     """
 
@@ -59,7 +59,7 @@ class Order(Protocol):
     Attributes:
         name: name in states.
         length: places in a sweep.
-        replaces: whether an item may occur at several places; random numbers are keyed by the place then.
+        replaces: whether an item may occur at several places. Random numbers are then keyed by the place.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Order(Protocol):
 
 
 class Items:
-    """Each item once a sweep; shuffled in the order of a `MinibatchSource` over as many sequences in one chunk."""
+    """Each item once a sweep, shuffled in the order of a `MinibatchSource` over as many sequences in one chunk."""
 
     name: str = FeedlineOrder.name
     replaces = False
@@ -109,7 +109,7 @@ class WeightedItems:
     Memory: 8 bytes per item. A draw is a binary search.
 
     Args:
-        weights: weights (n,) of at least 0, not all 0; they need not sum to 1.
+        weights: weights (n,) of at least 0, not all 0. They need not sum to 1.
         seed: seed of the draws.
     """
 
@@ -127,15 +127,15 @@ class WeightedItems:
     def take(self, sweep: int, a: int, b: int) -> Ints:
         """See `Order.take`."""
         uniform = _mixed(_native.hash_key([self._seed, sweep, DRAWS]), a, b)
-        drawn = np.searchsorted(self._ends, uniform * self._ends[-1], side="right")
-        found: Ints = np.minimum(drawn, self._last)  # rounding may reach the very end
-        return found
+        indices = np.searchsorted(self._ends, uniform * self._ends[-1], side="right")
+        items: Ints = np.minimum(indices, self._last)  # rounding may reach the very end
+        return items
 
     def under(self, seed: int) -> WeightedItems:
         """See `Order.under`."""
-        other = copy.copy(self)
-        other._seed = seed
-        return other
+        items = copy.copy(self)
+        items._seed = seed
+        return items
 
     def identity(self) -> dict[str, Any]:
         """See `Order.identity`."""
@@ -157,12 +157,12 @@ def checked_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
     Raises:
         ValueError: their number differs, one is negative or infinite, or all are zero.
     """
-    found = np.ascontiguousarray(weights, np.float64)
-    if found.shape != (length,):
-        raise ValueError(f"expected one weight for each of {length} items, got an array of shape {found.shape}")
-    if not np.isfinite(found).all() or (found < 0).any() or not found.any():
+    array = np.ascontiguousarray(weights, np.float64)
+    if array.shape != (length,):
+        raise ValueError(f"expected one weight for each of {length} items, got an array of shape {array.shape}")
+    if not np.isfinite(array).all() or (array < 0).any() or not array.any():
         raise ValueError("expected finite weights of at least 0, not all of them 0")
-    return found
+    return array
 
 
 def checked_lengths(lengths: ArrayLike, length: int) -> Ints:
@@ -171,24 +171,24 @@ def checked_lengths(lengths: ArrayLike, length: int) -> Ints:
     Raises:
         ValueError: their number differs, or one is negative.
     """
-    found = np.asarray(lengths)
-    if found.shape != (length,) or found.dtype.kind not in "iu":
+    array = np.asarray(lengths)
+    if array.shape != (length,) or array.dtype.kind not in "iu":
         raise ValueError(
-            f"expected the samples of each of {length} items as integers, got {found.dtype} of shape {found.shape}"
+            f"expected the samples of each of {length} items as integers, got {array.dtype} of shape {array.shape}"
         )
-    if (found < 0).any():
+    if (array < 0).any():
         raise ValueError("expected lengths of at least 0 samples")
-    return np.ascontiguousarray(found, np.int64)
+    return np.ascontiguousarray(array, np.int64)
 
 
 class BatchRule(NamedTuple):
     """How a sweep is cut into batches.
 
     Attributes:
-        size: items per batch and rank, or samples if ``lengths`` is given; None: single items.
-        share: (index, count) of this rank; (0, 1) for single items.
+        size: items per batch and rank, or samples if ``lengths`` is set. None: single items.
+        share: (index, count) of this rank, (0, 1) for single items.
         drop_last: whether to drop a last batch that is not full.
-        lengths: int64 (items,), samples of each item; None: items are counted.
+        lengths: int64 (items,), samples of each item. None: items are counted.
     """
 
     size: int | None
@@ -274,7 +274,7 @@ def count(order: Order, cut: BatchRule, sweep: int) -> int:
 
 
 def batch_count(items: int, size: int, drop_last: bool) -> int:
-    """Return the number of batches that a number of items make."""
+    """Return the number of batches of ``size`` that ``items`` items make."""
     return items // size if drop_last else -(-items // size)
 
 
@@ -316,9 +316,9 @@ def _fit(
 
 
 def _without(done: Sequence[tuple[int, int]], mine: Ints, first: int, keys: Ints | None) -> tuple[Ints, Any]:
-    """Remove delivered places from a share; keys become an array."""
+    """Remove delivered places from a share. Keys become an array."""
     places = np.arange(first, first + len(mine))
-    left = np.ones(len(mine), np.bool_)
+    remaining = np.ones(len(mine), np.bool_)
     for a, b in done:
-        left &= (places < a) | (places >= b)
-    return mine[left], (places if keys is None else keys)[left]
+        remaining &= (places < a) | (places >= b)
+    return mine[remaining], (places if keys is None else keys)[remaining]

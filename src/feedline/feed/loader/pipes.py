@@ -15,7 +15,7 @@ from feedline.concurrency.fork_local import PerProcess
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.random import SAMPLER, SweepKey
 
-_turn: PerProcess[Any] = PerProcess(threading.RLock)  # torch looks through pipes by hooks that all threads share
+_turn: PerProcess[Any] = PerProcess(threading.RLock)  # torch walks through pipes by hooks that all threads share
 
 
 def is_pipe(dataset: Any) -> bool:
@@ -25,27 +25,27 @@ def is_pipe(dataset: Any) -> bool:
 
 
 def shuffled(pipe: Any, shuffle: bool) -> Any:
-    """Return a pipe whose shufflers are switched on or off; torch warns if there are none, and one is added."""
+    """Return a pipe whose shufflers are switched on or off. If there are none, torch warns and adds one."""
     with _turn.get():
         return torch_side().graph_settings.apply_shuffle_settings(pipe, shuffle=shuffle)
 
 
 def for_thread(dataset: Any) -> Any:
-    """Return a copy of a dataset for a thread that has its own attributes, as a process would; a pipe's are those of
-    all its parts."""
+    """Return a copy of a dataset for a thread, with separate attributes, as in a process. Of a pipe all parts are
+    copied."""
     with _turn.get():
         return (copy.deepcopy if is_pipe(dataset) else copy.copy)(dataset)
 
 
 def share_out(dataset: Any, index: int, count: int) -> None:
-    """Make the sharding filters of a pipe keep one share of ``count``; other datasets share themselves out."""
+    """Make the sharding filters of a pipe keep one share of ``count``. Other datasets share themselves out."""
     if is_pipe(dataset):
         with _turn.get():
             torch_side().graph_settings.apply_sharding(dataset, count, index)
 
 
 def seed_pipe(dataset: Any, key: SweepKey) -> None:
-    """Seed the shufflers of a pipe for a sweep: alike everywhere, as each worker filters the same order."""
+    """Seed the shufflers of a pipe for a sweep, equally in all workers, as each filters the same order."""
     if is_pipe(dataset):
         with _turn.get():
             torch_side().seed_pipe(dataset, _native.hash_key([*key, SAMPLER]))

@@ -6,11 +6,11 @@ afterwards in the process of the training loop.
 
 Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. The state of any other is
 compared before and after each batch, at 0.1 ms together, most of it NumPy's. In a worker process, where nobody else
-draws, the state after a batch is that before the next. The first batch that draws from a generator is read again with
-seeding, and from then on each sample is seeded.
+draws, the state after a batch is the state before the next. The first batch that draws from a generator is read again
+with seeding, and from then on each sample is seeded.
 
-All threads share these generators, so batches that seed them run one at a time, as `turns` says. torch's functions are
-given a per-thread generator in workers' threads, as the training loop may draw from the global one at any moment.
+All threads share these generators, so batches that seed them run one at a time, in `turns`. In workers' threads
+torch's functions use a per-thread generator, as the training loop may draw from the global one at any moment.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from feedline.concurrency.turns import Reading, turns
 T = TypeVar("T")
 
 
-# Levels of the key for each kind of random number; orders, transforms and draws have the lower levels.
+# Levels of the key for each kind of random number. Orders, transforms and draws have the lower levels.
 ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
 
 SweepKey = tuple[int, int]
-"""What all random numbers of a sweep follow from: a seed, and the number of the sweep under it."""
+"""The key of all random numbers of a sweep: a seed, and the number of the sweep under it."""
 
 _MT_WORDS = 624
 
 
 class _Thread(threading.local):
-    """What this thread is doing; ``names`` is None while it makes no sample."""
+    """The sample of this thread. ``names`` is None while it makes none."""
 
     names: At | None = None
 
@@ -67,11 +67,11 @@ def sample_rng() -> np.random.Generator:
             "expected to be called while a DataLoader makes a sample (in __getitem__, __getitems__ or collate_fn); "
             "elsewhere create your own generator: np.random.default_rng(seed)"
         )
-    key, made = names.current(), names.made
-    if made is None or made[0] != key:
+    key, cached = names.current(), names.numpy
+    if cached is None or cached[0] != key:
         bits = np.random.Philox(key=_native.hash_key([*key, 1]))
-        made = names.made = (key, np.random.Generator(bits))
-    return made[1]
+        cached = names.numpy = (key, np.random.Generator(bits))
+    return cached[1]
 
 
 class Global(Protocol):
@@ -91,7 +91,7 @@ class Global(Protocol):
         """Seed it."""
 
     def save(self) -> dict[str, Any] | None:
-        """Return its state in JSON types; None: the user has replaced it and must save it."""
+        """Return its state in JSON types, or None if the user has replaced it and must save it."""
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Set it to a saved state.
@@ -136,7 +136,8 @@ class _NumPy(Global):
     """
 
     def mark(self) -> Any:
-        """Return (words as bytes, position, whether a normal number is cached, the number); None: another generator."""
+        """Return (words as bytes, position, whether a normal number is cached, the number), or None for another
+        generator."""
         state: Any = np.random.get_state(legacy=False)
         if state["bit_generator"] != "MT19937":
             return None
@@ -144,8 +145,8 @@ class _NumPy(Global):
 
     def restore(self, mark: Any) -> None:
         if mark is not None:
-            words, *rest = mark
-            np.random.set_state(("MT19937", np.frombuffer(words, np.uint32), *rest))
+            words, *fields = mark
+            np.random.set_state(("MT19937", np.frombuffer(words, np.uint32), *fields))
 
     def seed(self, number: int) -> None:
         if self._is_twister():
@@ -188,7 +189,7 @@ def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float |
 
 
 class Seeding:
-    """Seeds the generators that user code draws from; one per process, or per loader with threads.
+    """Seeds the generators that user code draws from. There is one per process, or per loader with threads.
 
     Args:
         restore: whether to restore the global generators, as the training loop uses them too.
@@ -205,13 +206,13 @@ class Seeding:
             self._all.pop()  # threads do not touch the global torch generator
         self._seeded: list[Global] = self._all if seeded else []
         self._nests = False
-        self._kept: list[Any] | None = None
+        self._marks: list[Any] | None = None
 
     def run(self, key: SweepKey, work: Callable[[At], T]) -> T:
         """Return ``work(at)``, which calls ``at(key, level)`` before each piece of user code.
 
-        ``work`` may be called several times, see the module. Seeded numbers may lead to code that draws from one more
-        generator.
+        ``work`` may be called several times, see the module, as seeded numbers may lead to code that draws from
+        another generator.
         """
         while True:
             done, result = self._attempt(key, work)
@@ -235,7 +236,7 @@ class Seeding:
             _thread.names = names
             try:
                 self._end(reading, seeded)
-            except BaseException:  # an interrupt: the loop's generators are to be left alone all the same
+            except BaseException:  # an interrupt must not change the loop's generators either
                 self._end(reading, seeded)
                 raise
             finally:
@@ -248,14 +249,15 @@ class Seeding:
         return True, result
 
     def _look(self) -> list[Any]:
-        """Return the states of the generators, None for those that need neither be compared nor restored."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            return kept
+        """Return the state of each generator, or None if it need neither be compared nor restored."""
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            return marks
         return [g.mark() if self._restore or g not in self._seeded else None for g in self._all]
 
     def _end(self, reading: Reading, seeded: list[Global]) -> None:
-        """Restore generators. Those that were drawn from unseeded are seeded from now on, when it is read again."""
+        """Restore the generators. If user code drew from one unseeded, it is seeded from now on, and the batch is read
+        again."""
         if reading not in turns.inside:
             return  # an interrupt came while it waited for its turn
         turns.take_back(reading)
@@ -275,11 +277,12 @@ class Seeding:
             if reading.again:
                 turns.restored(reading)
             elif not self._restore:
-                self._kept = [mark for _, mark in reading.marks]  # nobody else draws in a process of a worker
+                self._marks = [mark for _, mark in reading.marks]  # nobody else draws in a worker's process
 
 
 class GlobalStates:
-    """The states of the global generators of this process at one moment, and which were drawn from since."""
+    """The states of the global generators of this process at one moment, to find the generators that were drawn from
+    since."""
 
     def __init__(self) -> None:
         self._all = dict(zip(_NAMES, globals_(), strict=False))
@@ -291,11 +294,11 @@ class GlobalStates:
         self._saved = {name: g.save() for name, g in self._all.items()}
 
     def before(self) -> dict[str, Any]:
-        """Return what those were at the moment that were drawn from since, by name, in JSON types."""
+        """Return the states at the moment of the generators that were drawn from since, by name, in JSON types."""
         return {name: saved for name, saved in self._saved.items() if saved is not None and self._is_drawn(name)}
 
     def now(self) -> dict[str, Any]:
-        """Return what those are now that were drawn from since, by name, in JSON types."""
+        """Return the present states of the generators that were drawn from since, by name, in JSON types."""
         states = {name: g.save() for name, g in self._all.items() if self._is_drawn(name)}
         return {name: saved for name, saved in states.items() if saved is not None}
 
@@ -303,13 +306,13 @@ class GlobalStates:
         return self._all[name].changed(self._marks[name])
 
     def load(self, states: Mapping[str, Any]) -> None:
-        """Set generators to what `before` or `now` has returned."""
+        """Set generators to states that `before` or `now` has returned."""
         for name, saved in states.items():
             if name in self._all:
                 self._all[name].load(saved)
 
     def restore(self) -> None:
-        """Set all of them to what they were at the moment."""
+        """Restore the states of all generators at the moment."""
         for name, g in self._all.items():
             g.restore(self._marks[name])
 
@@ -347,27 +350,27 @@ def torch_if_imported() -> Any:
 
 
 class At:
-    """Announces whose user code runs next: it names the sample of this thread, for `sample_rng`, and seeds nothing.
+    """Announces the sample whose user code runs next in this thread, for `sample_rng`. It seeds nothing.
 
     The sample's key is ``_key``, or is looked up on demand: the entry of ``_keys`` at the number of samples made so
     far.
     """
 
-    __slots__ = ("_key", "_keys", "_level", "_samples", "_seed", "_sweep", "made", "torch")
+    __slots__ = ("_key", "_keys", "_level", "_samples", "_seed", "_sweep", "numpy", "torch")
 
     def __init__(self, key: SweepKey) -> None:
         (self._seed, self._sweep), self._level = key, 0
         # The generators of a sample, NumPy's and torch's, once it has drawn from them.
-        self.made: tuple[tuple[int, ...], np.random.Generator] | None = None
+        self.numpy: tuple[tuple[int, ...], np.random.Generator] | None = None
         self.torch: tuple[tuple[int, ...], Any] | None = None
 
     def __call__(self, key: int, level: int = ITEM) -> None:
         """Announce the code of sample ``key``."""
-        self._level, self._key, self._keys, self.made, self.torch = level, key, None, None, None
+        self._level, self._key, self._keys, self.numpy, self.torch = level, key, None, None, None
         _thread.names = self
 
     def many(self, keys: Any, samples: list[Any]) -> bool:
-        """Announce all items of a batch, whose samples are appended one by one; return False if each must be
+        """Announce all items of a batch, whose samples are appended one by one. Return False if each must be
         announced."""
         self._level, self._keys, self._samples = ITEM, keys, samples
         _thread.names = self
@@ -401,7 +404,7 @@ def _own() -> Any:
     """Return torch's generator of the current sample, in a thread that does not draw from the global one."""
     names = _thread.names
     assert names is not None
-    key, made = names.current(), names.torch
-    if made is None or made[0] != key:
-        made = names.torch = (key, torch_if_imported().seeded_generator(_native.hash_key([*key])))
-    return made[1]
+    key, cached = names.current(), names.torch
+    if cached is None or cached[0] != key:
+        cached = names.torch = (key, torch_if_imported().seeded_generator(_native.hash_key([*key])))
+    return cached[1]

@@ -1,9 +1,9 @@
-"""The samples of a dataset as records: which streams they make, and many of them as values.
+"""The samples of a dataset as records: their streams, and the values of many samples.
 
-A sample is taken apart like a batch is collated: keys of mappings, fields of named tuples and places of tuples name the
-streams, ``"box.size"`` for what is nested. What is left are numbers, arrays, tensors, lists of numbers and SciPy sparse
-matrices, and byte strings and texts. Arrays whose first dimension differs between samples are sequences, all others
-one sample each.
+A sample is split as a batch is collated: keys of mappings, fields of named tuples and places of tuples name the
+streams, ``"box.size"`` for a nested part. The parts are numbers, arrays, tensors, lists of numbers, SciPy sparse
+matrices, byte strings and texts. Arrays whose first dimension differs between samples are sequences, all others one
+sample each.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NUMBERS = (bool, int, float, np.generic)
 
 
 class Misfit(NamedTuple):
-    """Says that a sample does not fit; workers return it, as only the parent knows which item it is.
+    """Reports that a sample does not fit. Workers return it, as only the parent knows which item it is.
 
     Attributes:
-        number: number of the sample among those given.
-        name: name of the stream; None: the sample as a whole does not fit.
-        what: what is wrong.
+        number: number of the sample in its batch.
+        name: name of the stream. None: the sample as a whole does not fit.
+        what: message about the problem.
     """
 
     number: int
@@ -44,9 +44,9 @@ class Field(NamedTuple):
 
     Attributes:
         key: name of the part.
-        stream: what it becomes.
-        ragged: whether each sample is a sequence, (length, *shape); None: it was declared, and may be either.
-        like: where ``stream`` comes from, for errors.
+        stream: stream that it becomes.
+        ragged: whether each sample is a sequence, (length, *shape). None: it was declared, and may be either.
+        like: origin of ``stream``, for errors.
     """
 
     key: str
@@ -56,7 +56,7 @@ class Field(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Stands for a sample that raised."""
+    """Replaces a sample that raised."""
 
     what: str
 
@@ -65,12 +65,12 @@ def _parts(sample: Any, place: str) -> dict[str, Any]:
     """Return the parts of a sample, called ``place`` in errors, by name."""
     if not _nests(sample):
         return {SINGLE: sample}
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for name, part in _walk(sample, ""):
-        if name in found:
+        if name in parts:
             raise SchemaError(f"expected distinct names for all parts of a sample, got `{name}` twice, in {place}")
-        found[name] = part
-    return found
+        parts[name] = part
+    return parts
 
 
 def _walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -90,7 +90,7 @@ def _walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _nests(value: Any) -> bool:
-    """Return whether a value has parts; lists of numbers, of any depth, are arrays."""
+    """Return whether a value has parts. Lists of numbers, of any depth, are arrays."""
     if isinstance(value, (Mapping, tuple)):
         return True
     return isinstance(value, list) and len(value) > 0 and not _is_numeric(value)
@@ -109,15 +109,15 @@ class Fields:
 
     Args:
         fields: fields by the name of their stream.
-        chosen: whether other parts of a sample are dropped, rather than an error.
-        first: what the first sample is called in errors.
+        selected: whether other parts of a sample are dropped, rather than an error.
+        first: name of the first sample in errors.
 
     Attributes:
         schema: their streams.
     """
 
-    def __init__(self, fields: Mapping[str, Field], *, chosen: bool, first: str) -> None:
-        self._fields, self._chosen, self._first = dict(fields), chosen, first
+    def __init__(self, fields: Mapping[str, Field], *, selected: bool, first: str) -> None:
+        self._fields, self._selected, self._first = dict(fields), selected, first
         self.schema = Schema({name: field.stream for name, field in self._fields.items()})
         self._keys = {field.key for field in self._fields.values()}
 
@@ -126,36 +126,36 @@ class Fields:
         """Infer the fields from some samples.
 
         Args:
-            samples: the samples, at least one, by what each is called in errors.
-            streams: by name, a declaration, or None to infer it; or only names, those of the parts of a tuple in
-                order, or some of the keys of a mapping; or None: all parts under their own names.
+            samples: the samples, at least one, by their names in errors.
+            streams: by name, a declaration, or None to infer it. Or only names, either for the parts of a tuple in
+                order, or some of the keys of a mapping. None: all parts under their own names.
 
         Raises:
             SchemaError: samples cannot be stored, or differ.
         """
         if isinstance(streams, str):
             raise TypeError(f"expected streams as a list of names or a mapping, got {streams!r}; write [{streams!r}]")
-        known = {place: _parts(sample, place) for place, sample in samples.items()}
-        first = next(iter(known))
-        keys = _keys(known[first], streams)
-        chosen = streams is not None
+        records = {place: _parts(sample, place) for place, sample in samples.items()}
+        first = next(iter(records))
+        keys = _keys(records[first], streams)
+        selected = streams is not None
         declared = streams if isinstance(streams, Mapping) else {}
-        for place, found in known.items():
-            _check_keys(found, set(keys.values()), chosen, place, first)
+        for place, parts in records.items():
+            _check_keys(parts, set(keys.values()), selected, place, first)
         fields = {}
         for name, key in keys.items():
             stream = declared.get(name)
             if stream is None:
-                others = [other for other in keys if other != name]
-                fields[name] = _inferred(name, key, {place: found[key] for place, found in known.items()}, others)
+                siblings = [each for each in keys if each != name]
+                fields[name] = _inferred(name, key, {place: parts[key] for place, parts in records.items()}, siblings)
             elif isinstance(stream, Stream):
                 fields[name] = Field(key, stream, None, "declared")
             else:
                 raise TypeError(f"expected a fl.Stream or None for stream `{name}`, got {stream!r}")
-        return cls(fields, chosen=chosen, first=first)
+        return cls(fields, selected=selected, first=first)
 
     def values(self, samples: Sequence[Any]) -> dict[str, Value] | Misfit:
-        """Return samples as one value per stream, with zeros for those that are `Unreadable`."""
+        """Return samples as one value per stream, with zeros for `Unreadable` ones."""
         columns: dict[str, list[Any]] = {name: [] for name in self._fields}
         for number, sample in enumerate(samples):
             if isinstance(sample, Unreadable):
@@ -163,13 +163,13 @@ class Fields:
                     columns[name].append(_blank(field))
                 continue
             try:
-                found = _parts(sample, "this one")
-                _check_keys(found, self._keys, self._chosen, "this one", self._first)
+                parts = _parts(sample, "this one")
+                _check_keys(parts, self._keys, self._selected, "this one", self._first)
             except SchemaError as error:
                 return Misfit(number, None, str(error))
             for name, field in self._fields.items():
                 try:
-                    columns[name].append(_fitted(found[field.key], field))
+                    columns[name].append(_fitted(parts[field.key], field))
                 except (TypeError, ValueError) as error:
                     return Misfit(number, name, str(error))
         return {name: _value(field, columns[name]) for name, field in self._fields.items()}
@@ -188,8 +188,8 @@ class Fields:
             return f"make it {field.stream.kind} in the dataset, in all samples"
         shape = field.stream.shape[1:] if not field.ragged and field.stream.shape else field.stream.shape
         stated = ", ".join(
-            f"{other!r}: fl.Stream({shape}, {field.stream.dtype.name!r})" if other == name else f"{other!r}: None"
-            for other in self._fields
+            f"{each!r}: fl.Stream({shape}, {field.stream.dtype.name!r})" if each == name else f"{each!r}: None"
+            for each in self._fields
         )
         return f"if samples differ in length or dtype, declare the stream for all of them: streams={{{stated}}}"
 
@@ -218,14 +218,14 @@ def _keys(first: Mapping[str, Any], streams: Mapping[str, Stream | None] | Seque
     return keys
 
 
-def _check_keys(found: Mapping[str, Any], keys: set[str], chosen: bool, place: str, first: str) -> None:
-    if missing := [key for key in keys if key not in found]:
-        raise SchemaError(f"expected `{min(missing)}` in every sample, as in {first}, but {place} has {_list(found)}")
-    if not chosen and len(found) > len(keys):
-        more = [key for key in found if key not in keys]
+def _check_keys(parts: Mapping[str, Any], keys: set[str], selected: bool, place: str, first: str) -> None:
+    if missing := [key for key in keys if key not in parts]:
+        raise SchemaError(f"expected `{min(missing)}` in every sample, as in {first}, but {place} has {_list(parts)}")
+    if not selected and len(parts) > len(keys):
+        extra = [key for key in parts if key not in keys]
         raise SchemaError(
             f"expected the parts {_list(sorted(keys))} in every sample, as in {first}, but {place} also has "
-            f"{_list(more)}; name those to store: streams={sorted(keys)!r}"
+            f"{_list(extra)}; name those to store: streams={sorted(keys)!r}"
         )
 
 
@@ -233,21 +233,21 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _inferred(name: str, key: str, found: Mapping[str, Any], others: list[str]) -> Field:
-    """Infer a field from the same part of some samples; ``others`` are the names of the other streams."""
-    kinds = {place: _string_kind(part) or type(part).__name__ for place, part in found.items()}
-    if like := next((place for place, part in found.items() if _string_kind(part)), None):
+def _inferred(name: str, key: str, parts: Mapping[str, Any], siblings: list[str]) -> Field:
+    """Infer a field from the same part of some samples. ``siblings`` are the names of the other streams."""
+    kinds = {place: _string_kind(part) or type(part).__name__ for place, part in parts.items()}
+    if like := next((place for place, part in parts.items() if _string_kind(part)), None):
         if odd := next((place for place, kind in kinds.items() if kind != kinds[like]), None):
             raise SchemaError(_differs(name, "type", {like: kinds[like], odd: kinds[odd]}))
         return Field(key, Stream(dtype=kinds[like]), False, like)
     arrays: dict[str, Any] = {}
-    for place, part in found.items():
+    for place, part in parts.items():
         try:
             arrays[place] = _array(part)
         except (TypeError, ValueError) as error:
-            without = f"\n  or store only the other parts: streams={others!r}" if others else ""
+            without = f"\n  or store only the other parts: streams={siblings!r}" if siblings else ""
             raise SchemaError(f"{error}\n  at {place}, stream `{name}`{without}") from error
-    # An empty list says nothing about its numbers.
+    # An empty list shows nothing about its numbers.
     telling = [(place, array) for place, array in arrays.items() if array is not _EMPTY]
     if not telling:
         raise SchemaError(
@@ -260,7 +260,7 @@ def _inferred(name: str, key: str, found: Mapping[str, Any], others: list[str]) 
     dtype = first.dtype
     for place, array in telling:
         if array.dtype != dtype:
-            if not (_is_python(found[like]) and _is_python(found[place])):
+            if not (_is_python(parts[like]) and _is_python(parts[place])):
                 raise SchemaError(_differs(name, "dtype", {like: dtype.name, place: array.dtype.name}))
             dtype = np.promote_types(dtype, array.dtype)
         if array.ndim != first.ndim or array.shape[1:] != first.shape[1:]:
@@ -271,7 +271,7 @@ def _inferred(name: str, key: str, found: Mapping[str, Any], others: list[str]) 
 
 
 def _string_kind(value: Any) -> str | None:
-    """Return ``"str"`` or ``"bytes"`` for a text or a byte string, and None for what is neither."""
+    """Return ``"str"`` or ``"bytes"`` for a text or a byte string, else None."""
     return "str" if isinstance(value, str) else "bytes" if isinstance(value, (bytes, bytearray)) else None
 
 
@@ -279,12 +279,12 @@ def _is_python(value: Any) -> bool:
     return isinstance(value, (list, bool, int, float)) and not isinstance(value, np.generic)
 
 
-def _differs(name: str, what: str, found: Mapping[str, Any]) -> str:
-    said = f"expected the same {what} in all samples"
+def _differs(name: str, what: str, values: Mapping[str, Any]) -> str:
+    text = f"expected the same {what} in all samples"
     if what == "shape":
-        said += ", but for the length of the first dimension"
+        text += ", but for the length of the first dimension"
     return (
-        f"{said}, got {' and '.join(f'{value} in {place}' for place, value in found.items())}\n  stream `{name}`\n"
+        f"{text}, got {' and '.join(f'{value} in {place}' for place, value in values.items())}\n  stream `{name}`\n"
         "  make them equal in the dataset, e.g. by a transform that crops, pads or converts"
     )
 
@@ -296,7 +296,7 @@ def _array(value: Any) -> Any:
     """Return a part of a sample as an array, or as a SciPy sparse matrix of one row per sample.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: it is neither.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         array = unmasked(value)
@@ -337,7 +337,7 @@ def _checked(array: NDArray[Any], value: Any) -> NDArray[Any]:
 
 
 def _refused(value: Any) -> str:
-    """Say why a value cannot be stored, and what the dataset can do."""
+    """Return the message why a value cannot be stored, with a remedy in the dataset."""
     expected = f"expected a number, an array or a tensor, got {type(value).__name__} {shown(value, 40)}"
     if _string_kind(value):
         return f"{expected}: make it one kind in all samples"
@@ -371,8 +371,8 @@ def _fitted(part: Any, field: Field) -> Any:
         return array.astype(stream.dtype, copy=False)
     if array.dtype != stream.dtype:
         array = _converted(array, field, part)
-    whole, sequence = array.shape == stream.shape, array.ndim > 0 and array.shape[1:] == stream.shape
-    if field.ragged is not True and whole:
+    single, sequence = array.shape == stream.shape, array.ndim > 0 and array.shape[1:] == stream.shape
+    if field.ragged is not True and single:
         return array if field.ragged is False else array[None]
     if field.ragged is not False and sequence:
         return array
@@ -382,14 +382,14 @@ def _fitted(part: Any, field: Field) -> Any:
 
 def _converted(array: NDArray[Any], field: Field, part: Any) -> NDArray[Any]:
     dtype = field.stream.dtype
-    wanted = field.ragged is None or _is_python(part)
-    if wanted and array.dtype.kind in "iu" and dtype.kind in "iu":
+    convertible = field.ragged is None or _is_python(part)
+    if convertible and array.dtype.kind in "iu" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
             raise ValueError(
                 f"expected numbers from {limits.min} to {limits.max} for {dtype.name}, got {shown(part, 60)}"
             )
-    elif array.dtype.newbyteorder("=") != dtype and not (wanted and np.can_cast(array.dtype, dtype, "same_kind")):
+    elif array.dtype.newbyteorder("=") != dtype and not (convertible and np.can_cast(array.dtype, dtype, "same_kind")):
         raise TypeError(f"expected numbers of {dtype.name}, as {_as_in(field)}, got {array.dtype.name}")
     return array.astype(dtype)
 

@@ -1,10 +1,10 @@
 """The order of a loader as samplers that others can iterate: `DataLoader.sampler` and `DataLoader.batch_sampler`.
 
-Frameworks take a loader apart: they iterate its samplers, wrap them, give them to their own loaders. Each ``iter``
-of a sampler is the loader's next sweep, as ``iter(loader)`` would be, and a state of the loader follows what the
+Frameworks take a loader apart: they iterate its samplers, wrap them, pass them to their own loaders. Each ``iter`` of a
+sampler is the loader's next sweep, as ``iter(loader)`` would be, and a state of the loader follows the indices that the
 sampler has yielded. Samplers share the loader's `Sweeps` and not the loader, so they outlive it and keep no worker
-alive. Where torch is installed they are torch's classes or subclasses of them, by which frameworks tell what a loader
-does.
+alive. Where torch is installed they are torch's classes or subclasses of them, by which frameworks recognise the kind
+of a loader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from feedline.feed.loader.collate import torch_class, torch_side
 from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.sampling import BegunOrder, after, asked
+from feedline.feed.loader.sampling import BegunOrder, active, after
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 
@@ -29,7 +29,7 @@ class SweepSampler:
     """The indices of one sweep after another.
 
     Args:
-        sweeps: of the loader.
+        sweeps: sweeps of the loader.
     """
 
     def __init__(self, sweeps: Sweeps) -> None:
@@ -37,7 +37,7 @@ class SweepSampler:
 
     @property
     def generator(self) -> Any:
-        """The generator that the order follows from if the loader was given no ``seed``; None: torch's global one.
+        """The generator that the order follows from without a ``seed``. None: torch's global one.
         Frameworks replace it, to keep ranks in step."""
         return self._sweeps.generator
 
@@ -52,7 +52,7 @@ class SweepSampler:
 
     @property
     def num_samples(self) -> int:
-        """Indices of a sweep; with a partition, those of this rank in the next sweep."""
+        """Number of indices of a sweep. With a partition, the number for this rank in the next sweep."""
         return len(self)
 
     def __len__(self) -> int:
@@ -62,11 +62,11 @@ class SweepSampler:
         if share[1] == 1:
             return batches.places
         rule, (index, count) = batches.rule(share), share
-        if rule.size is None or rule.lengths is not None:  # how many items a batch has depends on the sweep
+        if rule.size is None or rule.lengths is not None:  # the number of items of a batch depends on the sweep
             _, number = batches.key(self._sweeps.now.upcoming.sweep)
             return sum(len(planned.indices) for planned in order.batches(batches.order, rule, number, 0))
-        full, rest = divmod(batches.places, rule.size * count)
-        last = 0 if rule.drop_last else -(-(index + 1) * rest // count) - -(-index * rest // count)
+        full, remainder = divmod(batches.places, rule.size * count)
+        last = 0 if rule.drop_last else -(-(index + 1) * remainder // count) - -(-index * remainder // count)
         return full * rule.size + last
 
     def __iter__(self) -> Iterator[int]:
@@ -91,14 +91,14 @@ class SweepSampler:
         """Claim the next sweep.
 
         Args:
-            flat: single indices are wanted; whoever makes batches of them drops an incomplete one.
+            flat: whether to yield single indices. Their consumer drops an incomplete batch.
         """
         sweeps = self._sweeps
         with sweeps.alone():
             sweeps.batches = self._batches(sweeps.current())
-            if asked.named:
+            if active.named:
                 sweeps.name_sweeps()
-            keeps, again = asked.goes_on(sweeps.batches.seed), asked.order_again()
+            keeps, again = active.goes_on(sweeps.batches.seed), active.order_again()
             draws = sweeps.begin_seed(sweeps.now.upcoming, sampler=True, keeps=keeps)
             if again is not None:
                 sweeps.follow(again)
@@ -106,7 +106,7 @@ class SweepSampler:
             batches, progress = self._batches(sweeps.batches), sweeps.begin()
         rule, place = batches.rule(share), progress.place
         seed, number = batches.key(place.sweep)
-        asked.begins(BegunOrder(seed, number, batches.drawn is not None))
+        active.begins(BegunOrder(seed, number, batches.seed_sweep is not None))
         if flat and rule.share[1] == 1:
             rule = rule._replace(drop_last=False)
         if rule.size is None:
@@ -132,7 +132,7 @@ def _indices(planned: Iterator[Planned], progress: SweepProgress) -> Iterator[in
     for each in planned:
         indices = each.indices.tolist()
         yield from indices[:-1]
-        progress.place = progress.after(each)  # with the last index of a batch, the batch has been delivered
+        progress.place = progress.after(each)  # the last index completes the batch
         yield from indices[-1:]
     progress.place = ResumePoint(progress.place.sweep + 1)
 
@@ -162,13 +162,13 @@ class WeightedRandomSampler(SweepSampler, torch_class("WeightedRandomSampler")):
 
     @property
     def weights(self) -> Any:
-        """Weight of each item, as they were given."""
+        """The weights that were passed, one per item."""
         weighted = self._sweeps.batches.options.weighted
         return None if weighted is None else weighted.weights
 
 
 class DistributedSampler(SweepSampler, torch_class("DistributedSampler")):  # type: ignore[misc]
-    """The sampler of a loader with a partition, which tells frameworks that the items are shared out already."""
+    """The sampler of a loader with a partition, by which frameworks see that the items are shared out already."""
 
     @property
     def num_replicas(self) -> int:
@@ -194,7 +194,7 @@ class DistributedSampler(SweepSampler, torch_class("DistributedSampler")):  # ty
 
     @property
     def seed(self) -> int:
-        """Seed of the order; 0 before it is drawn."""
+        """Seed of the order, 0 before it is drawn."""
         return self._sweeps.batches.seed or 0
 
     @property
@@ -234,13 +234,14 @@ BatchSampler: Any = ListSampler if torch_side() is None else torch_side().BatchS
 
 
 class UserBatchSampler(BatchSampler):
-    """Batches of a user's sampler, which is started as the loader itself starts it: one that shuffles by the global
-    generators has an order of (seed of the loader, sweep), also in the hands of a framework that resumes by skipping.
+    """Batches of a user's sampler, which is started as the loader itself starts it. So the order of a sampler that
+    shuffles by the global generators follows from (seed of the loader, sweep), also for a framework that resumes by
+    skipping.
 
     Args:
-        sampler: of the user; may be replaced.
-        batch_size, drop_last: of the loader.
-        sweeps: of the loader; None: this is a framework's copy, and torch's `BatchSampler`.
+        sampler: sampler of the user, which may be replaced.
+        batch_size, drop_last: see the loader.
+        sweeps: sweeps of the loader. None: a framework's copy, which acts as torch's `BatchSampler`.
     """
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool, sweeps: Sweeps | None = None) -> None:
@@ -257,14 +258,14 @@ class UserBatchSampler(BatchSampler):
             batches, progress = sweeps.batches, sweeps.begin()
         assert isinstance(batches, SamplerBatches), "the loader has a user's sampler"
         now = batches.options.holding(sampler=self.sampler, batch_size=self.batch_size, drop_last=self.drop_last)
-        rest = batches.adapted(now).remaining(progress.place, (0, 1))
-        for planned in iter(rest.next, None):  # up to StopIteration: it returns no None
+        remaining = batches.adapted(now).remaining(progress.place, (0, 1))
+        for planned in iter(remaining.next, None):  # up to StopIteration, as it never returns None
             progress.place = progress.after(planned)
             yield planned.indices
         progress.place = ResumePoint(progress.place.sweep + 1, memo=after(self.sampler, progress.place.memo))
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next sweep, for the sampler, too, if it counts them."""
+        """Make ``epoch`` the next sweep, also of the sampler if it counts epochs."""
         if self._sweeps is not None:
             self._sweeps.go_to(operator.index(epoch))
         if hasattr(self.sampler, "set_epoch"):
@@ -275,8 +276,7 @@ class SweepBatchSampler(BatchSampler):
     """The loader's own batches where their sizes differ, because a `BatchByLength` limits them.
 
     Args:
-        sampler: of the loader.
-        drop_last: of the loader.
+        sampler, drop_last: see the loader.
     """
 
     def __init__(self, sampler: SweepSampler, drop_last: bool) -> None:
@@ -290,12 +290,12 @@ class SweepBatchSampler(BatchSampler):
 
 
 def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
-    """``sampler`` and ``batch_sampler`` of a loader: the user's where there are any, else its order."""
+    """Return ``sampler`` and ``batch_sampler`` of a loader: the user's if there are any, else its order."""
     options = sweeps.batches.options
     if options.sampler is not None:
         sampler = options.sampler
     elif options.is_iterable:
-        # None forever: it has no indices.
+        # Yields None forever, as the dataset has no indices.
         sampler = repeat(None) if torch_side() is None else torch_side().EndlessSampler()
     else:
         sampler = _sampler_of(sweeps, options)
@@ -307,7 +307,7 @@ def samplers_of(sweeps: Sweeps) -> tuple[Any, Any]:
         return sampler, UserBatchSampler(sampler, options.indices, options.drop_last, sweeps)
     batches = BatchSampler(sampler, options.indices or 1, options.drop_last)
     if isinstance(sampler, SweepSampler):
-        # transformers looks here. No subclass: Lightning takes other classes than torch's for users' own.
+        # transformers looks here. Not a subclass: Lightning treats a class that is not torch's as the user's.
         batches.set_epoch = sampler.set_epoch
     return sampler, batches
 

@@ -1,18 +1,19 @@
 """Users' samplers and batch samplers, resumed from their own state or by replay.
 
-A sampler is iterated in the parent, only as far ahead as batches are in flight; what it drew for undelivered batches is
-not in the state. A loader with a ``seed`` starts it under seeded generators, so that one that shuffles when it starts
-(as torch's do) produces the same order when it is restarted, whatever the state of the global generators. A loader
-without ``seed`` lets it draw from those, as torch's does; what they were is in the state.
+A sampler is iterated in the parent, only as far ahead as batches are in flight. A state does not hold the indices of
+undelivered batches. A loader with a ``seed`` starts it under seeded generators, so that one that shuffles when it
+starts (as torch's do) produces the same order when it is restarted, in any state of the global generators. A loader
+without ``seed`` lets it draw from these, as torch's does, and a state holds their states before.
 
-A sampler may iterate another loader's, as wrappers of frameworks do. Which of its sweeps that was, under which seed, is
+A sampler may iterate another loader's sampler, as wrappers of frameworks do. The sweep and seed of that loader are
 part of our state: `BegunOrder`.
 
-The epoch of a sampler (``set_epoch``, as of torch's `DistributedSampler`) is restored to that of the saved sweep: some
-frameworks set it only after workers have received the first batches.
+The epoch of a sampler (``set_epoch``, as of torch's `DistributedSampler`) is restored to the epoch of the saved sweep:
+some frameworks set it only after workers have received the first batches.
 
-An interrupt may leave a sampler in any state. One that can be restarted is, and continues after the last batch. One
-that is its own iterator continues as it is, unless it is a generator, which an interrupt has ended: that is an error.
+An interrupt may leave a sampler in any state. If a sampler can be restarted, it is, and continues after the last batch.
+A sampler that is its own iterator continues as it is. If it is a generator, the interrupt has ended it, which is an
+error.
 """
 
 from __future__ import annotations
@@ -38,26 +39,26 @@ class BegunOrder(NamedTuple):
     """The order of a loader's sweep.
 
     Attributes:
-        seed, sweep: what it follows from.
-        drawn: whether the seed was drawn for this sweep.
+        seed, sweep: seed of the order, and number of the sweep under it.
+        per_sweep: whether the seed was drawn for this sweep only.
     """
 
     seed: int
     sweep: int
-    drawn: bool = False
+    per_sweep: bool = False
 
     def to_json(self) -> list[Any]:
-        """Return it in JSON types."""
-        return [f"{self.seed:016x}", self.sweep, *([True] if self.drawn else [])]
+        """Return the order in JSON types."""
+        return [f"{self.seed:016x}", self.sweep, *([True] if self.per_sweep else [])]
 
 
-class _AskedSampler(threading.local):
-    """A user's sampler that is asked in this thread.
+class _ActiveSampler(threading.local):
+    """The user's sampler that this thread iterates.
 
     Attributes:
-        orders: each loader's order that it has begun; None: no sampler is asked.
-        again: those that it is to begin, from a state.
-        named: whether the program tells it its epochs, such as a `DistributedSampler` over a loader's.
+        orders: orders of loaders that it has begun. None: no sampler is iterated.
+        again: orders that it has to begin again, from a state.
+        named: whether the program sets its epochs, as on a `DistributedSampler` over a loader's sampler.
     """
 
     orders: list[BegunOrder] | None = None
@@ -65,11 +66,12 @@ class _AskedSampler(threading.local):
     named = False
 
     def order_again(self) -> BegunOrder | None:
-        """Return the order that a loader's sampler is to begin now; None: its own choice."""
+        """Return the order that a loader's sampler has to begin now, or None if it begins its next one."""
         return None if self.orders is None or len(self.orders) >= len(self.again) else self.again[len(self.orders)]
 
     def goes_on(self, seed: int | None) -> bool:
-        """Return whether a loader's sampler, of this seed, was begun before in the sweep of the loader that asks it.
+        """Return whether a loader's sampler under this seed was begun before in the sweep of the loader that iterates
+        it.
 
         Then it goes on under that seed. So an endless loader, which iterates a sampler again and again within one
         sweep, follows from the generators as they were when that sweep began.
@@ -77,22 +79,22 @@ class _AskedSampler(threading.local):
         return any(order.seed == seed for order in self.orders or ())
 
     def begins(self, order: BegunOrder) -> None:
-        """Note the order that a loader's sampler begins, in case another loader is asking it."""
+        """Note the order that a loader's sampler begins, in case another loader iterates it."""
         if self.orders is not None:
             self.orders.append(order)
 
 
-asked = _AskedSampler()
+active = _ActiveSampler()
 
 
 @contextmanager
 def _noted(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> Iterator[None]:
-    before = asked.orders, asked.again, asked.named
-    asked.orders, asked.again, asked.named = orders, again, named
+    before = active.orders, active.again, active.named
+    active.orders, active.again, active.named = orders, again, named
     try:
         yield
     finally:
-        asked.orders, asked.again, asked.named = before
+        active.orders, active.again, active.named = before
 
 
 class Sampled:
@@ -100,12 +102,12 @@ class Sampled:
 
     Args:
         sampler: iterable of indices, or of lists of them.
-        size: indices per batch; None: single indices, or ``batches``.
+        size: indices per batch. None: single indices, or ``batches``.
         batches: whether the sampler yields batches.
         drop_last: whether to drop a last batch that is not full.
-        key: what the generators are seeded from that it starts with; None: it draws from those of the program.
+        key: key that seeds the generators when the sampler starts. None: it draws from the program's generators.
         place: place to begin at.
-        program: the global generator; None: torch's.
+        program: the global generator. None: torch's.
     """
 
     def __init__(
@@ -123,17 +125,17 @@ class Sampled:
         self._sweep, self._done, self._program = place.sweep, place.done, program
         self._at, self._memo = place.start, place.memo or {}
         self._orders: list[BegunOrder] = []
-        self._again = [BegunOrder(int(seed, 16), *rest) for seed, *rest in self._memo.get("orders", ())]
+        self._again = [BegunOrder(int(seed, 16), *fields) for seed, *fields in self._memo.get("orders", ())]
         self._generator = _generator_of(sampler)
         self._epochs = _epochs_of(sampler)
         self._iterator: Any = None
-        self._starting: Any = None  # the same while it passes over what was delivered
+        self._starting: Any = None  # the iterator while it passes over delivered indices
         self._begun = self._drawing = self._over = False
         self._drawn: list[Any] = []  # drawn, but not planned yet
         self._stateful: Any = None
 
     def next(self) -> Planned:
-        """Return the next batch; see `PlannedSweep.next`.
+        """Return the next batch. See `PlannedSweep.next`.
 
         Raises:
             StopIteration: there is none.
@@ -160,7 +162,7 @@ class Sampled:
             at, stop = self._at, self._at + len(taken)
             indices = taken if size is not None else list(taken[0]) if batches else taken[0]
             memo = self._now(ended=size is not None and len(taken) < size)
-            # Keys count indices; for a batch sampler they count batches, spaced 2^32 apart.
+            # Keys count indices. For a batch sampler they count batches, spaced 2^32 apart.
             planned = Planned(self._sweep, at, stop, indices, at << 32 if batches else at, memo=memo or None)
             delivered = any(a <= at and stop <= b for a, b in self._done)
             self._at, self._memo, self._drawn = stop, memo, []
@@ -180,16 +182,16 @@ class Sampled:
                 torch_side().set_generator_state(self._generator, memo["generator"])
             else:
                 memo = self._memo = {**memo, "generator": torch_side().generator_state(self._generator)}
-        own = memo.get("sampler")
+        saved = memo.get("sampler")
         loads = hasattr(sampler, "load_state_dict")
-        if own is not None and loads:
-            sampler.load_state_dict(own)
+        if saved is not None and loads:
+            sampler.load_state_dict(saved)
             if memo.get("ended"):
                 raise StopIteration
         elif not self._begun and not self._at:
             self._memo = {**memo, **(before(sampler) or {})}
         if self._epochs is not None:
-            if self._at and own is None and "epoch" in memo:
+            if self._at and saved is None and "epoch" in memo:
                 self._epochs.set_epoch(memo["epoch"])
             self._memo = {**self._memo, "epoch": self._epochs.epoch}
 
@@ -200,19 +202,19 @@ class Sampled:
         def start() -> None:
             self._orders.clear()
             iterator = iter(sampler)
-            if own is not None and not loads:
+            if saved is not None and not loads:
                 if not hasattr(iterator, "load_state_dict"):
                     raise StateError(
                         "this state was taken with a sampler that has its own state, but "
                         f"{type(sampler).__name__} has no load_state_dict",
-                        saved={"sampler": own},
+                        saved={"sampler": saved},
                         hint="pass the same sampler",
                     )
-                iterator.load_state_dict(own)
+                iterator.load_state_dict(saved)
             self._stateful = next((each for each in (sampler, iterator) if hasattr(each, "state_dict")), None)
             self._begun = True
             if iterator is sampler and not self._at:
-                # It cannot be restarted after an interrupt, so keep what it has.
+                # It cannot be restarted after an interrupt, so keep its iterator and first value.
                 self._iterator, self._drawing = iterator, True
                 self._drawn.extend(islice(iterator, 1))
                 return
@@ -222,12 +224,12 @@ class Sampled:
 
         def start_freely() -> None:
             start()
-            self._pass(own is not None)
+            self._pass(saved is not None)
 
         with _noted(self._orders, self._again, self._epochs is not None):
             if self._key is not None:
                 Seeding(restore=True, seeded=True).run(self._key, begin)
-                self._pass(own is not None)
+                self._pass(saved is not None)
             else:
                 program = self._program or ProgramGenerator()
                 random = program.run(lambda: started_freely(start_freely, memo.get("random")))
@@ -236,27 +238,27 @@ class Sampled:
             self._iterator, self._starting = self._starting, None
 
     def _pass(self, positioned: bool) -> None:
-        """Pass over what was delivered, unless the sampler has loaded its own state."""
+        """Pass over delivered indices, unless the sampler has loaded its own state."""
         if positioned or not self._at:
             return
-        left, self._drawn = self._at - len(self._drawn), []
-        while left > 0 and (passed := list(islice(self._starting, min(left, 1 << 12)))):  # Ctrl-C works in between
-            left -= len(passed)
-        if left > 0:
+        skip, self._drawn = self._at - len(self._drawn), []
+        while skip > 0 and (passed := list(islice(self._starting, min(skip, 1 << 12)))):  # Ctrl-C works here
+            skip -= len(passed)
+        if skip > 0:
             raise StateError(
                 f"this state was taken after {self._at} {'batches' if self._batches else 'indices'} of the "
-                f"sampler, which now yields {self._at - left}",
+                f"sampler, which now yields {self._at - skip}",
                 hint="pass the same sampler",
             )
 
     def _draw(self, count: int) -> list[Any]:
-        drawn = self._drawn
-        if len(drawn) < count:
+        indices = self._drawn
+        if len(indices) < count:
             self._drawing = True
             with _noted(self._orders, self._again, self._epochs is not None):
-                drawn.extend(islice(self._iterator, count - len(drawn)))  # an interrupt keeps those drawn so far
+                indices.extend(islice(self._iterator, count - len(indices)))  # an interrupt keeps them
             self._drawing = False
-        return drawn
+        return indices
 
     def _goes_on(self) -> bool:
         """Return whether an interrupted iterator can continue."""
@@ -264,7 +266,7 @@ class Sampled:
         return iterator is self._sampler and not (isinstance(iterator, GeneratorType) and iterator.gi_frame is None)
 
     def _now(self, ended: bool) -> dict[str, Any]:
-        """Return the sampler's state; after its end this may already be its initial state, so the end is noted."""
+        """Return the sampler's state. After its end this may already be its initial state, so the end is noted."""
         memo: dict[str, Any] = {}
         if self._stateful is not None:
             memo["sampler"] = copy.deepcopy(self._stateful.state_dict())
@@ -277,23 +279,24 @@ class Sampled:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """What the generators were that the sampler has drawn from, to begin once more without drawing more; None: it
-        has drawn from none."""
+        """The earlier states of the generators that the sampler has drawn from, to begin again without drawing more.
+        None: it has drawn from none."""
         return {name: self._memo[name] for name in ("generator", "random") if name in self._memo} or None
 
 
 def started_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
-    """Start a sampler that may draw from the global generators; return what those were that it drew from, for a memo.
+    """Start a sampler that may draw from the global generators. Return the earlier states of the generators that it
+    drew from, for a memo.
 
     Args:
-        start: starts it.
-        saved: what they were in a memo, to which they are set meanwhile; None: they stay as the program has them.
+        start: function that starts the sampler.
+        saved: states of the generators in a memo, to which they are set meanwhile. None: the program's states.
     """
     states = GlobalStates()
     if saved is None:
         start()
-        drawn = states.before()
-        return {"random": drawn} if drawn else {}
+        random = states.before()
+        return {"random": random} if random else {}
     try:
         states.load(saved)
         start()
@@ -303,14 +306,14 @@ def started_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
 
 
 def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
-    """Return the state of a sampler between two sweeps; None: it has none, or there is no sampler.
+    """Return the state of a sampler between two sweeps, or None if it has none, or there is no sampler.
 
-    A sampler that iterates another loader's is assumed to go on with the sweep after the last one, if that has a seed
-    for all sweeps.
+    A sampler that iterates another loader's sampler is assumed to go on with the sweep after the last one, if that
+    loader has one seed for all sweeps.
 
     Args:
-        sampler: the user's.
-        last: the memo of the last batch of the sweep before.
+        sampler: sampler of the user.
+        last: memo of the last batch of the sweep before.
     """
     memo = generator_memo(sampler) or {}
     if hasattr(sampler, "state_dict"):
@@ -323,21 +326,21 @@ def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
 
 
 def generator_memo(sampler: Any) -> dict[str, Any] | None:
-    """Return the state of a sampler's generator, for a memo; None: it has none, or there is no sampler."""
+    """Return the state of a sampler's generator, for a memo, or None if it has none, or there is no sampler."""
     generator = _generator_of(sampler)
     return None if generator is None else {"generator": torch_side().generator_state(generator)}
 
 
 def set_generator(sampler: Any, place: ResumePoint) -> None:
-    """Set a sampler's generator to what it was when a sweep began, if a state names that place. What the program sets
-    it to after that, holds."""
+    """Restore a sampler's generator at the beginning of a sweep, if a state names that place. The program may set it
+    to another state after that."""
     generator, saved = _generator_of(sampler), (place.memo or {}).get("generator")
     if generator is not None and not place.start and saved is not None:
         torch_side().set_generator_state(generator, saved)
 
 
 def before(sampler: Any) -> dict[str, Any] | None:
-    """Return the same, perhaps before its first sweep, when it may have no state yet: None."""
+    """Return the result of `after`, or None before the first sweep if the sampler has no state yet."""
     if not hasattr(sampler, "load_state_dict"):
         return None
     try:
@@ -347,15 +350,15 @@ def before(sampler: Any) -> dict[str, Any] | None:
 
 
 def check_memo(memo: Any) -> None:
-    """Check the memo of a sampler in a state; the sampler has to check its own part.
+    """Check the memo of a sampler in a state. The sampler has to check its own part.
 
     Raises:
         TypeError, ValueError: it is invalid.
     """
     if memo is None:
         return
-    known = {"sampler", "generator", "random", "epoch", "orders", "ended"}
-    if not isinstance(memo, Mapping) or not memo.keys() <= known:
+    allowed = {"sampler", "generator", "random", "epoch", "orders", "ended"}
+    if not isinstance(memo, Mapping) or not memo.keys() <= allowed:
         raise TypeError(f"expected `memo` of a sampler to hold `sampler` and `generator`, got {memo!r:.80}")
     orders = memo.get("orders", [])
     if not isinstance(orders, (list, tuple)) or not all(map(_is_order, orders)):
@@ -378,8 +381,9 @@ def _is_order(order: Any) -> bool:
 
 
 def chain(sampler: Any) -> Iterator[Any]:
-    """Yield a sampler and those that it wraps, as batch samplers and frameworks name them, the outermost first."""
-    for _ in range(8):  # deeper than any, and an end for one that names itself
+    """Yield a sampler and the samplers that it wraps, as batch samplers and frameworks name them, the outermost
+    first."""
+    for _ in range(8):  # deeper than any, and an end for a sampler that names itself
         if sampler is None:
             return
         yield sampler
@@ -388,7 +392,7 @@ def chain(sampler: Any) -> Iterator[Any]:
 
 
 def epoch_of(sampler: Any) -> int | None:
-    """Return the epoch that a sampler, or one that it wraps, was told; None: it counts none."""
+    """Return the epoch of a sampler, or of one that it wraps, or None if none counts epochs."""
     return getattr(_epochs_of(sampler), "epoch", None)
 
 

@@ -57,22 +57,22 @@ class _StagedBatch(NamedTuple):
 
 
 class StagedExecutor:
-    """Batches of columns that lie in files; an `Executor`.
+    """The `Executor` of columns that are files.
 
     Args:
-        rest: remaining batches of the sweep.
+        remaining: remaining batches of the sweep.
         columns: columns that batches are gathered from.
         corpus: the same columns, from `in_files`.
         batches: the batches of all sweeps.
     """
 
     def __init__(
-        self, rest: RemainingBatches, columns: Columns, corpus: ArrayDeserializer, batches: PlannedBatches
+        self, remaining: RemainingBatches, columns: Columns, corpus: ArrayDeserializer, batches: PlannedBatches
     ) -> None:
-        self._rest, self._columns, self._skip = rest, columns, batches.options.quarantine is not None
+        self._remaining, self._columns, self._skip = remaining, columns, batches.options.quarantine is not None
         self._looks_ahead = batches.order is not None  # a user's sampler is not read ahead
         self._stats, self._chunks = Stats(), ChunkSet(corpus.schema)
-        ascending = batches.in_order and columns.whole
+        ascending = batches.in_order and columns.all_rows
         order = ORDERS["feedline-1"](ChunkTable(corpus.chunks()), 0, not ascending, None)
         reader = SequentialReader if ascending else RowReader
         self._reader = reader(corpus, order, self._chunks, self._stats, None)
@@ -81,7 +81,7 @@ class StagedExecutor:
         self._item_bytes = sum(array[:1].nbytes for array in columns.rows) + STAGED_BYTES
         self._planned: Planned | None = None
         self._waiting: deque[_StagedBatch] = deque()
-        self._held = 0  # items in `_waiting`
+        self._waiting_items = 0  # items in `_waiting`
         self._ended = False
 
     def next(self) -> tuple[Planned, Fetched]:
@@ -91,19 +91,19 @@ class StagedExecutor:
         if not waiting:
             raise StopIteration
         head = waiting[0]
-        held = self._held - len(head.rows)
+        waiting_items = self._waiting_items - len(head.rows)
         try:
             fetched = self._made(head)
         except Exception:
-            self._held = held
+            self._waiting_items = waiting_items
             del waiting[0]
             raise
-        self._held = held
+        self._waiting_items = waiting_items
         del waiting[0]
         return head.planned, fetched
 
     def close(self) -> None:
-        """Release what was fetched."""
+        """Release the rows that were fetched."""
         self._waiting.clear()
         self._reader.close()
 
@@ -113,7 +113,7 @@ class StagedExecutor:
             planned = self._planned
             if planned is None:
                 try:
-                    planned = self._planned = self._rest.next()
+                    planned = self._planned = self._remaining.next()
                 except StopIteration:
                     self._ended = True
                     return
@@ -124,14 +124,14 @@ class StagedExecutor:
                     return  # raised when its turn comes: the batches before it are valid
                 self._planned = None
                 raise
-            held = self._held + len(entry.rows)
-            self._planned, self._held = None, held
+            waiting_items = self._waiting_items + len(entry.rows)
+            self._planned, self._waiting_items = None, waiting_items
             waiting.append(entry)
 
     def _has_room(self) -> bool:
         if not self._looks_ahead or not self._reader.stages:
             return False
-        return self._held < min(STAGED, AHEAD_BYTES // self._item_bytes)
+        return self._waiting_items < min(STAGED, AHEAD_BYTES // self._item_bytes)
 
     def _begun(self, planned: Planned) -> _StagedBatch:
         rows = self._columns.rows_at(planned.indices)

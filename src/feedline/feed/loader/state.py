@@ -1,8 +1,8 @@
 """The state of a loader: a few numbers in JSON types, and the checks that it fits a loader.
 
-A state names the order and a place in it. Batch size, number of workers, partition and kind of workers are not in it,
-and may change with every restore. Its cost is independent of the data, except that a user's sampler without a state has
-its indices drawn again.
+A state names the order and a place in it. It does not hold batch size, number of workers, partition or kind of workers,
+which may change with every restore. Its cost is independent of the data, except that a user's sampler without a state
+has its indices drawn again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ResumePoint(NamedTuple):
 
     Attributes:
         sweep: number of the sweep.
-        start: place in it, counted in items; for a batch sampler or an iterable dataset, in batches.
+        start: place in it, counted in items, or in batches for a batch sampler or an iterable dataset.
         done: ranges of places after ``start`` that were delivered out of turn (``in_order=False``).
         memo: state of a user's sampler or an iterable dataset there.
     """
@@ -56,10 +56,10 @@ def from_json(
         identity: identity of this loader. ``dataset`` is compared only if both have it: datasets that cannot be
             identified have none.
         check_memo: function that raises KeyError, TypeError or ValueError if a memo is invalid at a place.
-        length: places in a sweep; None: unknown.
+        length: places in a sweep. None: unknown.
 
     Raises:
-        StateError: it is not a loader's state, is damaged, or does not fit.
+        StateError: ``state`` is not a loader's state, is damaged, or does not fit.
     """
     expect_state(state, "DataLoader")
     current = {"feedline": STATE_VERSION, **identity}
@@ -78,7 +78,7 @@ def from_json(
 
 
 def _to_continue(state: Mapping[str, Any], differing: list[str]) -> str:
-    """Return how to make a loader that fits, as far as the state says."""
+    """Return how to make a loader that fits, as far as the state shows it."""
     hints = {
         "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
         "shuffle": "pass the same shuffle or fl.Weighted",
@@ -96,7 +96,7 @@ def whole(fields: Mapping[str, Any], key: str, limit: int = LIMIT) -> int:
 
     Raises:
         KeyError: the field is missing.
-        TypeError, ValueError: it is something else.
+        TypeError, ValueError: the field is something else.
     """
     value = fields[key]
     if isinstance(value, bool) or not isinstance(value, int):
@@ -106,12 +106,12 @@ def whole(fields: Mapping[str, Any], key: str, limit: int = LIMIT) -> int:
     return value
 
 
-def _ranges(found: Any, start: int, limit: int) -> tuple[tuple[int, int], ...]:
+def _ranges(delivered: Any, start: int, limit: int) -> tuple[tuple[int, int], ...]:
     """Check and return ``delivered``: ranges [a, b) after ``start``, in ascending order."""
-    if not isinstance(found, (list, tuple)):
-        raise TypeError(f"expected `delivered` as a list, got {found!r:.80}")
+    if not isinstance(delivered, (list, tuple)):
+        raise TypeError(f"expected `delivered` as a list, got {delivered!r:.80}")
     ranges, end = [], start
-    for run in found:
+    for run in delivered:
         if not isinstance(run, (list, tuple)) or len(run) != 2:
             raise TypeError(f"expected `delivered` to hold pairs, got {run!r:.80}")
         a, b = (whole({"delivered": place}, "delivered", limit) for place in run)
@@ -123,15 +123,15 @@ def _ranges(found: Any, start: int, limit: int) -> tuple[tuple[int, int], ...]:
 
 
 def _short(value: int) -> str:
-    """Format an int; Python refuses to print very long ones."""
+    """Format an int. Python refuses to print very long ones."""
     return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
-def seed_to_json(seed: int | None, drawn: int | None) -> dict[str, Any]:
-    """Return a seed, and the sweep that it was drawn for, in JSON types; None: it is drawn when the sweep begins, and
-    it holds for all sweeps."""
+def seed_to_json(seed: int | None, seed_sweep: int | None) -> dict[str, Any]:
+    """Return a seed, and the sweep that it was drawn for, in JSON types. None: the seed has yet to be drawn, or holds
+    for all sweeps."""
     text = None if seed is None else f"{seed:016x}"
-    return {"seed": text} if seed is None or drawn is None else {"seed": text, "drawn": drawn}
+    return {"seed": text} if seed is None or seed_sweep is None else {"seed": text, "drawn": seed_sweep}
 
 
 def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, int | None, dict[str, str]]:
@@ -139,20 +139,20 @@ def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, in
     next seed follows from.
 
     Raises:
-        StateError: they are damaged.
+        StateError: one of them is damaged.
     """
     try:
         text, torch = state["seed"], torch_side()
         if text is not None and not is_hex(text):
             raise TypeError(f"expected `seed` as 16 hex digits, got {text!r:.80}")
-        drawn = whole(state, "drawn", sweep + 1) if "drawn" in state else None
+        seed_sweep = whole(state, "drawn", sweep + 1) if "drawn" in state else None
         generators = {name: state[name] for name in ("generator", "global") if state.get(name) is not None}
         if torch is not None:
             for saved in generators.values():
                 torch.check_generator_state(saved)
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(error) from error
-    return None if text is None else int(text, 16), drawn, generators
+    return None if text is None else int(text, 16), seed_sweep, generators
 
 
 def is_hex(text: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Statistics of a loader: what was delivered, where the time went, and what a perfect loader would gain."""
+"""Statistics of a loader: batches delivered, where the time went, and the gain from a perfect loader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoaderStats:
         collating: seconds in ``collate_fn``, summed over workers.
         transfer: seconds in which ``next`` pinned memory or copied batches to a device.
         consuming: seconds between the delivery of a batch and the next call of ``next``: the loop's own time.
-        workers: units, seconds of work and restarts by worker; empty without workers.
+        workers: units, seconds of work and restarts by worker. Empty without workers.
     """
 
     batches: int = 0
@@ -41,7 +41,7 @@ class LoaderStats:
 
     @property
     def gain(self) -> float:
-        """Speed-up of the loop if data never had to be waited for; 1.0: nothing to gain."""
+        """Speed-up of the loop if it never had to wait for data. 1.0: nothing to gain."""
         return (self.waiting + self.consuming) / self.consuming if self.consuming else 1.0
 
     def brief(self) -> dict[str, str]:
@@ -68,27 +68,27 @@ class LoaderStats:
 
 
 class ShownSweep:
-    """What is called with the number of batches that a sweep has delivered; a bar is gone when it ends, or is dropped.
+    """Shows the number of batches that a sweep has delivered. A bar disappears when the sweep ends or is dropped.
 
     Args:
         progress: as `DataLoader` takes it.
-        stats: of the loader, for the share of time spent waiting.
-        length: function that returns the number of batches; None: unknown.
+        stats: statistics of the loader, for the share of time spent waiting.
+        length: function that returns the number of batches. None: unknown.
 
     Raises:
-        ModuleNotFoundError: a bar on a terminal, and rich is not installed.
-        TypeError: another ``progress``.
+        ModuleNotFoundError: a bar on a terminal needs rich, which is not installed.
+        TypeError: ``progress`` is something else.
     """
 
     def __init__(self, progress: Progress, stats: LoaderStats, length: Callable[[], int] | None) -> None:
         self._open = contextlib.ExitStack()
-        # Not a method: the bar would keep this object, which is to take it away when the iterator is dropped.
+        # Not a method: the bar would keep this object alive, which removes the bar when the iterator is dropped.
         remark = partial(_waiting, stats, stats.waiting, stats.consuming)
         self._report: Report | None = self._open.enter_context(showing(progress, "loading", "batches", remark=remark))
         self._length, self._total = length, 0
 
     def __call__(self, done: int) -> None:
-        """Show that so many batches have been delivered."""
+        """Show that ``done`` batches have been delivered."""
         if self._report is None:
             return
         if not self._total and self._length is not None:
@@ -96,7 +96,7 @@ class ShownSweep:
         self._report(done, self._total)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._report = None
         self._open.close()
 

@@ -22,10 +22,10 @@ from feedline.feed.partition import ranks
 
 
 class SweepProgress:
-    """The position of an iterator; outlives it.
+    """The position of an iterator, which it outlives.
 
     An iterator that has not been asked for a batch yet follows ``set_epoch``, which Lightning calls only after
-    ``iter``. One that continues a state follows only to later epochs, as the saved epoch is set on it, too.
+    ``iter``. One that continues a state moves only to later epochs, as the saved epoch is set on it, too.
 
     Args:
         place: where the iterator begins.
@@ -34,27 +34,27 @@ class SweepProgress:
     Attributes:
         resumed: see above.
         asked: whether the iterator was asked for a batch.
-        told: place at which ``set_epoch`` has made it begin since; None: no other place.
-        epoch: epoch of the user's sampler that the iterator has followed last; None: it has none.
+        redirected: other place at which it has to begin since ``set_epoch``. None: at ``place``.
+        epoch: last epoch of the user's sampler that the iterator has followed. None: it has none.
     """
 
     def __init__(self, place: ResumePoint, resumed: bool = False) -> None:
         self.place, self._sweep = place, place.sweep
         self.resumed = resumed
         self.asked = False
-        self.told: ResumePoint | None = None
+        self.redirected: ResumePoint | None = None
         self.epoch: int | None = None
 
-    def tell(self, sweep: int) -> None:
-        """Make an iterator that has not been asked yet begin with ``sweep``."""
+    def redirect(self, sweep: int) -> None:
+        """Begin with ``sweep``, if the iterator has not been asked for a batch yet."""
         if self.asked:
             return
         moves = sweep > self._sweep if self.resumed else sweep != self._sweep
-        self.told = ResumePoint(sweep) if moves else None
+        self.redirected = ResumePoint(sweep) if moves else None
 
     def begin_at(self, place: ResumePoint) -> None:
-        """Begin somewhere else."""
-        self.place, self._sweep, self.told = place, place.sweep, None
+        """Begin at another place."""
+        self.place, self._sweep, self.redirected = place, place.sweep, None
 
     @property
     def ended(self) -> bool:
@@ -64,7 +64,7 @@ class SweepProgress:
     def after(self, planned: Planned) -> ResumePoint:
         """Return the position once ``planned`` has been delivered.
 
-        After the last batch that is the end of the sweep; the next sweep begins only when the loop asks for more and
+        After the last batch it is the end of the sweep. The next sweep begins only when the loop asks for more and
         gets nothing.
         """
         place = self.place
@@ -87,8 +87,8 @@ class LoaderStanding(NamedTuple):
 
     Attributes:
         next_sweep: sweep of the next iterator.
-        resume: where that begins, if a state was loaded or an iterator could not be created.
-        newest: progress of the newest iterator; None: there is none, or a state was loaded since.
+        resume: place where it begins, if a state was loaded or an iterator could not be created.
+        newest: progress of the newest iterator. None: there is none, or a state was loaded since.
     """
 
     next_sweep: int = 0
@@ -106,18 +106,18 @@ class LoaderStanding(NamedTuple):
         newest = self.newest
         if newest is None or (newest.ended and self.next_sweep != newest.place.sweep):
             return self.upcoming
-        return newest.told or newest.place
+        return newest.redirected or newest.place
 
 
 class Sweeps:
     """The current `LoaderStanding`, replaced as a whole, so that an interrupt finds the old or the new one.
 
     Attributes:
-        now: where the loader stands.
-        batches: what a sweep is of.
-        agreed: whether all ranks have the same seed: it was given, or came with a state or from rank 0.
-        generator: of the loader's sampler, for the order of the next sweep; None: the global one.
-        program: the global one.
+        now: position of the loader.
+        batches: batches of the sweeps.
+        agreed: whether all ranks have the same seed, from an argument, a state or rank 0.
+        generator: generator of the loader's sampler, for the order of the next sweep. None: the global one.
+        program: the global generator.
     """
 
     def __init__(self, now: LoaderStanding, batches: Batches) -> None:
@@ -134,28 +134,30 @@ class Sweeps:
 
     @property
     def place(self) -> ResumePoint:
-        """Where a state begins: `LoaderStanding.place`, also of an iterator whose sampler was told another epoch."""
+        """The place of a state: `LoaderStanding.place`, also after another epoch was set on the sampler of an
+        iterator."""
         newest = self.now.newest
         if newest is not None and not newest.asked:
-            self.told(newest)
+            self.redirection(newest)
         return self.now.place
 
     # ---- seeds -------------------------------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
-        """Whether the seed holds for the sweeps to come: it was given, ranks share it, or the order goes on."""
+        """Whether the seed holds for all later sweeps: it is an argument, ranks share it, or the order goes on."""
         return self.batches.options.seed is not None or (self._shared and self.batches.seed is not None)
 
     def follow_generator(self, generator: Any) -> None:
-        """Let the order follow from a generator; None: the global one."""
+        """Let the order follow from a generator. None: the global one."""
         self.generator, batches = generator, self.batches
         self._first_seed = self._seed_at(batches.shuffles) if batches.options.seed is None else batches.options.seed
 
     @property
     def named(self) -> bool:
         """Whether the program names the sweeps, by ``set_epoch`` here or on its own sampler. All have one seed then, so
-        that whoever passes over batches to resume, as Accelerate does, meets the same ones whatever else was drawn."""
+        that a framework that passes over batches to resume, as Accelerate does, meets the same ones after any other
+        draws."""
         return self._named or self.batches.epoch() is not None
 
     def name_sweeps(self) -> None:
@@ -172,16 +174,16 @@ class Sweeps:
     def begin_seed(
         self, place: ResumePoint, workers: bool = False, sampler: bool = False, keeps: bool = False
     ) -> SamplerDraws | None:
-        """Take the seed of a sweep from the program's generators, and draw from them as torch does when one begins.
+        """Take the seed of a sweep from the program's generators, and draw from them as torch does when a sweep begins.
 
         Args:
             place: where the sweep begins.
-            workers: whether workers start, rather than being there from an earlier sweep.
-            sampler: only the loader's sampler is iterated.
+            workers: whether workers start, rather than stay from an earlier sweep.
+            sampler: whether only the loader's sampler is iterated.
             keeps: whether the seed of the sweep before holds for this one, too.
 
         Returns:
-            What draws the rest as the sweep goes on; None: nothing is left to draw.
+            The later draws of the sweep. None: there are none.
         """
         batches, options = self.batches, self.batches.options
         batches.program = self.program
@@ -189,11 +191,11 @@ class Sweeps:
         shuffles = batches.shuffles and options.partition is None and not batches.one_seed
         if options.seed is not None:
             return None
-        if resumes and batches.drawn is None:
+        if resumes and batches.seed_sweep is None:
             self._first_seed = batches.sure_seed
             return None
         if resumes:
-            self.program.followed()  # what the program has set since the state was loaded, holds
+            self.program.followed()  # follow the program if it has set its generator since the state was loaded
             return self._sampler_draws(sampler, place) if shuffles else None
         fresh = not sampler and (workers or not options.persistent_workers)
         if not self.settled and not keeps and (shuffles or fresh or batches.seed is None):
@@ -226,7 +228,7 @@ class Sweeps:
         return seed_at(self.program.followed() if generator is None else generator)
 
     def generators(self) -> dict[str, str]:
-        """Return what the seeds of the sweeps to come follow from, for a state."""
+        """Return the states of generators from which the seeds of later sweeps follow, for a state."""
         if self.settled or self.named:
             return {}
         if self.generator is not None:
@@ -235,7 +237,7 @@ class Sweeps:
         return {} if text is None else {"global": text}
 
     def set_generators(self, saved: Mapping[str, str]) -> None:
-        """Let the sweeps to come follow from what `generators` has returned."""
+        """Let later sweeps follow from states that `generators` has returned."""
         if self.batches.options.seed is not None:
             return
         if self.generator is not None and "generator" in saved:
@@ -244,30 +246,31 @@ class Sweeps:
             self.program.follow(saved["global"])
 
     def upcoming(self) -> Batches:
-        """Return the batches of the next sweep, as it would be if it began now."""
+        """Return the batches of the next sweep if it began now."""
         batches = self.current()
         if self.settled or (self.now.resume is not None and batches.seed is not None):
             return batches
         return self._seeded(batches, self.now.upcoming.sweep)
 
     def standing(self) -> tuple[Batches, ResumePoint]:
-        """Return where a state begins, and the batches there; their seed is None if it has yet to be drawn."""
+        """Return the batches and the place of a state. Their seed is None if it has yet to be drawn."""
         place, batches, newest = self.place, self.batches, self.now.newest
-        if newest is not None and newest.told is not None and batches.drawn is not None:
+        if newest is not None and newest.redirected is not None and batches.seed_sweep is not None:
             batches = batches.seeded(batches.seed, place.sweep)
         between_sweeps = self.now.resume is None and (newest is None or newest.ended)
-        keeps = batches.options.persistent_workers and not batches.shuffles and batches.drawn is not None
+        keeps = batches.options.persistent_workers and not batches.shuffles and batches.seed_sweep is not None
         if between_sweeps and not (self.settled or keeps):
             batches = self._seeded(batches, place.sweep) if self.named else batches.seeded(None)
         return batches, place
 
     def share(self) -> tuple[int, int]:
-        """Return this rank's share. The first time, ranks that drew the seed of a random order take that of rank 0."""
+        """Return this rank's share. The first time, ranks that drew the seed of a random order take the seed of rank
+        0."""
         options = self.batches.options
         share = options.share.resolve()
         if self.agreed:
             return share
-        if options.is_pipe:  # it shares itself out, in an order of all ranks
+        if options.is_pipe:  # a pipe shares itself out, in one order for all ranks
             if ranks()[1] > 1:
                 self._agree()
         elif share[1] > 1:
@@ -295,32 +298,32 @@ class Sweeps:
         return self.batches.current(self.now.resume is not None)
 
     def warn_of_skipped(self) -> None:
-        """Warn if the iterator of a loaded state was never asked, and the next one is of another sweep than the next.
+        """Warn if the iterator of a loaded state was never asked for a batch, and the next iterator skips a sweep.
 
-        Lightning does that, and no answer of a loader is right: it counts an epoch that it has not trained, and keeps
-        counting from there.
+        Lightning does that, and a loader cannot correct it: Lightning counts an epoch that it has not trained, and
+        keeps counting from there.
         """
         now, epoch = self.now, self.batches.epoch()
         newest = now.newest
         if newest is None or newest.asked or not newest.resumed:
             return
-        place, told = newest.place, now.upcoming.sweep
+        place, sweep = newest.place, now.upcoming.sweep
         if epoch is not None:
             saved = (place.memo or {}).get("epoch")
-            told = place.sweep + (0 if saved is None else epoch - saved)
-        left_out = told - place.sweep - 1
+            sweep = place.sweep + (0 if saved is None else epoch - saved)
+        left_out = sweep - place.sweep - 1
         if left_out > 0:
-            what = f"sweep {told - 1} is" if left_out == 1 else f"sweeps {place.sweep + 1} to {told - 1} are"
+            what = f"sweep {sweep - 1} is" if left_out == 1 else f"sweeps {place.sweep + 1} to {sweep - 1} are"
             warnings.warn(
                 f"{what} skipped: this loader has delivered nothing since its "
-                f"state, of sweep {place.sweep}, was loaded, and was then told to begin sweep {told}. Lightning does "
+                f"state, of sweep {place.sweep}, was loaded, and was then told to begin sweep {sweep}. Lightning does "
                 "that with `max_steps` and checkpoints of `on_train_epoch_end`: it counts an epoch that it does not "
                 "train; resume from a checkpoint taken in the middle of an epoch, or after validation",
                 stacklevel=4,
             )
 
     def begin(self) -> SweepProgress:
-        """Claim the next sweep, or the rest of one that a state names; the lock is held."""
+        """Claim the next sweep, or the rest of one that a state names. The lock is held."""
         place = self.now.upcoming
         progress = SweepProgress(place)
         progress.asked = True  # iterating a sampler requests an item at once
@@ -328,8 +331,8 @@ class Sweeps:
         return progress
 
     def go_to(self, sweep: int) -> None:
-        """Make this the next sweep, unless a state names one, and that of an iterator that has not been asked yet.
-        A sweep in progress continues.
+        """Make this the next sweep, unless a state names one, and the sweep of an iterator that has not been asked for
+        a batch yet. A sweep in progress continues.
 
         Raises:
             ValueError: there is no such sweep.
@@ -339,59 +342,59 @@ class Sweeps:
         with self.alone():
             if self.now.resume is None:
                 if self.now.newest is not None:
-                    self.now.newest.tell(sweep)
+                    self.now.newest.redirect(sweep)
                 self.now = self.now._replace(next_sweep=sweep)
             self.name_sweeps()
 
-    def told(self, progress: SweepProgress) -> ResumePoint | None:
-        """Return where an iterator was told to begin since it was made; None: nowhere else.
+    def redirection(self, progress: SweepProgress) -> ResumePoint | None:
+        """Return the place where an iterator has to begin instead since it was created, or None.
 
-        A user's sampler is told without us, so its epoch is compared with what it was.
+        The program sets the epoch of its sampler without us, so it is compared with the epoch before.
         """
         epoch, place = self.batches.epoch(), progress.place
-        # If there is a newer iterator, the epoch is for that.
+        # If there is a newer iterator, the epoch is meant for it.
         if epoch is not None and progress.epoch not in (None, epoch) and self.now.newest is progress:
             if place.start == 0:
-                progress.tell(epoch)
+                progress.redirect(epoch)
             elif (saved := (place.memo or {}).get("epoch")) is not None:
-                progress.tell(place.sweep + epoch - saved)
+                progress.redirect(place.sweep + epoch - saved)
             progress.epoch = epoch
-        return progress.told
+        return progress.redirected
 
     def moved(self, progress: SweepProgress, place: ResumePoint) -> None:
-        """Note that an iterator begins where it was told to, which takes that sweep from the next iterator; the lock is
-        held."""
+        """Note that an iterator begins at the place of `redirection`, which takes that sweep from the next iterator.
+        The lock is held."""
         now = self.now
         if now.newest is progress and now.resume is None:
             self.now = now._replace(next_sweep=place.sweep)
-            if self.batches.drawn is not None:  # the seed was drawn for this sweep, whatever it is called
+            if self.batches.seed_sweep is not None:  # the seed goes with the sweep under its new number
                 self.batches = self.batches.seeded(self.batches.seed, place.sweep)
         progress.begin_at(place)
 
     def taken(self, progress: SweepProgress) -> None:
-        """Note that an iterator is asked for its first batch: its sweep is not that of the next iterator, whatever
-        `set_epoch` has said before; the lock is held."""
+        """Note that an iterator is asked for its first batch. The next iterator has another sweep, even if `set_epoch`
+        has set this one before. The lock is held."""
         now = self.now
         if now.newest is progress and now.resume is None and now.next_sweep == progress.place.sweep:
             self.now = now._replace(next_sweep=progress.place.sweep + 1)
 
     def follow(self, order: BegunOrder) -> None:
-        """Make a sweep of this order the next one: a loader that reads our sampler continues from its state. The lock
-        is held.
+        """Make a sweep of this order the next one, as a loader that reads our sampler continues from its state. The
+        lock is held.
 
         Raises:
-            StateError: another seed was given.
+            StateError: the loader has another seed.
         """
-        given = self.batches.options.seed
-        if given is not None and order.seed != given:
+        seed = self.batches.options.seed
+        if seed is not None and order.seed != seed:
             raise StateError(
                 "this state was taken over the sampler of a loader with another seed",
                 saved={"seed": f"{order.seed:016x}"},
-                current={"seed": f"{given:016x}"},
+                current={"seed": f"{seed:016x}"},
                 hint=f"pass seed={order.seed} to that loader",
             )
-        sweep = max(self.now.upcoming.sweep, order.sweep) if order.drawn else order.sweep
-        self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.drawn else None)
-        if not order.drawn:
+        sweep = max(self.now.upcoming.sweep, order.sweep) if order.per_sweep else order.sweep
+        self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.per_sweep else None)
+        if not order.per_sweep:
             self._first_seed = order.seed
         self.now = LoaderStanding(sweep, ResumePoint(sweep))

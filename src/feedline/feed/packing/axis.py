@@ -23,14 +23,14 @@ Ints = NDArray[np.int64]
 
 
 class Cursor(NamedTuple):
-    """A place on the axis, and what was taken from it but not completely delivered.
+    """A place on the axis, and the lanes of sequences that were taken from it but not completely delivered.
 
     Attributes:
         segment: segment that it is in.
-        k: index of the next sequence in it; ``segment.n`` at its end.
+        k: index of the next sequence in it, ``segment.n`` at its end.
         samples: samples on the axis before the segment.
-        fingerprint: fingerprint of all sequences before the segment; None after a bare seek.
-        lanes: lanes of truncated BPTT; empty for other packing rules.
+        fingerprint: fingerprint of all sequences before the segment. None: after a bare seek.
+        lanes: lanes of truncated BPTT, empty for other packing rules.
     """
 
     segment: Segment
@@ -66,13 +66,13 @@ class Axis:
 
     Args:
         timeline: the order.
-        lengths: function that returns the samples of each sequence of a segment, int64 (n,); None: one each.
-        max_sweeps, max_samples: end of the axis, counted from its start and checked before each sequence; None:
+        lengths: function that returns the samples of each sequence of a segment, int64 (n,). None: one each.
+        max_sweeps, max_samples: end of the axis, counted from its start and checked before each sequence. None:
             endless.
 
     Attributes:
         jumps: places that are passed over.
-        step: sequences planned at a time; does not affect what is delivered.
+        step: sequences planned at a time, which does not affect the minibatches.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Axis:
         self.step = SEGMENT
 
     def at(self, position: Position, fingerprint: int | None) -> Cursor:
-        """Return the cursor at a position, whose sample count is trusted; reads no data if chunk sizes are known."""
+        """Return the cursor at a position, whose sample count is trusted. Reads no data if chunk sizes are known."""
         sweep, ordinal = self.landed(position.sweep, position.ordinal)
         plan = self.timeline.window_at(sweep, ordinal, position.window)
         start = ordinal - plan.first
@@ -100,7 +100,7 @@ class Axis:
         return Cursor(self.segment(plan, start), 0, position.samples, fingerprint)
 
     def settle(self, cursor: Cursor) -> Cursor | None:
-        """Return the cursor, or the start of the next segment if it is at the end of one; None at the end of the
+        """Return the cursor, or the start of the next segment if it is at the end of one, or None at the end of the
         axis."""
         segment = cursor.segment
         if self.max_samples is not None and self.samples(cursor) >= self.max_samples:
@@ -114,7 +114,8 @@ class Axis:
         return Cursor(self.segment(*following), 0, self.samples(cursor), self.fingerprint(cursor))
 
     def _following(self, plan: WindowPlan, start: int, max_sweeps: int | None) -> tuple[WindowPlan, int] | None:
-        """Return the window, and the place in it, of what comes at or after place ``start``; None at the end."""
+        """Return the window, and the place in it, of the next sequence at or after place ``start``, or None at the
+        end."""
         if self.jumps:
             before = self.timeline.position_of(plan, start)[:2]
             sweep, ordinal = self.landed(*before)
@@ -143,7 +144,7 @@ class Axis:
         return sweep * (self.timeline.sweep_length or 0) + ordinal
 
     def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
-        """Yield the chunks of the windows that follow, window by window, to the end; reads and permutes nothing."""
+        """Yield the chunks of the windows that follow, window by window, to the end. Reads and permutes nothing."""
         if not self.jumps:
             yield from self.timeline.chunks_after(plan, self.max_sweeps)
             return
@@ -152,24 +153,24 @@ class Axis:
             yield plan.chunks
 
     def limit(self, cursor: Cursor) -> int:
-        """Return the index in the cursor's segment before which sequences may start: its end, or that of the axis.
+        """Return the index in the cursor's segment before which sequences may start: its end, or the end of the axis.
 
-        A sequence may start while fewer than ``max_samples`` samples precede it; the last may overshoot.
+        A sequence may start while fewer than ``max_samples`` samples precede it. The last may overshoot.
         """
         segment = cursor.segment
         if self.max_samples is None:
             return segment.n
-        left = self.max_samples - cursor.samples
+        remaining = self.max_samples - cursor.samples
         if segment.ends is None:
-            return max(cursor.k, min(segment.n, left))
-        return max(cursor.k, int(np.searchsorted(segment.ends[:-1], left, side="left")))
+            return max(cursor.k, min(segment.n, remaining))
+        return max(cursor.k, int(np.searchsorted(segment.ends[:-1], remaining, side="left")))
 
     def samples(self, cursor: Cursor) -> int:
         """Return the samples on the axis before the cursor."""
         return cursor.samples + cursor.segment.before(cursor.k)
 
     def fingerprint(self, cursor: Cursor) -> int | None:
-        """Return the fingerprint of all sequences before the cursor; None if unknown."""
+        """Return the fingerprint of all sequences before the cursor, or None if unknown."""
         if cursor.fingerprint is None or cursor.k == 0:
             return cursor.fingerprint
         return int(_native.fingerprint(cursor.fingerprint, cursor.segment.ordinals[: cursor.k])[-1])
@@ -186,15 +187,15 @@ class Axis:
         return part.segment.ends_sweep(part.segment.start + part.b)
 
     def first_whole_sweep(self, cursor: Cursor) -> int:
-        """Return the first sweep that lies wholly after the cursor."""
+        """Return the first sweep that is wholly after the cursor."""
         sweep, ordinal, _, _, window = self.position(cursor)
         return sweep if ordinal == 0 and not window else sweep + 1
 
     def seek_samples(self, samples: int) -> Cursor:
         """Return the cursor at the first sequence that starts ``samples`` samples or more from the start of the axis.
 
-        If a sweep ends there, that is the first one of the next sweep. Looks lengths up in the index, from the start of
-        that sweep; reads no data if chunk sizes are known.
+        If a sweep ends there, it is the first one of the next sweep. Looks lengths up in the index, from the start of
+        that sweep. Reads no data if chunk sizes are known.
 
         Raises:
             IndexError: no sequence has any samples.

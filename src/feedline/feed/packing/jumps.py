@@ -1,7 +1,7 @@
 """Places of the axis that are passed over: the steps at which a loss went wrong, for example.
 
-A place is counted in sequences from the start of the axis. What is passed over is as if it were not on the axis: it is
-not delivered, and counts neither as samples nor in the fingerprint.
+A place is counted in sequences from the start of the axis. A sequence that is passed over is not delivered, and counts
+neither as samples nor in the fingerprint, as if it were not on the axis.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Jumps:
     """Ranges of places, ``(start, stop)``, each from its start to before its stop.
 
     Args:
-        ranges: ranges in any order; those that overlap or touch become one.
+        ranges: ranges in any order. Ranges that overlap or touch become one.
 
     Attributes:
-        ranges: disjoint ones, ascending.
+        ranges: disjoint ranges, ascending.
     """
 
     __slots__ = ("_starts", "ranges")
@@ -57,13 +57,13 @@ class Jumps:
         """Return how many places from ``start`` to before ``stop`` are passed over."""
         return sum(max(0, min(b, stop) - max(a, start)) for a, b in self.ranges)
 
-    def within(self, others: Jumps, stop: int) -> bool:
-        """Return whether every place before ``stop`` that is passed over here is so in ``others``."""
-        return all(others.between(a, min(b, stop)) == min(b, stop) - a for a, b in self.ranges if a < stop)
+    def within(self, jumps: Jumps, stop: int) -> bool:
+        """Return whether every place before ``stop`` that is passed over here is also passed over in ``jumps``."""
+        return all(jumps.between(a, min(b, stop)) == min(b, stop) - a for a, b in self.ranges if a < stop)
 
-    def joined(self, others: Jumps) -> Jumps:
-        """Return these ranges and others."""
-        return Jumps((*self.ranges, *others.ranges))
+    def joined(self, jumps: Jumps) -> Jumps:
+        """Return the ranges of both."""
+        return Jumps((*self.ranges, *jumps.ranges))
 
     def to_json(self) -> list[list[int]]:
         """Return the ranges in JSON types."""
@@ -74,33 +74,33 @@ class Jumps:
         """Return the ranges of a state.
 
         Raises:
-            TypeError, ValueError: they are no ranges.
+            TypeError, ValueError: ``value`` has no valid ranges.
         """
         if not isinstance(value, list) or any(not isinstance(pair, list) for pair in value):
             raise TypeError("expected `jumps` as lists of two places")
-        found = cls(_range(pair) for pair in value)
-        if found.to_json() != value:
+        jumps = cls(_range(pair) for pair in value)
+        if jumps.to_json() != value:
             raise ValueError("expected `jumps` that are ascending and apart")
-        return found
+        return jumps
 
 
-def declared_jumps(given: Any, length: int | None) -> Jumps:
+def declared_jumps(jumps: Any, length: int | None) -> Jumps:
     """Return a caller's ranges of places or positions, on an axis with sweeps of ``length`` sequences.
 
     Raises:
         TypeError, ValueError: they are no ranges of places.
     """
-    if isinstance(given, (str, Position)) or not isinstance(given, Sequence):
-        raise TypeError(f"expected jumps as a list of (start, stop), got {given!r}")
-    return Jumps(_range(pair, length) for pair in given)
+    if isinstance(jumps, (str, Position)) or not isinstance(jumps, Sequence):
+        raise TypeError(f"expected jumps as a list of (start, stop), got {jumps!r}")
+    return Jumps(_range(pair, length) for pair in jumps)
 
 
 def _range(pair: Any, length: int | None = None) -> Range:
     if isinstance(pair, Position) or not isinstance(pair, (list, tuple)) or len(pair) != 2:
         raise TypeError(f"expected a jump as (start, stop), got {pair!r}")
     start, stop = (
-        one.sweep * (length or 0) + one.ordinal if isinstance(one, Position) else whole_number("a place", one, 0)
-        for one in pair
+        end.sweep * (length or 0) + end.ordinal if isinstance(end, Position) else whole_number("a place", end, 0)
+        for end in pair
     )
     if not start < stop <= _MOST:
         raise ValueError(f"expected a jump from a place to a later one, up to 2**62, got {start} to {stop}")

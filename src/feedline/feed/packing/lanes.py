@@ -1,15 +1,15 @@
 """Truncated BPTT: sequences queue in lanes, and every minibatch takes a fixed number of samples from each.
 
 A minibatch of S samples has ``max(1, S // length)`` lanes. Each lane in turn takes whole sequences from the axis while
-it holds at most ``length`` samples; then it delivers up to ``length`` samples, continuing with its next sequence when
+it holds at most ``length`` samples. Then it delivers up to ``length`` samples, continuing with its next sequence when
 one ends. So a learner that keeps one BPTT state per lane sees every sequence whole and in order. The lanes are part of
 the cursor and of the state: a restart loses none of their content.
 
-If the number of lanes falls, the surplus ones get no more sequences and are served first until they are empty, in place
-of as many others, which wait; lanes keep their numbers. If it rises, new lanes start empty. Either way no sample is
+If the number of lanes falls, the surplus lanes get no more sequences and are served first until they are empty. As
+many other lanes wait meanwhile. Lanes keep their numbers. If it rises, new lanes start empty. Either way no sample is
 lost, repeated or reordered within its sequence.
 
-``filling="global"``: all ranks plan all lanes, and lane l of L belongs to rank ``l * count // L``; the parts in rank
+``filling="global"``: all ranks plan all lanes, and lane l of L belongs to rank ``l * count // L``. The parts in rank
 order are the minibatch of a single process. A change of L or of the number of ranks moves lanes between ranks.
 ``filling="cntk"``: each worker has its own lanes, an equal share of L, filled with the sequences it owns.
 
@@ -70,10 +70,10 @@ class Lanes:
         for number in served:
             if number < width:
                 runs, done = lanes[number]
-                more = walk.draw(self._length - lanes[number].samples)
-                lanes[number] = Lane((*runs, *more), done)
+                added = walk.draw(self._length - lanes[number].samples)
+                lanes[number] = Lane((*runs, *added), done)
                 if number in mine:
-                    entered += more
+                    entered += added
         if walk.ended and not any(lane.runs for lane in lanes):
             return Plan(cursor, (), 0, False, walk.cursor._replace(lanes=()), ended=True)
         pieces: list[RunPiece] = []
@@ -136,7 +136,8 @@ class _LaneWalk:
 
 
 def _beyond(owned: Owned, a: int, samples: int) -> int:
-    """Return the index at which the sequences from ``a`` on exceed ``samples`` samples; past the end if never."""
+    """Return the index at which the sequences from ``a`` on exceed ``samples`` samples, or one past the end if
+    never."""
     ends = owned.segment.ends
     return a + samples + 1 if ends is None else int(np.searchsorted(ends, int(ends[a]) + samples, side="right"))
 
@@ -173,7 +174,7 @@ def check_json(lanes: Any, position: Position, windows: int | None) -> list[list
     Args:
         lanes: entry of the state.
         position: position of the state.
-        windows: windows in a sweep, if positions have one; else None.
+        windows: windows in a sweep, if positions have one, else None.
 
     Raises:
         TypeError, ValueError: they are invalid.
@@ -199,7 +200,7 @@ def check_json(lanes: Any, position: Position, windows: int | None) -> list[list
 
 
 def from_json(axis: Axis, cursor: Cursor, lanes: Sequence[Sequence[Sequence[int]]]) -> tuple[Lane, ...]:
-    """Rebuild lanes from a state through the order; reads no data if chunk sizes are known.
+    """Rebuild lanes from a state through the order. Reads no data if chunk sizes are known.
 
     Raises:
         StateError: the order does not have these sequences.

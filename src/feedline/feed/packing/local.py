@@ -1,10 +1,10 @@
-"""CNTK's filling: each worker packs its own sequences by itself; for parity with CNTK 2.7, not for new work.
+"""CNTK's filling: each worker packs its own sequences by itself. For parity with CNTK 2.7, not for new work.
 
-All workers walk the same order, but each takes only what it owns and fills its own share of the size, so they are at
-different places between minibatches, and a state belongs to one rank. The union over workers is every sequence once. A
-worker may end earlier than another, or own nothing at all: then it ends with the axis or, if the axis is endless,
-delivers one empty minibatch per sweep. Cost: one pass over each segment to find what is owned, then a few binary
-searches per minibatch.
+All workers walk the same order, but each takes only its own sequences and fills its own share of the size. So they are
+at different places between minibatches, and a state belongs to one rank. The union over workers is every sequence once.
+A worker may end earlier than another, or own nothing at all: then it ends with the axis or, if the axis is endless,
+delivers one empty minibatch per sweep. Cost: one pass over each segment to find the worker's sequences, then a few
+binary searches per minibatch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Local:
         self._ownership = Ownership()
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
-        """See `Packer`; the first sequence is taken even if it is longer, unless a sweep has ended before it."""
+        """See `Packer`. The first sequence is taken even if it is longer, unless a sweep has ended before it."""
         settled = axis.settle(cursor)
         if settled is None:
             return nothing_left(cursor)
@@ -41,8 +41,8 @@ class Local:
             if stop > a:
                 parts.append(SegmentSlice(mine, a, stop))
                 total += mine.before(stop) - mine.before(a)
-            # Skip what others own, up to the next own sequence that does not fit or to the end of the sweep; without
-            # randomization, CNTK stops after a full minibatch.
+            # Skip the other workers' sequences, up to the next own sequence that does not fit or to the end of the
+            # sweep. Without randomization, CNTK stops after a full minibatch.
             full = total >= room
             k = owned.whole(stop) if stop < b else limit
             if full and not axis.timeline.shuffle:
@@ -65,8 +65,8 @@ class Local:
 
 
 def share_of(size: int, index: int, count: int) -> int:
-    """Return how many samples of ``size`` worker ``index`` fills: an equal share; the first workers get the
-    remainder."""
+    """Return how many samples of ``size`` worker ``index`` fills: an equal share, and the remainder for the first
+    workers."""
     share = size // count + (index < size % count)
     if share == 0:
         warnings.warn(

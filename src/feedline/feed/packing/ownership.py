@@ -1,4 +1,4 @@
-"""Which sequences of a segment are a worker's: those of its own chunks, sequences or arcs, in turn."""
+"""The sequences of a segment that a worker owns: they belong to its share of chunks, sequences or arcs, in turn."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Owned(NamedTuple):
     """The sequences of a segment that one worker owns.
 
     Attributes:
-        segment: only these sequences.
-        which: int64 (n,), their indices in the whole segment, ascending; None: all of them.
+        segment: segment of only these sequences.
+        which: int64 (n,), their indices in the whole segment, ascending. None: all of them.
     """
 
     segment: Segment
@@ -33,13 +33,13 @@ class Owned(NamedTuple):
 
 
 class Ownership:
-    """Determines which sequences a worker owns: those whose number, modulo the number of workers, is its rank.
+    """Determines which sequences a worker owns: their number, modulo the number of workers, is its rank.
 
-    The number is that of the sequence in the sweep (in its window, if chunk sizes are unknown before reading), of its
-    arc in an order of arcs, or of its chunk in the order of the sweep. Caches the last segment.
+    A sequence is numbered in the sweep (in its window, if chunk sizes are unknown before reading), or has the number of
+    its arc in an order of arcs, or of its chunk in the order of the sweep. Caches the last segment.
 
     Args:
-        arcs: number of arcs; None: there are none.
+        arcs: number of arcs. None: there are none.
     """
 
     def __init__(self, arcs: int | None = None) -> None:
@@ -61,7 +61,7 @@ class Ownership:
             numbers %= self._arcs
         which = np.flatnonzero(numbers % count == index)
         mine, part = segment.take(which), segment.plan.part(index, count)
-        mine.place, mine.plan = part.renumbered(mine.place), part  # which has the chunks that it needs
+        mine.place, mine.plan = part.renumbered(mine.place), part  # a plan with only the chunks that it needs
         owned = Owned(mine, which)
         self._last = (segment, index, count, owned)
         return owned

@@ -20,8 +20,8 @@ class Plan(NamedTuple):
         after: cursor after it.
         ended: whether there is no minibatch: the source has ended at ``after``.
         entered: runs that enter this reader's lanes here and must be read now.
-        pieces: pieces of runs of this reader's part, in lane order; None if sequences stay whole.
-        held: segment that this reader needs in memory although its part is empty; None: that of ``start``.
+        pieces: pieces of runs of this reader's part, in lane order. None: sequences stay whole.
+        held: segment that this reader needs in memory although its part is empty. None: the segment of ``start``.
     """
 
     start: Cursor
@@ -43,7 +43,7 @@ class Packer(Protocol):
 
         Args:
             axis: axis to take sequences from.
-            cursor: end of what was packed before.
+            cursor: cursor after the minibatches before it.
             size: budget of the global minibatch in samples, at least 1.
             index, count: part to plan, and number of parts.
         """

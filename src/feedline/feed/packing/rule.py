@@ -13,8 +13,8 @@ def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, a
     """Return the rule for these arguments of `MinibatchSource`.
 
     Raises:
-        ValueError: there is no such filling, the corpus says where minibatches end and the rule would not heed it, or
-            shares by arc do not go with the rule.
+        ValueError: there is no such filling, the rule would ignore where the corpus ends minibatches, or it does not
+            support shares by arc.
     """
     if filling not in ("global", "cntk"):
         raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')

@@ -1,8 +1,8 @@
 """Runs and lanes: the content that truncated BPTT keeps between minibatches.
 
-A lane is a queue of runs; a run is a number of sequences of one segment that entered a lane together. Lanes are
-immutable. The content of a run is read once, when it enters, and kept together with what enters other lanes in the same
-minibatch, so that a sequence that outlives its window is not read again.
+A lane is a queue of runs. A run is a number of sequences of one segment that entered a lane together. Lanes are
+immutable. The content of a run is read once, when it enters, and kept together with the other runs that enter lanes in
+the same minibatch, so that a sequence that outlives its window is not read again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Content(NamedTuple):
 
     Attributes:
         values: one value per stream, all with the same rows, of the readable sequences of this run and of others.
-        ends: row of ``values`` at which each sequence of the run begins, and the last ends; unreadable ones have no
+        ends: row of ``values`` at which each sequence of the run begins, and the last ends. Unreadable ones have no
             rows.
     """
 
@@ -40,7 +40,7 @@ class LaneRun:
     Attributes:
         segment, a, b: the sequences.
         ends: samples before each of them, and in total.
-        content: their data; None until read.
+        content: their data. None: not read yet.
     """
 
     __slots__ = ("a", "b", "content", "ends", "segment")
@@ -127,7 +127,7 @@ class LaneStreams(NamedTuple):
 
 
 def cut(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
-    """Copy ``pieces`` out of their runs, which have been read; skips unreadable sequences."""
+    """Copy ``pieces`` out of their runs, which have been read. Skips unreadable sequences."""
     ids: list[int] = []
     lanes: list[int] = []
     begins: list[bool] = []

@@ -2,9 +2,9 @@
 
 Every rank computes the same global minibatch and takes its part, so all ranks take the same number of steps. A sequence
 that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``, or to the last one if it
-starts at the very end, having no samples; the parts in rank order are the global minibatch. (In orders in arcs, what a
-rank takes lies in the windows of its own arcs, so that it reads nothing else.) Cost: one binary search per minibatch
-and segment.
+starts at the very end, having no samples. The parts in rank order are the global minibatch. (In orders in arcs, a rank
+takes sequences from the windows of arcs that it owns, so that it reads nothing else.) Cost: one binary search per
+minibatch and segment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Whole:
     """The `Packer` of ``filling="global"``: never exceeds the size, except for a single longer sequence.
 
     Args:
-        arcs: number of arcs, of which part r of w takes the sequences of r, r + w, r + 2w, ... (see `timeline.arcs`);
+        arcs: number of arcs, of which part r of w takes the sequences of r, r + w, r + 2w, ... (see `timeline.arcs`).
             None: each part takes a run of neighbours.
     """
 
@@ -67,7 +67,7 @@ class Whole:
             if following is None:
                 break
             settled = following
-        held = None
+        needed = None
         if count == 1:
             mine = tuple(parts)
         elif self._ownership is None:
@@ -80,23 +80,23 @@ class Whole:
                 if low < high:
                     slices.append(SegmentSlice(owned.segment, low, high))
             mine = tuple(slices)
-            held = None if mine else self._ownership.of(start.segment, index, count).segment
-        return Plan(start, mine, total, sweep_end, settled, held=held)
+            needed = None if mine else self._ownership.of(start.segment, index, count).segment
+        return Plan(start, mine, total, sweep_end, settled, held=needed)
 
 
 def _next(breaks: list[int], k: int) -> int | None:
-    """Return the first of ``breaks`` behind index ``k``; None if there is none."""
+    """Return the first of ``breaks`` after index ``k``, or None if there is none."""
     at = bisect_right(breaks, k)
     return breaks[at] if at < len(breaks) else None
 
 
 def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
-    """Return the end of the run of sequences from index ``k`` that fits ``room`` samples; stops once it is full.
+    """Return the end of the run of sequences from index ``k`` that fits ``room`` samples. Stops once it is full.
 
     Args:
         segment: segment of the sequences.
         k: index of the first.
-        limit: index to stop at in any case; at least ``k``.
+        limit: index to stop at in any case, at least ``k``.
         room: number of samples.
         first: whether to take one sequence even if it is longer than ``room``.
     """
@@ -106,7 +106,8 @@ def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
 
 
 def _by_place(parts: Sequence[SegmentSlice], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
-    """Return what part ``index`` of ``count`` takes of a minibatch of ``samples`` samples: a run of neighbours."""
+    """Return the sequences of part ``index`` of ``count`` of a minibatch of ``samples`` samples: a run of
+    neighbours."""
     starts = np.concatenate([_starts(part) for part in parts]) if len(parts) > 1 else _starts(parts[0])
     if len(parts) > 1:
         # _starts counts from the part's own first sequence.

@@ -14,7 +14,7 @@ from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.plan import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.unsized import UnsizedOrder
 
-# Orders that users may name. A new version of an order gets a new name; an old one never changes.
+# Orders that users may name. A new version of an order gets a new name. An old one never changes.
 ORDERS: dict[str, type[Timeline]] = {
     "feedline-1": FeedlineOrder,
     "feedline-2": BlockOrder,

@@ -1,14 +1,14 @@
 """The orders "arcs-1" and "arcs-2": a sweep's chunk order in equal arcs, of which each gives a sequence in turn.
 
 The chunks of a sweep are permuted as in "feedline-1" ("arcs-2": the blocks of "feedline-2"). Their sequences, listed in
-that order, are cut into a fixed number of arcs of equal length, and each arc is shuffled in windows of its own. Place p
-of the sweep is place p // arcs of arc p % arcs. So whoever takes the places of some arcs reads only what lies in them.
-Specified to the bit in docs/explanation/order.md; `Arcs` says how many there are.
+that order, are cut into a fixed number of arcs of equal length, and each arc is shuffled in separate windows. Place p
+of the sweep is place p // arcs of arc p % arcs. So a rank that takes the places of some arcs reads only the chunks in
+them. Specified to the bit in docs/explanation/order.md. `Arcs` sets their number.
 
 A *round* is a place of every arc: the places r * arcs to r * arcs + arcs - 1 of the sweep. A `WindowPlan` is a run of
 rounds during which every arc stays in one of its windows. Cost: O(chunks + windows log windows) once per sweep, some
 hundred microseconds for each plan, of which there are as many as rounds at which windows begin, and a microsecond for
-each arc in a segment; memory of 4 bytes per sequence of the current windows.
+each arc in a segment. Memory: 4 bytes per sequence of the current windows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from feedline.feed.timeline.feedline import chunk_order
 from feedline.feed.timeline.plan import ChunkTable, Cut, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 from feedline.feed.unique import distinct
 
-# Level of the key of a window of an arc; docs/explanation/order.md lists the others.
+# Level of the key of a window of an arc. docs/explanation/order.md lists the other levels.
 ARC_SEQUENCES = 14
 
 
@@ -36,7 +36,7 @@ class ArcOrder(Timeline):
 
     Args:
         table, seed, shuffle: see `Timeline`.
-        window: window of all arcs together, of which each has an equal share; None: each arc is one window.
+        window: window of all arcs together, of which each has an equal share. None: each arc is one window.
         arcs: number of arcs.
 
     Raises:
@@ -88,7 +88,7 @@ class ArcBlockOrder(ArcOrder):
     """The order "arcs-2": "arcs-1" over blocks, see `blocks`.
 
     Attributes:
-        blocks: blocks that windows are made of; chunk numbers of a `WindowPlan` are numbers of blocks.
+        blocks: blocks that windows are made of. Chunk numbers of a `WindowPlan` are numbers of blocks.
     """
 
     name: ClassVar[str] = "arcs-2"
@@ -119,7 +119,7 @@ class _ArcShare(NamedTuple):
         return int(np.searchsorted(self.rounds, number, side="right"))
 
     def together(self, sweep: int, number: int) -> tuple[int, int]:
-        """Return a key of a round which changes as often as half of these arcs have begun a window."""
+        """Return a key of a round that changes as often as half of these arcs have begun a window."""
         return sweep, 2 * self.begun(number) // self.arcs
 
 
@@ -128,8 +128,8 @@ class _ArcPieces(NamedTuple):
 
     Attributes:
         pieces: int64 (n,), their numbers.
-        of: int64 (n,), which of the windows each is a piece of.
-        before: int64 (windows,), number of pieces before those of each window.
+        of: int64 (n,), index of the window that each is a piece of.
+        before: int64 (windows,), number of pieces before the pieces of each window.
     """
 
     pieces: Ints
@@ -146,7 +146,7 @@ class _ArcSweep:
     Attributes:
         number: number of the sweep.
         arcs: number of arcs.
-        chunks, offsets, counts: int64 (pieces,), chunk of each piece, its first sequence in it, and how many there are.
+        chunks, offsets, counts: int64 (pieces,), chunk of each piece, its first sequence in it, and its length.
         bounds: int64 (windows + 1,), first piece of each window.
         arc: int64 (windows,), arc of each window.
         begin: int64 (windows,), place in its arc of the first sequence of each window: the round at which it begins.
@@ -185,15 +185,15 @@ class _ArcSweep:
 
     def share(self, index: int, count: int) -> _ArcShare:
         """Return the arcs of part ``index`` of ``count``."""
-        found = self._shares.get((index, count))
-        if found is None:
+        share = self._shares.get((index, count))
+        if share is None:
             owned = np.arange(self.arcs) % count == index
             windows = self._by_round[owned[self.arc[self._by_round]]]
-            # Those who ask for the parts of all ranks in turn take what a sweep needs of each.
+            # A limit, as a caller may ask for the parts of all ranks in turn.
             if len(self._shares) >= 64:
                 self._shares = {}
-            found = self._shares[index, count] = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
-        return found
+            share = self._shares[index, count] = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
+        return share
 
     def pieces_of(self, windows: Ints) -> _ArcPieces:
         """Return the pieces of some windows, one window after the other."""
@@ -206,21 +206,21 @@ class _ArcSweep:
     def in_use(self, number: int) -> Ints:
         """Return the window that each arc is in at round ``number``."""
         keys = np.arange(self.arcs, dtype=np.int64) * self._stride + number
-        found: Ints = np.searchsorted(self._keys, keys, side="right") - 1
-        return found
+        windows: Ints = np.searchsorted(self._keys, keys, side="right") - 1
+        return windows
 
-    def cut(self, window: int, beside: Ints) -> Cut:
-        """Return the order of the sequences of a window; keeps those of the windows ``beside`` it."""
-        found = self._cuts.get(window)
-        if found is None:
+    def cut(self, window: int, in_use: Ints) -> Cut:
+        """Return the order of the sequences of a window. Keeps the orders of the windows ``in_use``."""
+        cut = self._cuts.get(window)
+        if cut is None:
             arc = int(self.arc[window])
             number = window - int(self._first_windows[arc])
-            found = permuted(self._order, int(self._sizes[window]), self.number, ARC_SEQUENCES, arc, number)
+            cut = permuted(self._order, int(self._sizes[window]), self.number, ARC_SEQUENCES, arc, number)
             if len(self._cuts) > 4 * self.arcs:
-                known = self._cuts
-                self._cuts = {w: known[w] for w in beside.tolist() if w in known}
-            self._cuts[window] = found
-        return found
+                cuts = self._cuts
+                self._cuts = {w: cuts[w] for w in in_use.tolist() if w in cuts}
+            self._cuts[window] = cut
+        return cut
 
 
 class ArcPlan(WindowPlan):
@@ -244,7 +244,7 @@ class ArcPlan(WindowPlan):
         self.layout, self.windows, self._offsets = layout, windows, layout.offsets[pieces]
         self._shift: Ints = starts[before]
         self._part: ArcPlan | None = None
-        self._numbers: NDArray[np.uint32] | None = None  # in the plan of a part, of its chunks among all
+        self._numbers: NDArray[np.uint32] | None = None  # in the plan of a part, the number of each chunk in it
         chunks, count = layout.chunks[pieces], stop - first
         super().__init__(layout.number, number, chunks=chunks, starts=starts, first=first, last=last, count=count)
         self.together = layout.share(0, 1).together(layout.number, begun)
@@ -266,7 +266,8 @@ class ArcPlan(WindowPlan):
         return place, index
 
     def part(self, index: int, count: int) -> WindowPlan:
-        """See `WindowPlan.part`; `locate` is not for it: segments of a part are taken from those of the whole."""
+        """See `WindowPlan.part`. `locate` does not support a part: its segments are taken from segments of the
+        window."""
         if count == 1 or self._numbers is not None:
             return self
         if self._part is not None and self._part.share == (index, count):
@@ -289,7 +290,7 @@ class ArcPlan(WindowPlan):
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, edges: Ints, window: Window | None) -> Ints:
-    """Return the first piece of each window, and the number of pieces; fills the windows of all arcs side by side.
+    """Return the first piece of each window, and the number of pieces. Fills the windows of all arcs side by side.
 
     Args:
         table: sizes of the chunks.
@@ -306,11 +307,11 @@ def _fill_windows(table: ChunkTable, chunks: Ints, edges: Ints, window: Window |
     ends = np.concatenate([[0], np.cumsum(costs)]).astype(np.int64)
     share = min(-(-budget // (len(edges) - 1)), int(ends[-1]))
     at, stops = edges[:-1], edges[1:]
-    found = [edges]
+    firsts = [edges]
     while True:
         at = np.maximum(np.searchsorted(ends, ends[at] + share, side="right") - 1, at + 1)
         going = at < stops
         if not going.any():
-            return np.sort(np.concatenate(found))
+            return np.sort(np.concatenate(firsts))
         at, stops = at[going], stops[going]
-        found.append(at)
+        firsts.append(at)

@@ -1,8 +1,8 @@
 """The order "feedline-2": "feedline-1" over blocks, runs of sequences within a chunk, instead of whole chunks.
 
-A window of a given size mixes better the more places of the corpus it draws from: for data sorted by what is learned,
-the variance of a minibatch's mean is 1 + B/k times that of independent draws, for minibatches of B sequences and
-windows of k blocks. Chunks are sized for writing and decoding (32 MiB in a store, so eight to a window); blocks are as
+A window of a given size mixes better the more places of the corpus it draws from: for data sorted by label, the
+variance of a minibatch's mean is 1 + B/k times the variance for independent draws, for minibatches of B sequences and
+windows of k blocks. Chunks are sized for writing and decoding (32 MiB in a store, so eight to a window). Blocks are as
 small as the disk can read at full speed. Specified to the bit in docs/explanation/order.md.
 """
 
@@ -25,7 +25,7 @@ class Blocks:
     """The blocks that each chunk of a corpus is cut into.
 
     A chunk of n sequences and b stored bytes is cut into ``min(n, ceil(b / size))`` blocks, at least one, of which
-    block j of k begins at sequence ``n * j // k``; samples and stored bytes are attributed the same way. The size is 1
+    block j of k begins at sequence ``n * j // k``. Samples and stored bytes are attributed the same way. The size is 1
     MiB, doubled until the corpus has at most 2^20 blocks or each chunk is one.
 
     Attributes:
@@ -48,8 +48,8 @@ class Blocks:
         columns = []
         for total in (chunks.sequences, chunks.samples, chunks.bytes):
             # (total // k) * j + (total % k) * j // k is total * j // k without the product that could overflow.
-            whole, rest = np.divmod(total[self.chunk], of)
-            starts, stops = (whole * j + rest * j // of for j in (within, within + 1))
+            quotient, remainder = np.divmod(total[self.chunk], of)
+            starts, stops = (quotient * j + remainder * j // of for j in (within, within + 1))
             columns.append(stops - starts)
             if total is chunks.sequences:
                 self.first: Ints = starts
@@ -72,7 +72,7 @@ class BlockOrder(FeedlineOrder):
     """The order "feedline-2".
 
     Attributes:
-        blocks: blocks that windows are made of; chunk numbers of a `WindowPlan` are numbers of blocks.
+        blocks: blocks that windows are made of. Chunk numbers of a `WindowPlan` are numbers of blocks.
     """
 
     name: ClassVar[str] = "feedline-2"

@@ -1,4 +1,4 @@
-"""The order of CNTK 2.7's block randomizer, bit for bit; for migration and for parity tests.
+"""The order of CNTK 2.7's block randomizer, bit for bit, for migration and for parity tests.
 
 Chunks are shuffled, then every sequence is swapped with a random partner within a rolling window of chunks around its
 own. The shuffle is sequential over a sweep: planning a sweep costs 8 bytes and a few random numbers per sequence, reads
@@ -20,7 +20,7 @@ DEFAULT_WINDOW = Window(chunks=128)
 
 
 class CntkOrder(Timeline):
-    """The order "cntk-2.7". Windows are in chunks or samples; ``window`` None means CNTK's 128 chunks."""
+    """The order "cntk-2.7". Windows are in chunks or samples. ``window`` None means CNTK's 128 chunks."""
 
     name: ClassVar[str] = "cntk-2.7"
 
@@ -31,7 +31,7 @@ class CntkOrder(Timeline):
         self._sweeps = SweepLayouts(functools.partial(_CntkSweep, self))
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
-        """See `Timeline.window_at`; here a window is the range of places that one chunk occupies."""
+        """See `Timeline.window_at`. Here a window is the range of places that one chunk occupies."""
         self._check(sweep, ordinal)
         layout = self._sweeps.get(sweep)
         return layout.plan(int(np.searchsorted(layout.starts, ordinal, side="right")) - 1)
@@ -91,7 +91,7 @@ def rolling_windows_in_chunks(count: int, width: int) -> tuple[Ints, Ints]:
 
 
 def rolling_windows_in_samples(samples: Ints, width: int) -> tuple[Ints, Ints]:
-    """Return the window [begin, end) of each randomised chunk: about ``width`` samples; ``samples`` are per chunk."""
+    """Return the window [begin, end) of each randomised chunk: about ``width`` samples. ``samples`` are per chunk."""
     count, half = len(samples), width // 2
     ends = np.cumsum(samples)
     starts = (ends - samples).tolist()

@@ -1,7 +1,7 @@
 """The order "feedline-1": permute the chunks, fill windows with them, permute each window.
 
-Specified to the bit in docs/explanation/order.md; resuming and other ranks rely on it, so it never changes. Cost:
-O(chunks) once per sweep, then O(log chunks) to find a place; memory of 4 bytes per sequence of the current window, and
+Specified to the bit in docs/explanation/order.md. Resuming and other ranks rely on it, so it never changes. Cost:
+O(chunks) once per sweep, then O(log chunks) to find a place. Memory: 4 bytes per sequence of the current window, and
 nothing for windows of more than 2^20 sequences.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from feedline.feed.timeline.plan import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 
-# Levels of the key, by what is permuted.
+# Levels of the key, by the permuted objects.
 CHUNKS, SEQUENCES = 0, 1
 
 
@@ -66,12 +66,12 @@ class _SweepLayout:
 
 
 def chunk_order(order: Timeline, count: int, sweep: int) -> Ints:
-    """Return the numbers of the ``count`` chunks of an order as a sweep has them, int64 (count,)."""
+    """Return the numbers of the ``count`` chunks in the order of a sweep, int64 (count,)."""
     return np.asarray(permuted(order, count, sweep, CHUNKS)(0, count), np.int64)
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, window: Window) -> Ints:
-    """Return the bounds of the windows in permuted chunks; greedy, O(windows log chunks)."""
+    """Return the bounds of the windows in permuted chunks. Greedy, O(windows log chunks)."""
     if window.chunks is not None:
         return np.append(np.arange(0, len(chunks), window.chunks, dtype=np.int64), np.int64(len(chunks)))
     costs, budget = (table.samples, window.samples) if window.samples is not None else (table.bytes, window.bytes)

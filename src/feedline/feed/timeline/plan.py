@@ -1,8 +1,8 @@
 """The elements of every order: the chunk table, windows, and segments.
 
-A sweep is a row of windows; a window names the chunks it needs and permutes their sequences; a segment is a run of the
-order inside one window, as arrays. Only the current segments exist: a sweep of 10^9 sequences costs what a sweep of
-10^5 costs.
+A sweep is a row of windows. A window names the chunks it needs and permutes their sequences. A segment is a run of the
+order inside one window, as arrays. Only the current segments exist: a sweep of 10^9 sequences costs as much as one of
+10^5.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FISHER_YATES_LIMIT = 1 << 20
 def permutation(key: int, n: int) -> Cut:
     """Return the permutation of n places under ``key``, as a function from a range of places to their images."""
     if n <= FISHER_YATES_LIMIT:
-        whole = _native.fisher_yates(key, n)
-        return lambda a, b: whole[a:b]
+        images = _native.fisher_yates(key, n)
+        return lambda a, b: images[a:b]
     return lambda a, b: _native.feistel(key, n, a, b - a)
 
 
@@ -46,7 +46,7 @@ def identity(a: int, b: int) -> Ints:
 class Window:
     """How much is shuffled together: consecutive chunks of the permuted order, up to a budget.
 
-    Exactly one of the three is given. A window holds at least one chunk and ends before the chunk that would exceed the
+    Exactly one of the three is set. A window holds at least one chunk and ends before the chunk that would exceed the
     budget.
 
     Args:
@@ -60,17 +60,17 @@ class Window:
     bytes: int | None = None
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in self.to_json().items() if value is not None}
-        if len(given) != 1:
-            raise ValueError(f"expected exactly one of chunks, samples and bytes, got {given or 'none'}")
-        ((name, value),) = given.items()
+        settings = {name: value for name, value in self.to_json().items() if value is not None}
+        if len(settings) != 1:
+            raise ValueError(f"expected exactly one of chunks, samples and bytes, got {settings or 'none'}")
+        ((name, value),) = settings.items()
         try:
             object.__setattr__(self, name, whole_number(name, value, 1))
         except (TypeError, ValueError):
             raise ValueError(f"expected {name} to be an int of at least 1, got {value!r}") from None
 
     def to_json(self) -> dict[str, int]:
-        """Return the one setting that is given, as saved in a state."""
+        """Return the one setting that is not None, as saved in a state."""
         pairs = (("chunks", self.chunks), ("samples", self.samples), ("bytes", self.bytes))
         return {name: value for name, value in pairs if value is not None}
 
@@ -115,15 +115,15 @@ class WindowPlan:
 
     Attributes:
         sweep, number: number of the sweep, and of the window in it.
-        chunks: int64 (k,), chunk numbers, in the order in which their sequences are counted below; see
+        chunks: int64 (k,), chunk numbers, in the order in which their sequences are counted below. See
             `protocol.CHUNK_BITS`.
         position: place of the first of these chunks in the chunk order of the sweep.
         starts: int64 (k + 1,), first local place of each of these chunks.
         first: ordinal, in the order of the sweep, of the window's first sequence.
         count: number of sequences that this window delivers.
         last: whether no sequence follows in this sweep.
-        share: (index, count), the part of the job that needs these chunks; (0, 1): all of it.
-        key: a key that windows with other chunks do not have.
+        share: (index, count), the part of the job that needs these chunks. (0, 1): all of it.
+        key: a key that differs between windows with different chunks.
         gradual: whether the next window shares most of these chunks.
         together: a key of successive windows that may then be held in memory together, and are read ahead in one go.
     """
@@ -154,7 +154,7 @@ class WindowPlan:
         self.together: tuple[int, ...] = self.key
 
     def part(self, index: int, count: int) -> WindowPlan:
-        """Return the window as part ``index`` of ``count`` needs it; in most orders every part needs all of it."""
+        """Return the window as part ``index`` of ``count`` needs it. In most orders every part needs all of it."""
         return self
 
     def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -163,7 +163,7 @@ class WindowPlan:
 
     @property
     def last(self) -> bool:  # noqa: D102  # see the class
-        if callable(self._last):  # deferred to the window's end if it takes reading what follows
+        if callable(self._last):  # deferred to the window's end if later windows must be read for it
             self._last = self._last()
         return self._last
 
@@ -185,14 +185,14 @@ class Segment:
         n: number of sequences.
         place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
         ordinals: int64 (n,), index of each sequence in the corpus.
-        ends: int64 (n + 1,), samples from the segment's first sequence to each boundary; None: one a sequence.
+        ends: int64 (n + 1,), samples from the segment's first sequence to each boundary. None: one a sequence.
         slots: uint32 (n,), slot of the chunk of each sequence, once it is held.
-        taken: int64 (n,), index of each sequence in what its slot holds, if that may differ from ``index``.
-        held: object that ``slots`` was computed from; readers compare it to tell whether that is still valid.
-        sweeps: int64 (n,), the sweep of each sequence, or a function that returns it; None: that of the plan.
-        closing: place in the window at which the sweep ends before the window does, as the rest is jumped over; None.
-        breaks: ascending indices at which a minibatch ends, whatever its size; None: there are none.
-        at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out; None: they are
+        taken: int64 (n,), index of each sequence in its slot, if it may differ from ``index``.
+        held: object that ``slots`` was computed from. Readers compare it to check that ``slots`` is still valid.
+        sweeps: int64 (n,), the sweep of each sequence, or a function that returns it. None: the sweep of the plan.
+        closing: place in the window at which the sweep ends before the window, as the rest is jumped over. None: none.
+        breaks: ascending indices at which a minibatch ends, whatever its size. None: there are none.
+        at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out. None: they are
             consecutive.
     """
 
@@ -213,13 +213,13 @@ class Segment:
 
     @classmethod
     def located(cls, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> Segment:
-        """Return a segment; ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
+        """Return a segment. ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
         place, index = plan.locate(start, start + n)
         return cls(plan, start, n, place, index, chunk_ordinals[place] + index)
 
     def take(self, which: Ints) -> Segment:
-        """Return only the sequences at the ascending indices ``which``; their order on the axis is unchanged."""
-        # Without what readers determine for what they read.
+        """Return only the sequences at the ascending indices ``which``. Their order on the axis is unchanged."""
+        # Without slots, which a reader sets for the segment that it reads.
         place, index, ordinals = self.place[which], self.index[which], self.ordinals[which]
         part = Segment(self.plan, self.start, len(which), place, index, ordinals, closing=self.closing, at=which)
         part.sweeps = None if self.sweeps is None else self.own_sweeps()[which]
@@ -263,7 +263,7 @@ Layout = TypeVar("Layout")
 
 
 class SweepLayouts(Generic[Layout]):
-    """The layouts of sweeps that an order keeps: the last one that was made, and the nearest of the others.
+    """The layouts of sweeps that an order keeps: the newest one, and of the others the one with the nearest number.
 
     Two suffice: the current one, and the next while the last window of this one is in use.
 
@@ -277,18 +277,18 @@ class SweepLayouts(Generic[Layout]):
 
     def get(self, number: int) -> Layout:
         """Return the layout of a sweep."""
-        found = self._kept.get(number)
-        if found is None:
-            found = self._make(number)
+        layout = self._kept.get(number)
+        if layout is None:
+            layout = self._make(number)
             # Read once and replaced by a new one, since other threads may share the order.
-            kept = self._kept
-            nearest = sorted(kept, key=lambda n: abs(n - number))[:1]
-            self._kept = {**{n: kept[n] for n in nearest}, number: found}
-        return found
+            layouts = self._kept
+            nearest = sorted(layouts, key=lambda n: abs(n - number))[:1]
+            self._kept = {**{n: layouts[n] for n in nearest}, number: layout}
+        return layout
 
 
 class Share(NamedTuple):
-    """What one corpus of a mixture has given, up to a place.
+    """The sequences that one corpus of a mixture has contributed up to a place.
 
     Attributes:
         sequences: number of its sequences, over all ranks, in all sweeps.
@@ -302,17 +302,17 @@ class Share(NamedTuple):
 
 
 class Timeline(abc.ABC):
-    """The order of all sweeps: a pure function of its arguments, which caches only what it can recompute.
+    """The order of all sweeps: a pure function of its arguments, which caches only values that it can recompute.
 
     Attributes:
-        table: table of what windows are filled with: chunks, or blocks of them.
+        table: table of the chunks, or blocks of them, that fill windows.
         chunk_table: table of the corpus's chunks.
-        blocks: the `Blocks` whose numbers `WindowPlan.chunks` are; None: numbers of chunks.
+        blocks: the `Blocks` whose numbers `WindowPlan.chunks` are. None: numbers of chunks.
         swept: whether these numbers carry sweeps, see `protocol.CHUNK_BITS`.
-        steady: whether all sweeps are divided into windows alike: if one of them is a single window with all chunks,
-            every sweep is.
-        arcs: number of arcs of which each gives a sequence in turn, so that a part of the job needs only its own; None:
-            every part needs everything.
+        steady: whether all sweeps are divided into windows in the same way: if one of them is a single window with all
+            chunks, every sweep is.
+        arcs: number of arcs of which each gives a sequence in turn, so that a part of the job needs only its own arcs.
+            None: every part needs everything.
         in_corpus_order: whether sequences come in the order of the corpus.
     """
 
@@ -323,29 +323,29 @@ class Timeline(abc.ABC):
     arcs: int | None = None
 
     def __init__(self, table: ChunkTable, seed: int, shuffle: bool, window: Window | None) -> None:
-        """Create the order; with ``window`` None, all data is one window."""
+        """Create the order. With ``window`` None, all data is one window."""
         self.table, self.seed, self.shuffle, self.window = table, seed, shuffle, window
         self.chunk_table = table
         self.in_corpus_order = not shuffle
 
     @property
     def sweep_length(self) -> int | None:
-        """Sequences in a sweep; None: one sweep without end."""
+        """Sequences in a sweep. None: one sweep without end."""
         return self.table.total_sequences
 
     @property
     def sweep_samples(self) -> int | None:
-        """Samples in a sweep; None: unknown without a walk through it, or without end."""
+        """Samples in a sweep. None: unknown without a walk through it, or without end."""
         return self.table.total_samples
 
     @abc.abstractmethod
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
-        """Return the window of ``sweep`` that holds place ``ordinal``; O(log chunks) once the sweep is laid out.
+        """Return the window of ``sweep`` that holds place ``ordinal``. Takes O(log chunks) once the sweep is laid out.
 
         Args:
             sweep: number of the sweep.
-            ordinal: place in the order of the sweep, or of the window if ``window`` is given.
-            window: number of the window, in orders whose positions name it; None in others.
+            ordinal: place in the order of the sweep, or of the window if ``window`` is not None.
+            window: number of the window, in orders whose positions name it. None in others.
 
         Raises:
             IndexError: ``ordinal`` is outside the sweep.
@@ -358,7 +358,7 @@ class Timeline(abc.ABC):
         return self.window_at(plan.sweep, plan.first + plan.count)
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
-        """Yield the chunks of the windows that follow, window by window, up to a sweep; reads and permutes nothing."""
+        """Yield the chunks of the windows that follow, window by window, up to a sweep. Reads and permutes nothing."""
         while True:
             plan = self.window_after(plan)
             if max_sweeps is not None and plan.sweep >= max_sweeps:
@@ -370,14 +370,14 @@ class Timeline(abc.ABC):
         return Segment.located(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks & CHUNK_MASK])
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
-        """Return (sweep, ordinal, window) of place ``place`` of a window; if that is its end, of the next window's
+        """Return (sweep, ordinal, window) of place ``place`` of a window. At its end, return the next window's
         start."""
         if place == plan.count and plan.last:
             return plan.sweep + 1, 0, None
         return plan.sweep, plan.first + place, None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a state has to hold of the order besides its name, seed and window, in JSON types."""
+        """Return the fields that a state needs for the order besides its name, seed and window, in JSON types."""
         return {}
 
     def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> Timeline:
@@ -399,7 +399,8 @@ class Timeline(abc.ABC):
 
 
 def permuted(order: Timeline, n: int, *levels: int) -> Cut:
-    """Return the permutation of n places that the seed of an order and ``levels`` key; `identity` without shuffle."""
+    """Return the permutation of n places that the seed of an order and ``levels`` key, or `identity` without
+    shuffle."""
     return permutation(_native.hash_key([order.seed, *levels]), n) if order.shuffle else identity
 
 
@@ -412,5 +413,5 @@ class InParts(abc.ABC):
 
 
 def ended(timeline: Timeline, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-    """Return the names of the parts of which a sweep ended between two places; of an order in one part, nothing."""
+    """Return the names of the parts of which a sweep ended between two places. An order in one part has none."""
     return timeline.ended(a, b) if isinstance(timeline, InParts) else ()

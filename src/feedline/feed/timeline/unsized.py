@@ -26,7 +26,7 @@ class UnsizedOrder(Timeline):
         chunks: number of chunks.
         seed: seed of the order.
         shuffle: whether to permute.
-        window: window in chunks; None: 8 chunks.
+        window: window in chunks. None: 8 chunks.
         count: function that reads chunks and returns their numbers of sequences, int64 (k,).
     """
 
@@ -43,7 +43,7 @@ class UnsizedOrder(Timeline):
         self._total, self._count = chunks, count
 
     def chunks_of(self, sweep: int, window: int) -> Ints:
-        """Return the chunk numbers of a window, in its order; reads nothing."""
+        """Return the chunk numbers of a window, in its order. Reads nothing."""
         return chunk_order(self, self._total, sweep)[window * self._width : (window + 1) * self._width]
 
     @property
@@ -52,7 +52,7 @@ class UnsizedOrder(Timeline):
         return -(-self._total // self._width)
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
-        """See `Timeline.window_at`; reads the window's chunks."""
+        """See `Timeline.window_at`. Reads the window's chunks."""
         number = window or 0
         plan = self._window(sweep, number)
         # A saved position may name the window after the last one read, when it was not yet known to be empty.
@@ -80,7 +80,7 @@ class UnsizedOrder(Timeline):
         )
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
-        """See `Timeline.window_after`; skips windows without sequences."""
+        """See `Timeline.window_after`. Skips windows without sequences."""
         for _ in range(2 * self.windows):  # from the first window of a sweep to the last of the next
             plan = self._window(*self._after(plan.sweep, plan.number))
             if plan.count:

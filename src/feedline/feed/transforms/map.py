@@ -18,7 +18,7 @@ class Map(Transform):
 
     Args:
         function: ``function(sequence)`` or, to draw random numbers, ``function(sequence, rng)``. ``sequence`` maps
-            stream names to arrays ``(length, *shape)`` (sparse streams: a sparse `Value` of one sequence); so does
+            stream names to arrays ``(length, *shape)`` (sparse streams: a sparse `Value` of one sequence), and so does
             the result. Streams left out are unchanged.
         streams: declarations of streams that the function adds, or whose shape or dtype it changes.
     """
@@ -59,7 +59,7 @@ class Map(Transform):
             sequence = {name: column[i] for name, column in columns.items()}
             for name, data in self._run(sequence, keys, i).items():
                 out.setdefault(name, []).append(data)
-        made = dict(values)
+        results = dict(values)
         for name, sequences in out.items():
             if name not in after:
                 raise SchemaError(
@@ -70,11 +70,11 @@ class Map(Transform):
                 raise SchemaError(
                     f"expected stream `{name}` for all {count} sequences from {self.name}, got it for {len(sequences)}"
                 )
-            made[name] = _join(name, after[name], sequences, self.name)
-        missing = [name for name in after if name not in made]
+            results[name] = _join(name, after[name], sequences, self.name)
+        missing = [name for name in after if name not in results]
         if missing:
             raise SchemaError(f"expected stream `{missing[0]}` from {self.name}, as it declares, got none")
-        return Transformed({name: made[name] for name in after}, seconds=time.perf_counter() - began)
+        return Transformed({name: results[name] for name in after}, seconds=time.perf_counter() - began)
 
     def _run(self, sequence: dict[str, Any], keys: DrawKeys, i: int) -> Mapping[str, Any]:
         try:

@@ -1,8 +1,8 @@
-"""What a source asks of a transform.
+"""The interface between a source and a transform.
 
 A transform gets the sequences of a whole minibatch at once, each with its place on the axis: (sweep, ordinal in the
-corpus). What it draws at random is keyed by the source's seed, that place and the stage, so that a sequence gets the
-same numbers for any minibatch size, number of workers or restart, and other numbers in the next sweep.
+corpus). Its random numbers are keyed by the source's seed, that place and the stage, so that a sequence gets the same
+numbers for any minibatch size, number of workers or restart, and other numbers in the next sweep.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from feedline import _native
 from feedline.data import Schema, Value
 from feedline.errors import DataError
 
-# Level of the key for what transforms draw, after those of the orders.
+# Level of the key for the random numbers of transforms, after the levels of the orders.
 TRANSFORM = 2
 
 
 class DrawKeys(NamedTuple):
-    """What keys the random numbers of a minibatch's sequences in one stage.
+    """The keys of the random numbers of a minibatch's sequences in one stage.
 
     Attributes:
         seed: seed of the source.
         sweeps, ordinals: int64 (n,), sweep and ordinal of each sequence.
-        stage: number of the transform among those of the source.
+        stage: number of the transform in the source.
     """
 
     seed: int
@@ -47,11 +47,11 @@ class DrawKeys(NamedTuple):
 
 
 class Transformed(NamedTuple):
-    """What a transform makes of a minibatch.
+    """The result of a transform for a minibatch.
 
     Attributes:
-        values: one value per stream of the schema after the transform, of all sequences; those of unreadable ones are
-            not looked at.
+        values: one value per stream of the schema after the transform, of all sequences. The values of unreadable ones
+            are ignored.
         errors: by index in the minibatch, why a sequence cannot be read. It keeps its place in the order, and raises
             or is skipped as one that the corpus could not read.
         seconds: time spent, summed over threads.
@@ -66,13 +66,13 @@ class Begun(Protocol):
     """A transform under way in other threads. Dropping it ends the work."""
 
     def result(self) -> Transformed:
-        """Wait for the work, and return what `Transform.run_all` would have."""
+        """Wait for the work, and return the result of `Transform.run_all`."""
 
 
 class Transform(ABC):
     """A change of the streams of minibatches."""
 
-    #: Whether `start` works in other threads, so that minibatches that are planned should be begun ahead.
+    #: Whether `start` works in other threads, so that planned minibatches should be begun ahead.
     works_ahead = False
     #: Streams that it makes of all sequences of a minibatch one after the other: `DataLoader` pads none of them.
     flat: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Transform(ABC):
         Args:
             before: streams before this transform.
             values: one value per stream.
-            keys: what keys the random numbers of each sequence.
+            keys: keys of the random numbers of each sequence.
 
         Raises:
             SchemaError: a result does not fit its declaration.
@@ -108,5 +108,5 @@ class Transform(ABC):
         raise NotImplementedError
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
-        """Return the bytes that the results of so many sequences take, about, if `works_ahead`."""
+        """Return about how many bytes the results of ``sequences`` sequences take, if `works_ahead`."""
         raise NotImplementedError

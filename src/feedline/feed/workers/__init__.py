@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pool", "Task", "WorkerStats", "context", "empty", "prepare"]
 
-# What starts workers comes when somebody asks for it: many programs have none.
+# Modules that start workers are imported on demand: many programs have no workers.
 _MODULES = {"pool": ("Pool", "Task"), "results": ("WorkerStats",), "start_methods": ("context", "prepare")}
 
 

@@ -1,7 +1,7 @@
 """State that a worker and the parent share without messages, in one small shared mapping per worker.
 
-It holds the ticket of the running unit, so that the parent knows what a dead worker was doing, the states of the
-worker's memory segments, and the last lines of its stderr.
+It holds the ticket of the running unit, so that the parent knows which unit a dead worker was running, the states of
+the worker's memory segments, and the last lines of its stderr.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Control:
 
     def __init__(self, fd: int) -> None:
         self.mapping = _native.SharedMemory(fd, SIZE)
-        whole = memoryview(self.mapping)
-        self._words = whole[:_HEAD_BYTES].cast("q")
-        self._tail = whole[_HEAD_BYTES:FLAGS]
-        self.flags = whole[FLAGS:]
+        block = memoryview(self.mapping)
+        self._words = block[:_HEAD_BYTES].cast("q")
+        self._tail = block[_HEAD_BYTES:FLAGS]
+        self.flags = block[FLAGS:]
 
     @property
     def running(self) -> int | None:

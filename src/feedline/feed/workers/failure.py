@@ -1,8 +1,8 @@
 """Carry an exception from a worker to the parent, preserving its type.
 
-The parent raises an exception of the same type. Its text names the worker and ends with the original traceback; its
+The parent raises an exception of the same type. Its text names the worker and ends with the original traceback. Its
 cause is the original exception if that could be pickled. If the type cannot be constructed from a text, the original is
-raised with that text as a note; if it cannot be pickled either, a ``RuntimeError`` is raised.
+raised with that text as a note. If it cannot be pickled either, a ``RuntimeError`` is raised.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 
-def _dumps(thing: Any) -> bytes:
-    return pickle.dumps(thing, 5)
+def _dumps(value: Any) -> bytes:
+    return pickle.dumps(value, 5)
 
 
 class _Text(str):
-    """A string whose ``repr`` keeps its line breaks; ``KeyError`` shows the ``repr``."""
+    """A string whose ``repr`` keeps its line breaks, for ``KeyError``, which shows the ``repr``."""
 
     __slots__ = ()
 

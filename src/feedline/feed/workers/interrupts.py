@@ -1,4 +1,4 @@
-"""Defer Ctrl-C during critical sections; tell finalisers whether they can take a lock safely."""
+"""Defer Ctrl-C during critical sections, and check for finalisers whether they can take a lock safely."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class SigintDeferred:
     Leaves handlers that are not Python's alone. Cost: about 2 us.
     """
 
-    __slots__ = ("_came", "_handler")
+    __slots__ = ("_handler", "_received")
 
     def __enter__(self) -> None:
-        self._came = False
+        self._received = False
         self._handler: Any = None
         if threading.current_thread() is threading.main_thread():
             handler = signal.getsignal(signal.SIGINT)
@@ -40,8 +40,8 @@ class SigintDeferred:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._handler is not None:
             signal.signal(signal.SIGINT, self._handler)
-            if self._came:
+            if self._received:
                 signal.raise_signal(signal.SIGINT)
 
     def _note(self, *_: Any) -> None:
-        self._came = True
+        self._received = True

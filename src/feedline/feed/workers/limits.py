@@ -1,7 +1,7 @@
-"""Check how much memory and how many descriptors are left before using them; limit torch's threads.
+"""Check how much memory and how many descriptors are left before using them, and limit torch's threads.
 
 Considered are the machine's available memory, the limits of this process's memory control groups, and its limit on
-descriptors. They bound anonymous shared memory; the size of ``/dev/shm`` does not.
+descriptors. They bound anonymous shared memory. The size of ``/dev/shm`` does not.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ def require_memory(size: int) -> None:
 
 
 def available() -> int | None:
-    """Return the bytes that can still be allocated on the machine and in the control groups; None: unknown."""
+    """Return the bytes that can still be allocated on the machine and in the control groups, or None if unknown."""
     figures = [f for f in (_machine(), *(limit - used for _, limit, used in _groups())) if f is not None]
     return min(figures, default=None)
 
 
 def give_back() -> None:
-    """Return to the system what Arrow's memory pool keeps of this thread's freed memory."""
+    """Let Arrow's memory pool return this thread's freed memory to the system."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
 
 
 def fits_page_cache(size: int) -> bool:
-    """Return whether data of this size may stay in the page cache: it takes half of the available memory at most."""
+    """Return whether data of this size may stay in the page cache, because it takes at most half of the available
+    memory."""
     return size <= (available() or 0) // 2
 
 
@@ -68,19 +69,19 @@ def require_descriptors(count: int) -> None:
     """Check that ``count`` more descriptors can be opened.
 
     Raises:
-        OSError: they cannot; the message states the limit.
+        OSError: they cannot. The message states the limit.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > soft:
         raise descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), count)
 
 
-def descriptors_short(error: OSError, wanted: int | None = None) -> OSError:
+def descriptors_short(error: OSError, count: int | None = None) -> OSError:
     """Return ``error`` with the descriptor limit added to its text if that is the cause, else unchanged."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return error
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = "more" if wanted is None else f"{wanted} more"
+    need = "more" if count is None else f"{count} more"
     return OSError(
         error.errno,
         f"{error.strerror}: expected to open {need} for worker processes, but {len(os.listdir('/proc/self/fd'))} of at "
@@ -92,7 +93,7 @@ def descriptors_short(error: OSError, wanted: int | None = None) -> OSError:
 def limit_torch() -> None:
     """Let torch use one thread in this worker process, if it is imported.
 
-    Many workers, each with a thread pool of its own, would oversubscribe the cores.
+    Many workers, each with a separate thread pool, would oversubscribe the cores.
     """
     global _limited
     if not _limited and (torch := sys.modules.get("torch")) is not None:
@@ -113,11 +114,11 @@ def _machine() -> int | None:
 
 def _groups() -> list[tuple[str, int, int]]:
     """Return path, limit and usage of the memory control groups (v1 or v2) of this process that have a limit."""
-    found: list[tuple[str, int, int]] = []
+    groups: list[tuple[str, int, int]] = []
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return found
+        return groups
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -131,8 +132,8 @@ def _groups() -> list[tuple[str, int, int]]:
         # In a container the path is often the host's, and the container's own group is the root.
         for place in dict.fromkeys([folder, *folder.parents, root]):
             if root in (place, *place.parents):
-                found += _group(place, *names)
-    return found
+                groups += _group(place, *names)
+    return groups
 
 
 def _group(place: Path, limit_name: str, used_name: str, prefix: str) -> list[tuple[str, int, int]]:

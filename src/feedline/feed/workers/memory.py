@@ -2,7 +2,7 @@
 
 A segment is one memfd, mapped by the worker that created it and by the parent. One of them owns it at a time: the
 worker takes a free one for the results of a unit, and the parent returns it when the last array over it is gone. One
-byte in a table that both map says who owns it, so returning it is a single store: no message, no lock, from any thread
+byte in a table that both map records the owner, so returning it is a single store: no message, no lock, from any thread
 and from the garbage collector too. A descriptor exists only while a segment travels, so the number of live results is
 bounded by memory, not by ``RLIMIT_NOFILE``.
 
@@ -14,7 +14,7 @@ unmapped.
 Memory is allocated (``posix_fallocate``) before it is mapped, after checking how much is free: a shortage is a
 `MemoryError` with figures, never a SIGBUS.
 
-Cost: a reused segment costs nothing but writing its bytes; a new one costs its page faults on both sides.
+Cost: a reused segment costs only the writing of its bytes. A new one also costs its page faults on both sides.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from feedline import _native
 from feedline.feed.workers import limits
 
 FREE, TAKEN, FORGOTTEN = 0, 1, 2
-"""States of a segment: free for the worker to take; in use by a unit or a result; never to be reused."""
+"""States of a segment: free for the worker to take, in use by a unit or a result, never to be reused."""
 
 SEGMENTS = 4096
-"""Reusable segments per worker; any more are used once."""
+"""Reusable segments per worker. Any more are used once."""
 
 ALIGNMENT = 64
 _PAGE_BYTES = mmap.PAGESIZE
@@ -41,8 +41,8 @@ def create(size: int, name: str = "feedline") -> int:
     """Allocate ``size`` bytes of anonymous shared memory and return the descriptor.
 
     Raises:
-        MemoryError: not enough memory is free; the message gives figures.
-        OSError: out of descriptors, for example.
+        MemoryError: not enough memory is free. The message has figures.
+        OSError: no descriptor is left, for example.
     """
     limits.require_memory(size)
     try:
@@ -73,7 +73,7 @@ class SharedSpan(NamedTuple):
 # ---- the worker's side ------------------------------------------------------------------------------------------
 
 
-class _Own:
+class _Segment:
     """One of this worker's segments."""
 
     __slots__ = ("bytes", "fd", "mapping", "number", "unit", "used")
@@ -95,105 +95,106 @@ class Arena:
 
     def __init__(self, flags: memoryview, keep: int) -> None:
         self._flags, self._keep = flags, keep
-        self._segments: dict[int, _Own] = {}
-        self._unit: list[_Own] = []
-        self._fresh: list[_Own] = []
+        self._segments: dict[int, _Segment] = {}
+        self._unit: list[_Segment] = []
+        self._fresh: list[_Segment] = []
         self._retired: list[int] = []
         self._expected = self._units = 0
         self._once = SEGMENTS
         self.thread = threading.get_ident()
 
     def take(self, nbytes: int) -> tuple[SharedSpan, memoryview]:
-        """Allocate ``nbytes`` for the current unit; return a reference and a writable view.
+        """Allocate ``nbytes`` for the current unit. Return a reference and a writable view.
 
         Raises:
             MemoryError: not enough memory is free.
         """
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        own = self._unit[-1] if self._unit else None
-        if own is None or own.used + size > own.mapping.size:
+        segment = self._unit[-1] if self._unit else None
+        if segment is None or segment.used + size > segment.mapping.size:
             # A unit that outgrows its predecessors doubles its memory, so that it has few segments, however many
             # arrays.
-            own = self._segment(max(size, self._expected, sum(o.used for o in self._unit)))
-            self._unit.append(own)
-        offset = own.used
-        own.used += size
-        return SharedSpan(own.number, offset, nbytes), own.bytes[offset : offset + nbytes]
+            segment = self._segment(max(size, self._expected, sum(o.used for o in self._unit)))
+            self._unit.append(segment)
+        offset = segment.used
+        segment.used += size
+        return SharedSpan(segment.number, offset, nbytes), segment.bytes[offset : offset + nbytes]
 
     def find(self, address: int, nbytes: int) -> SharedSpan | None:
-        """Return the reference to memory allocated for the current unit, or None if it was not."""
-        for own in self._unit:
-            offset = address - own.mapping.address
-            if offset >= 0 and offset + nbytes <= own.used:
-                return SharedSpan(own.number, offset, nbytes)
+        """Return the reference to memory that was allocated for the current unit, or None for other memory."""
+        for segment in self._unit:
+            offset = address - segment.mapping.address
+            if offset >= 0 and offset + nbytes <= segment.used:
+                return SharedSpan(segment.number, offset, nbytes)
         return None
 
     def announce(self) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-        """Return number and size of segments that the parent has not seen, their descriptors, and retired numbers."""
-        fresh = [(own.number, own.mapping.size) for own in self._fresh]
-        return fresh, [own.fd for own in self._fresh], self._retired
+        """Return number and size of segments that the parent does not know yet, their descriptors, and retired
+        numbers."""
+        fresh = [(segment.number, segment.mapping.size) for segment in self._fresh]
+        return fresh, [segment.fd for segment in self._fresh], self._retired
 
     def taken(self) -> list[int]:
         """Return the numbers of the current unit's segments."""
-        return [own.number for own in self._unit]
+        return [segment.number for segment in self._unit]
 
     def sent(self) -> None:
-        """Begin the next unit: the result, and what `announce` returned, have been sent to the parent."""
-        for own in self._fresh:
-            os.close(own.fd)
-            own.fd = -1
+        """Begin the next unit: the result and the segments from `announce` have been sent to the parent."""
+        for segment in self._fresh:
+            os.close(segment.fd)
+            segment.fd = -1
         self._fresh, self._retired = [], []
         self._units += 1
         if self._unit:
-            self._expected = max(self._expected, sum(own.used for own in self._unit))
-            for own in self._unit:
-                if own.number >= SEGMENTS:
-                    del self._segments[own.number]
+            self._expected = max(self._expected, sum(segment.used for segment in self._unit))
+            for segment in self._unit:
+                if segment.number >= SEGMENTS:
+                    del self._segments[segment.number]
             self._unit = []
 
     def drop(self) -> None:
         """Reclaim all memory of the current unit, which failed."""
-        for own in self._unit:
-            own.used = 0
-            if own.number < SEGMENTS:
-                self._flags[own.number] = FREE
+        for segment in self._unit:
+            segment.used = 0
+            if segment.number < SEGMENTS:
+                self._flags[segment.number] = FREE
             else:
-                del self._segments[own.number]
-                self._fresh.remove(own)
-                os.close(own.fd)
+                del self._segments[segment.number]
+                self._fresh.remove(segment)
+                os.close(segment.fd)
         self._unit = []
 
-    def _segment(self, size: int) -> _Own:
+    def _segment(self, size: int) -> _Segment:
         flags, free = self._flags, []
-        for number, own in list(self._segments.items()):
+        for number, segment in list(self._segments.items()):
             state = flags[number]
             if state == FREE:
-                free.append(own)
+                free.append(segment)
             elif state == FORGOTTEN:
-                # The parent will never return it; only this side's mapping is left to drop.
+                # The parent will never return it, so this side's mapping can be dropped.
                 del self._segments[number]
                 flags[number] = FREE
-        fitting = [own for own in free if own.mapping.size >= size]
+        fitting = [segment for segment in free if segment.mapping.size >= size]
         # Among equals the most recently used, so that surplus ones age.
-        chosen = min(fitting, key=lambda own: (own.mapping.size, -own.unit), default=None)
-        for own in free:
-            old = self._units - own.unit > self._keep or own.mapping.size < self._expected
-            if own is not chosen and old and own.fd < 0:  # an unannounced one cannot be retired yet
-                del self._segments[own.number]
-                self._retired.append(own.number)
-        if chosen is None:
+        best = min(fitting, key=lambda each: (each.mapping.size, -each.unit), default=None)
+        for segment in free:
+            old = self._units - segment.unit > self._keep or segment.mapping.size < self._expected
+            if segment is not best and old and segment.fd < 0:  # an unannounced one cannot be retired yet
+                del self._segments[segment.number]
+                self._retired.append(segment.number)
+        if best is None:
             number = self._number()
             size = -(-size // _PAGE_BYTES) * _PAGE_BYTES
-            chosen = _Own(number, create(size), size)
-            self._segments[number] = chosen
-            self._fresh.append(chosen)
-        if chosen.number < SEGMENTS:
-            flags[chosen.number] = TAKEN
-        chosen.used, chosen.unit = 0, self._units
-        return chosen
+            best = _Segment(number, create(size), size)
+            self._segments[number] = best
+            self._fresh.append(best)
+        if best.number < SEGMENTS:
+            flags[best.number] = TAKEN
+        best.used, best.unit = 0, self._units
+        return best
 
     def _number(self) -> int:
-        # A retired number is not reused before the parent has been told.
+        # A retired number is not reused before the parent knows that it is retired.
         for number in range(SEGMENTS):
             if number not in self._segments and number not in self._retired:
                 return number
@@ -209,9 +210,9 @@ class SharedSegment:
 
     Args:
         number: number of the segment.
-        fd, size: its memory, in bytes; the descriptor may be closed afterwards.
+        fd, size: descriptor of its memory, which may be closed afterwards, and its size in bytes.
         table: mapping that holds the states of the worker's segments.
-        at: offset of those states.
+        at: offset of these states.
     """
 
     __slots__ = ("_at", "_number", "_pid", "_table", "mapping")

@@ -30,14 +30,14 @@ INLINE_BYTES = 4096
 
 _PLAIN = "biufcmMSU"  # kinds of dtypes that are fully described by `dtype.str`
 
-# Placeholder of an out-of-band buffer in the pickle; `_buffers` holds the array it stands for.
+# Placeholder of an out-of-band buffer in the pickle. `_buffers` holds the array.
 _MARK = pickle.PickleBuffer(bytearray(1))
 
 _arena: Arena | None = None  # set in worker processes only
 
 
 def set_arena(arena: Arena) -> None:
-    """Make `empty` allocate from ``arena``; called in a worker process."""
+    """Make `empty` allocate from ``arena``. Called in a worker process."""
     global _arena
     _arena = arena
 
@@ -45,12 +45,12 @@ def set_arena(arena: Arena) -> None:
 def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     """Return an uninitialised array for the result of the running unit.
 
-    In a worker process the array is allocated in the unit's shared memory, so that returning it copies nothing; the
+    In a worker process the array is allocated in the unit's shared memory, so that returning it copies nothing. The
     worker may use it until `Task.run` returns. Elsewhere, and for small arrays, this is ``np.empty``.
 
     Args:
         shape: shape of the array.
-        dtype: dtype of the array; object dtypes are never shared.
+        dtype: dtype of the array. Object dtypes are never shared.
 
     Raises:
         MemoryError: not enough shared memory is free.
@@ -68,8 +68,8 @@ class Encoder:
     """Encodes trees as messages.
 
     Args:
-        arena: memory for large buffers, for `encode`; None: they stay apart, see `parts`.
-        fallback: class of picklers for what pickle cannot do; None: that is an error.
+        arena: memory for large buffers, for `encode`. None: they stay apart, see `parts`.
+        fallback: class of picklers for objects that pickle refuses. None: they are an error.
     """
 
     def __init__(self, arena: Arena | None, *, fallback: Any = None) -> None:
@@ -98,7 +98,7 @@ class Encoder:
             Exception: pickling failed.
         """
         text, buffers = self._pickled(tree)
-        # Others may be read-only, or not C-contiguous.
+        # Buffers may be read-only, or not C-contiguous.
         buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in buffers]
         return text, buffers, len(text) + sum(each.nbytes for each in buffers)
 
@@ -118,9 +118,9 @@ class Encoder:
         self._buffers = buffers
         stream = io.BytesIO()
         pickler = kind(stream, 5, buffer_callback=self._buffer)
-        # A private table, since others may add to the global one at any time.
-        known = copyreg.dispatch_table if kind is pickle.Pickler else dict(kind.dispatch_table)
-        pickler.dispatch_table = known | self._table
+        # A private table, since other code may add to the global one at any time.
+        reducers = copyreg.dispatch_table if kind is pickle.Pickler else dict(kind.dispatch_table)
+        pickler.dispatch_table = reducers | self._table
         try:
             pickler.dump(tree)
         finally:
@@ -157,38 +157,38 @@ class Encoder:
     def _place(self, buffers: list[Array], text: bytes) -> tuple[list[SharedSpan], bytes | SharedSpan, int]:
         arena = self._arena
         assert arena is not None
-        found = [arena.find(a.ctypes.data, a.nbytes) if a.flags.c_contiguous else None for a in buffers]
+        spans = [arena.find(a.ctypes.data, a.nbytes) if a.flags.c_contiguous else None for a in buffers]
         outside = len(text) > 16 * INLINE_BYTES
-        sizes = [-(-a.nbytes // 64) * 64 for a, piece in zip(buffers, found, strict=True) if piece is None]
+        sizes = [-(-a.nbytes // 64) * 64 for a, piece in zip(buffers, spans, strict=True) if piece is None]
         pieces: list[SharedSpan] = []
         message: bytes | SharedSpan = text
         need = sum(sizes) + (len(text) if outside else 0)
         if need:
-            whole, memory = arena.take(need)
+            span, memory = arena.take(need)
             offset = 0
-            for array, piece in zip(buffers, found, strict=True):
+            for array, piece in zip(buffers, spans, strict=True):
                 if piece is not None:
                     pieces.append(piece)
                     continue
                 np.copyto(np.ndarray(array.shape, array.dtype, memory, offset), array)
-                pieces.append(SharedSpan(whole.number, whole.offset + offset, array.nbytes))
+                pieces.append(SharedSpan(span.number, span.offset + offset, array.nbytes))
                 offset += -(-array.nbytes // 64) * 64
             if outside:
                 memory[offset : offset + len(text)] = text
-                message = SharedSpan(whole.number, whole.offset + offset, len(text))
+                message = SharedSpan(span.number, span.offset + offset, len(text))
         else:
-            pieces = [piece for piece in found if piece is not None]
+            pieces = [piece for piece in spans if piece is not None]
         return pieces, message, len(text) + sum(piece.nbytes for piece in pieces)
 
 
 def decode(text: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
-    """Return the tree of a message; its arrays are views of ``buffers``."""
+    """Return the tree of a message. Its arrays are views of ``buffers``."""
     return pickle.loads(text, buffers=buffers)
 
 
 def _dense(array: Array) -> tuple[Array, tuple[int, ...] | None]:
-    """Return ``array`` transposed to be C-contiguous and the strides that undo it; ``array`` and None if it has holes
-    or overlaps, in which case it is sent as a C-contiguous copy."""
+    """Return ``array`` transposed to be C-contiguous and the strides that undo it. If it has holes or overlaps, return
+    ``array`` and None: it is sent as a C-contiguous copy."""
     order = np.argsort([-stride for stride in array.strides], kind="stable")
     turned = array.transpose(order)
     if turned.flags.c_contiguous:

@@ -1,8 +1,8 @@
 """A pool of workers: submit a unit, get a ticket, collect the result by ticket.
 
 Any idle worker takes the next unit. A pool lives until it is closed, is no longer referenced, or the interpreter exits.
-It then leaves nothing behind: no process, no descriptor, and no shared memory except under arrays the caller still
-holds. A forked child cannot use its parent's pool.
+It then leaves no process, no descriptor, and no shared memory except under arrays that the caller still holds. A forked
+child cannot use its parent's pool.
 
 The pool's finaliser (`weakref.finalize`) keeps the workers alive. Even if a pool becomes garbage as part of a cycle,
 its workers, descriptors and memory are still there to be shut down in order.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What workers run. Pickled once for each worker process; shared by threads."""
+    """The task of the workers. Pickled once for each worker process, shared by threads."""
 
     def start(self, worker: int, workers: int) -> None:
         """Called once in every worker before its first unit. If it raises, every unit of that worker raises the
@@ -47,19 +47,19 @@ class Pool:
         workers: number of workers, at least 1.
         kind: processes, threads, or actors of Ray, on any machine of its cluster.
         method: start method for processes: its name, a multiprocessing context, or None for multiprocessing's default.
-        depth: approximate number of units in flight per worker; sets how long unused memory is kept.
-        timeout_s: seconds without any result after which `result` raises; 0: never.
-        budget_bytes: with Ray: bytes of results that may wait to be taken; None: 256 MiB.
+        depth: approximate number of units in flight per worker. Sets how long unused memory is kept.
+        timeout_s: seconds without any result after which `result` raises. 0: never.
+        budget_bytes: with Ray: bytes of results that may wait to be taken. None: 256 MiB.
 
     Attributes:
         backend: the processes, threads or actors.
         workers, timeout_s: see above.
-        figures: counts and times by worker, which go on counting.
+        figures: counts and times by worker, updated as results arrive.
 
     Raises:
         ValueError: an argument is invalid.
         ModuleNotFoundError: Ray is not installed.
-        OSError: processes or descriptors are exhausted; the message states the limit.
+        OSError: processes or descriptors are exhausted. The message states the limit.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Pool:
         self._done: dict[int, Outcome] = {}
         self._orphans: deque[int] = deque()  # abandoned tickets, to be cancelled by the next call
         self.backend: ProcessPool | ThreadPool | RayPool
-        # Each kind is imported when it is asked for: most programs need one, or none.
+        # Each kind is imported on demand: most programs need one, or none.
         if kind == "ray":
             from feedline.feed.workers.ray_pool import RayPool
 
@@ -122,7 +122,7 @@ class Pool:
 
         Args:
             unit: a small picklable object.
-            worker: the only worker that may run it, in order of submission; None: any idle worker.
+            worker: the only worker that may run it, in order of submission. None: any idle worker.
 
         Raises:
             RuntimeError: the pool is closed or belongs to another process.
@@ -138,7 +138,7 @@ class Pool:
                 self._waited.add(ticket)
                 self.backend.put(ticket, unit, worker)
             return ticket
-        except BaseException:  # even if it was queued: the caller never learns its ticket
+        except BaseException:  # even if it was queued, as the caller never learns its ticket
             self.cancel([ticket])
             raise
 
@@ -148,9 +148,9 @@ class Pool:
         Arrays and tensors are writable views of memory that the caller owns until the last of them is gone.
 
         Raises:
-            Exception: what `Task.run` raised, with its type.
+            Exception: the exception that `Task.run` raised, with its type.
             WorkerError: two workers died running this unit.
-            RuntimeError: no worker returned a result for ``timeout_s`` seconds; the pool is closed or belongs to
+            RuntimeError: no worker returned a result for ``timeout_s`` seconds, or the pool is closed or belongs to
                 another process.
             ValueError: the ticket is unknown, or its result has been taken.
         """
@@ -178,7 +178,7 @@ class Pool:
         return ticket in self._done
 
     def any_of(self, tickets: Iterable[int]) -> int:
-        """Wait for any of ``tickets`` and return the first that has a result; raises as `result` does on a timeout."""
+        """Wait for any of ``tickets`` and return the first that has a result. Raises as `result` does on a timeout."""
         tickets = list(tickets)
         if not tickets:
             raise ValueError("expected at least one ticket to wait for, got none")
@@ -205,7 +205,7 @@ class Pool:
                 self._settle()
 
     def close(self) -> None:
-        """Shut the workers down and discard untaken results; running units get a few seconds to finish. Idempotent."""
+        """Shut the workers down and discard untaken results. Running units get a few seconds to finish. Idempotent."""
         if self._closed or os.getpid() != self._pid:
             return
         self._end()
@@ -256,22 +256,22 @@ class Pool:
             if outcome is not None:
                 outcome.drop()
 
-    def _wait(self, there: Callable[[], bool], tickets: Iterable[int]) -> None:
+    def _wait(self, done: Callable[[], bool], tickets: Iterable[int]) -> None:
         self._check(tickets)
         deadline_s = time.monotonic() + self.timeout_s if self.timeout_s else None
-        while not there():
-            left = None if deadline_s is None else deadline_s - time.monotonic()
-            if left is not None and left <= 0:
+        while not done():
+            remaining_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if remaining_s is not None and remaining_s <= 0:
                 raise RuntimeError(f"DataLoader timed out after {self.timeout_s} seconds")
-            if self._listen(left, there) and self.timeout_s:
+            if self._listen(remaining_s, done) and self.timeout_s:
                 deadline_s = time.monotonic() + self.timeout_s
             self._check(tickets)
 
-    def _listen(self, timeout_s: float | None, there: Callable[[], bool]) -> bool:
-        """Poll for results unless ``there()``; return whether any arrived."""
+    def _listen(self, timeout_s: float | None, done: Callable[[], bool]) -> bool:
+        """Poll for results unless ``done()``. Return whether any arrived."""
         me = threading.get_ident()
         with self._lock:
-            if there():
+            if done():
                 return True
             # One thread polls, the others wait for it. If that thread is already this one, an interrupt came between
             # setting `_leader` and polling.

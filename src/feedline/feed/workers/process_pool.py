@@ -1,7 +1,7 @@
 """Worker processes, managed by the parent: starting, polling, and replacing them when they die.
 
 A unit is pending until its result is in. When a worker dies, another one runs its unit once more and a new process
-takes its place; a unit that kills two workers fails with `WorkerError`. The parent has no thread for this: all of it
+takes its place. A unit that kills two workers fails with `WorkerError`. The parent has no thread for this: all of it
 happens inside the calls that wait for results, while the workers take units from the queue by themselves.
 """
 
@@ -39,7 +39,7 @@ class _PendingUnit:
 
 
 class ProcessPool:
-    """A pool of worker processes; `Pool` documents the semantics.
+    """A pool of worker processes. `Pool` documents the semantics.
 
     Args:
         task: object sent to every worker.
@@ -91,7 +91,7 @@ class ProcessPool:
         return [member.pid for member in self._members]
 
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
-        """Queue a unit; never blocks."""
+        """Queue a unit. Never blocks."""
         text = pickle.dumps(unit, 5)
         with SigintDeferred(), self.lock:
             record = self._queue.write(ticket, text)
@@ -114,7 +114,7 @@ class ProcessPool:
             return False
         with SigintDeferred(), self.lock:
             ended = []
-            self._torn = True  # until done: an exception in here may lose a received message
+            self._torn = True  # until done, as an exception in here may lose a received message
             for fd, _ in events:
                 member = self._by_fd.get(fd)
                 if member is None:
@@ -130,7 +130,7 @@ class ProcessPool:
             return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Forget units; the results of running ones are dropped."""
+        """Forget units. The results of running ones are dropped."""
         with SigintDeferred(), self.lock:
             for ticket in tickets:
                 job = self._jobs.pop(ticket, None)
@@ -138,9 +138,9 @@ class ProcessPool:
                     self._queue.erase(job.record)
             # Records that are not in the pipe yet can simply be removed.
             for backlog in (self._backlog, *(member.backlog for member in self._members)):
-                kept = [record for record in backlog if record.ticket in self._jobs]
+                records = [record for record in backlog if record.ticket in self._jobs]
                 backlog.clear()
-                backlog.extend(kept)
+                backlog.extend(records)
 
     def close(self, grace_s: float = process.GRACE_S) -> None:
         """Stop the workers: idle ones at once, busy ones after their unit or ``grace_s`` seconds.
@@ -152,26 +152,26 @@ class ProcessPool:
         self._closed = True
         with self.lock:
             _pools.discard(self)
-            left = {member for member in (*self._by_fd.values(), *self._members) if not member.gone}
+            alive = {member for member in (*self._by_fd.values(), *self._members) if not member.gone}
             self._members = []
             self._by_fd.clear()
             self._jobs.clear()
             while self.outcomes:
                 self.outcomes.popleft()[1].drop()
-            for member in left:
+            for member in alive:
                 member.shut()
             deadline_s = time.monotonic() + grace_s
             try:
-                while left and (seconds := deadline_s - time.monotonic()) > 0:
-                    ended = readable([member.ended for member in left], seconds)
-                    for member in [member for member in left if member.ended in ended]:
+                while alive and (seconds := deadline_s - time.monotonic()) > 0:
+                    ended = readable([member.ended for member in alive], seconds)
+                    for member in [member for member in alive if member.ended in ended]:
                         member.end()
-                        left.discard(member)
+                        alive.discard(member)
             finally:
                 with SigintDeferred():
-                    for member in left:
+                    for member in alive:
                         member.kill()
-                    for member in left:
+                    for member in alive:
                         member.end()
                     self._queue.close()
 
@@ -202,7 +202,7 @@ class ProcessPool:
                 self._torn = torn
 
     def _receive(self, member: WorkerHandle) -> bool:
-        """Receive one packet; return False if there is none."""
+        """Receive one packet. Return False if there is none."""
         try:
             received = member.receive(self._buffer)
         except BlockingIOError:
@@ -216,19 +216,19 @@ class ProcessPool:
             self._commit(member, *received)
         return True
 
-    def _commit(self, member: WorkerHandle, said: WorkerMessage, segments: dict[int, SharedSegment]) -> None:
+    def _commit(self, member: WorkerHandle, message: WorkerMessage, segments: dict[int, SharedSegment]) -> None:
         self._deaths_in_row = 0
         figures = self.figures[member.index]
         figures.units += 1
-        figures.seconds += said.seconds
-        figures.bytes += said.nbytes
-        if said.kind == process.FAILURE:
-            assert isinstance(said.text, bytes)
-            outcome: Outcome = Failed(pickle.loads(said.text))
+        figures.seconds += message.seconds
+        figures.bytes += message.nbytes
+        if message.kind == process.FAILURE:
+            assert isinstance(message.text, bytes)
+            outcome: Outcome = Failed(pickle.loads(message.text))
         else:
-            outcome = Arrived(segments, said.pieces, said.text)
-        if said.ticket in self._jobs:
-            self._settle(said.ticket, outcome)
+            outcome = Arrived(segments, message.pieces, message.text)
+        if message.ticket in self._jobs:
+            self._settle(message.ticket, outcome)
         else:
             outcome.drop()
 
@@ -242,7 +242,7 @@ class ProcessPool:
     def _replace_dead(self, member: WorkerHandle, receive: bool = True) -> None:
         """Collect a dead worker's last results and start another in its place."""
         while receive and self._receive(member):
-            pass  # what it sent before it died is valid
+            pass  # messages that it sent before it died are valid
         running = member.running
         if not member.gone:
             self._end(member)
@@ -284,13 +284,13 @@ class ProcessPool:
         # It may have died between taking a record and noting its ticket. Draining the queue shows which records are
         # missing. A unit that a live worker is taking at this moment then runs twice, and its second result is dropped.
         queued = self._queue.drain() | {record.ticket for record in self._backlog}
-        held = {member.running for member in self._members}
+        running = {member.running for member in self._members}
         self._backlog.clear()
         again = self._members[index].backlog
         for ticket, job in sorted(self._jobs.items()):
             if job.worker == index:
                 again.append(job.record)
-            elif job.worker is None and (ticket in queued or ticket not in held):
+            elif job.worker is None and (ticket in queued or ticket not in running):
                 self._backlog.append(job.record)
 
     def _recover(self) -> None:
@@ -330,7 +330,7 @@ _pools: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
 def _forked() -> None:
     for pool in list(_pools):
         pool.abandon()
-    # What the child opens may get the same numbers, which its own forks must leave alone.
+    # The child may reuse these descriptors' numbers, which its own forks must leave alone.
     _pools.clear()
 
 

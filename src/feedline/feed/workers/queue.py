@@ -1,6 +1,6 @@
 """The queue of units: filled by the parent, emptied by any idle worker, without an intermediary.
 
-A unit lies in a memfd that all workers read. A pipe that all workers read holds a record of 32 bytes per unit. The
+A memfd that all workers read holds the units. A pipe that all workers read holds a record of 32 bytes per unit. The
 kernel hands each record to exactly one worker, the first that reads, so a slow unit holds up no other and the parent
 need not run. Records are written and read atomically, since their size divides the page size.
 
@@ -73,7 +73,7 @@ class UnitQueue:
         self._free.setdefault(_level(record.size), []).append(record.offset)
 
     def push(self, record: Record) -> bool:
-        """Queue a record; return False if the pipe is full."""
+        """Queue a record. Return False if the pipe is full."""
         try:
             os.write(self._writer, record.pack())
         except BlockingIOError:
@@ -81,13 +81,13 @@ class UnitQueue:
         return True
 
     def drain(self) -> set[int]:
-        """Remove all records that no worker has taken; return their tickets."""
-        found = set()
+        """Remove all records that no worker has taken. Return their tickets."""
+        tickets = set()
         while True:
             try:
-                found.add(RECORD.unpack(os.read(self.reader, RECORD.size))[0])
+                tickets.add(RECORD.unpack(os.read(self.reader, RECORD.size))[0])
             except BlockingIOError:
-                return found
+                return tickets
 
     def close(self) -> None:
         """Close the descriptors, in this process only."""
@@ -96,7 +96,7 @@ class UnitQueue:
 
 
 def read(store: int, record: bytes) -> tuple[int, bytes | None]:
-    """Return the ticket of a packed record and its pickled unit, or None if that was erased."""
+    """Return the ticket of a packed record and its pickled unit, or None if the unit was erased."""
     ticket, offset, size = RECORD.unpack(record)
     block = os.pread(store, size, offset)
     if len(block) != size or _HEADER.unpack_from(block)[0] != ticket:

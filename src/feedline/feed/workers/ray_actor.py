@@ -1,6 +1,6 @@
-"""What a Ray actor runs: one worker, which takes intervals of units and returns their results.
+"""The code of a Ray actor: one worker, which takes intervals of units and returns their results.
 
-An interval is a list of pickled units; its result has a `UnitAnswer` for each. Large arrays of a result stay apart from
+An interval is a list of pickled units. Its result has a `UnitAnswer` for each. Large arrays of a result stay apart from
 its pickle, so that Ray copies them once, into its shared memory, and the parent's machine reads them in place.
 """
 
@@ -22,7 +22,7 @@ class RayOptions(NamedTuple):
     """Settings of one worker.
 
     Attributes:
-        worker, workers: its number, and how many there are.
+        worker, workers: its number, and the number of workers.
         path: the parent's ``sys.path``.
         folder: the parent's working folder.
     """
@@ -70,7 +70,7 @@ class RayWorker:
         host, placed = ray_session.place()
         self._at = Whereabouts(os.getpid(), host)
         self._where = f"in DataLoader worker process {options.worker} (Ray, pid {os.getpid()} on {host})"
-        # As processes that multiprocessing starts; what another machine lacks is harmless there.
+        # As in processes that multiprocessing starts. Entries that another machine lacks are harmless.
         sys.path += [entry for entry in options.path if entry not in sys.path]
         if not placed:
             with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ class RayWorker:
             self._broken = Failure(error, self._where, self._dumps)
 
     def whereabouts(self) -> Whereabouts:
-        """Return where this is; the parent learns from it that the worker is ready."""
+        """Return where this worker runs. The parent learns from the answer that it is ready."""
         return self._at
 
     def run(self, units: list[bytes]) -> list[UnitAnswer]:
@@ -106,6 +106,6 @@ class RayWorker:
                 return UnitAnswer(False, text, buffers, nbytes, time.perf_counter() - began)
             except Exception as error:
                 failure = Failure(error, self._where, self._dumps)
-                error.__traceback__ = None  # its frames hold what the unit made
+                error.__traceback__ = None  # its frames hold the objects of the unit
         text = pickle.dumps(failure, 5)
         return UnitAnswer(True, text, [], len(text), time.perf_counter() - began)

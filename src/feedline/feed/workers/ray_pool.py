@@ -1,16 +1,16 @@
 """The same pool with Ray actors, on this machine or others, for Python work that outgrows one machine.
 
-A thread gives units to the actors, in intervals: of one unit, or of as many as take a fraction of a second, which
+A thread passes units to the actors in intervals: of one unit, or of as many as take a fraction of a second, which
 spreads Ray's cost for a call. Each actor has at most two intervals, one to run and one that waits. An interval whose
-actor dies is queued again, first in line; the actor's successor is started wherever Ray finds room, and while it finds
-none the others go on. A unit that killed one actor runs alone, so that it is known which unit kills a second one.
+actor dies is queued again, first in line. The actor's successor is started wherever Ray finds room, and until then the
+other actors go on. A unit that killed one actor runs alone, so that it is known which unit kills a second one.
 
-Results stay in Ray's shared memory, where the actor's machine and this one have it, until they are taken; then they
-are copied, since Ray's memory is read-only and batches are the caller's to write. **Back-pressure by bytes:** while the
-results that wait, and as many as are on their way, might exceed the budget, no unit is given out, except one at a time
-while the caller waits and nothing is on its way. Sizes are judged by the largest result so far.
+Results stay in Ray's shared memory on the actor's machine and this one until they are taken. Then they are copied,
+since Ray's memory is read-only and the caller may write to batches. **Back-pressure by bytes:** while the waiting
+results, and the results in flight, might exceed the budget, no unit is sent, except one at a time while the caller
+waits and none is in flight. Sizes are judged by the largest result so far.
 
-Cost: 1 to 3 ms of CPU time an interval in all processes together, and one copy of the result.
+Cost: 1 to 3 ms of CPU time per interval in all processes together, and one copy of the result.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CALLS = 2
 _INTERVAL_S = 0.2  # an interval takes about that long ...
 _INTERVAL_BYTES = 16 << 20  # ... unless its results are larger than that
 _MOST_UNITS = 32  # of an interval
-_LOOK_S = 1.0  # seconds between looks at what sends no event
+_LOOK_S = 1.0  # seconds between checks of conditions that send no event
 
 
 class _Pending:
@@ -62,7 +62,7 @@ class _Pending:
 
 
 class _Interval(NamedTuple):
-    """An interval that an actor has."""
+    """An interval that an actor runs or has waiting."""
 
     tickets: list[int]
     future: Any
@@ -76,7 +76,7 @@ class _Member:
         self.actor: Any = None
         self.ready = False
         self.at = Whereabouts(0, "")
-        self.greeting: Any = None  # says that it runs
+        self.greeting: Any = None  # arrives when it runs
         self.calls: deque[_Interval] = deque()
 
 
@@ -94,14 +94,15 @@ class RayOutcome(Outcome):
         return tree
 
     def drop(self) -> None:
-        """Count it no longer; Ray's memory is free when nobody refers to this."""
+        """Stop counting the result. Ray's memory is freed with the last reference to this."""
         if self._counted:
             self._counted = False
             self._pool.release(self._answer.nbytes)
 
 
 class RayPool:
-    """A pool of Ray actors; `Pool` documents the semantics. The thread holds this, not the `Pool`, which can die.
+    """A pool of Ray actors. `Pool` documents the semantics. The thread refers to this, not to the `Pool`, which can be
+    freed.
 
     Args:
         task: object sent to every worker.
@@ -112,15 +113,15 @@ class RayPool:
         lock: a finaliser calls `cancel` only while nobody holds it.
         outcomes: finished units that have not been collected.
         figures: counts and times, by worker.
-        pids: process ids, by worker; 0: it has not started yet. They may be of other machines.
-        events: what the thread waits for: a member and a life of it, or None to look around.
+        pids: process ids, by worker, maybe on other machines. 0: it has not started yet.
+        events: events that the thread waits for: a member and the number of its life, or None to check everything.
         wanted: units without a result.
-        queue, own: tickets not given out, of any worker and by worker.
+        queue, own: unsent tickets, for any worker and by worker.
         waiting: bytes of results that have not been taken.
-        flying: number of units given out.
+        flying: number of units in flight.
         hungry: number of callers that wait for a result.
-        open: whether the thread could give out a unit that comes now.
-        full: whether it could but for the budget.
+        open: whether the thread could send a new unit.
+        full: whether only the budget prevents it.
     """
 
     def __init__(self, task: Any, workers: int, budget_bytes: int | None) -> None:
@@ -128,7 +129,7 @@ class RayPool:
         self._thread: NamedThread | None = None
         self.budget = BUDGET_BYTES if budget_bytes is None else budget_bytes
         self.lock = threading.RLock()  # reentrant: signal handlers and finalisers may call in from within a call
-        self.came = threading.Condition(self.lock)
+        self.arrived = threading.Condition(self.lock)
         self.events: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         self.wanted: dict[int, _Pending] = {}
         self.queue: deque[int] = deque()
@@ -164,7 +165,7 @@ class RayPool:
     # ---- called by Pool --------------------------------------------------------------------------------
 
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
-        """Queue a unit; never blocks."""
+        """Queue a unit. Never blocks."""
         try:
             text = pickle.dumps(unit, 5)
         except (AttributeError, TypeError, pickle.PicklingError):
@@ -176,20 +177,20 @@ class RayPool:
                 self.events.put(None)
 
     def poll(self, timeout_s: float | None) -> bool:
-        """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
+        """Wait up to ``timeout_s`` seconds for outcomes. Return whether there are any."""
         with self.lock:
             if not self.outcomes and not self.closed and timeout_s != 0:
                 self.hungry += 1
                 try:
                     if not self.flying:
                         self.events.put(None)
-                    self.came.wait(timeout_s)
+                    self.arrived.wait(timeout_s)
                 finally:
                     self.hungry -= 1
             return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Forget units; the results of running ones are dropped."""
+        """Forget units. The results of running ones are dropped."""
         with self.lock:
             for ticket in tickets:
                 self.wanted.pop(ticket, None)
@@ -208,7 +209,7 @@ class RayPool:
         if self._thread is None or threading.current_thread() is self._thread:
             return
         with self.lock:
-            self.came.notify_all()
+            self.arrived.notify_all()
         self._thread.join(grace_s + 2 * _LOOK_S)
         with self.lock:
             while self.outcomes:
@@ -217,26 +218,26 @@ class RayPool:
     # ---- called by the thread ---------------------------------------------------------------------------
 
     def release(self, nbytes: int) -> None:
-        """Note that a result has been taken, or dropped."""
+        """Note that a result has been taken or dropped."""
         with SigintDeferred(), self.lock:
             self.waiting -= nbytes
             if self.full:
                 self.events.put(None)
 
     def settle(self, ticket: int, outcome: Outcome) -> None:
-        """Deliver an outcome; the lock is held."""
+        """Deliver an outcome. The lock is held."""
         if self.wanted.pop(ticket, None) is None:
             outcome.drop()
         else:
             self.outcomes.append((ticket, outcome))
 
     def fail_all(self, error: WorkerError) -> None:
-        """Let all units fail, those to come too."""
+        """Let all units fail, later ones included."""
         with self.lock:
             self.broken = error
             for ticket in list(self.wanted):
                 self.settle(ticket, Failed(error))
-            self.came.notify_all()
+            self.arrived.notify_all()
 
     # ---- internals -------------------------------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class RayPool:
 
 
 class _Dispatcher:
-    """What the thread does: gives out intervals, takes answers, replaces dead actors.
+    """The code of the thread: it sends intervals, takes answers, and replaces dead actors.
 
     Args:
         pool: the pool.
@@ -264,7 +265,7 @@ class _Dispatcher:
     def __init__(self, pool: RayPool, session: RaySession, parcel: Any) -> None:
         self._pool, self._session, self._parcel = pool, session, parcel
         self._ray = session.ray
-        # Nobody else uses a private Ray, and as with local workers nothing there limits their number.
+        # Only this program uses a private Ray, where as with local workers nothing limits their number.
         self._class = self._ray.remote(RayWorker).options(
             num_cpus=0 if session.private else 1,
             max_restarts=0,
@@ -298,17 +299,17 @@ class _Dispatcher:
             self._end()
 
     def _events(self) -> set[tuple[int, int]]:
-        """Wait for events; return the members that have some, with their lives."""
+        """Wait for events. Return the members that have some, with their lives."""
         events = self._pool.events
-        found: set[tuple[int, int] | None] = set()
+        received: set[tuple[int, int] | None] = set()
         with suppress(Empty):
-            found.add(events.get(timeout=_LOOK_S))
+            received.add(events.get(timeout=_LOOK_S))
             while True:
-                found.add(events.get_nowait())
-        return {event for event in found if event is not None}
+                received.add(events.get_nowait())
+        return {event for event in received if event is not None}
 
     def _look(self, began_s: float) -> None:
-        """Notice what sends no event: that Ray was shut down, that no actor ever starts."""
+        """Check conditions that send no event: Ray was shut down, or no actor ever starts."""
         if not self._ray.is_initialized():
             raise RuntimeError("the end of this process's connection; was ray.shutdown() called?")
         if self._seen or any(member.ready or member.lives > 1 for member in self._members):
@@ -319,14 +320,14 @@ class _Dispatcher:
                 "what uses them; if some are free, the logs of Ray's workers say what keeps them from starting"
             )
 
-    # ---- giving out ------------------------------------------------------------------------------------
+    # ---- sending --------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         pool = self._pool
         if pool.broken is not None:
             pool.fail_all(pool.broken)
             return
-        pool.open, pool.full = True, False  # first: what comes in the meantime is looked at again
+        pool.open, pool.full = True, False  # first, so that units that arrive meanwhile are handled next time
         if not pool.wanted:
             return
         ready = [member for member in self._members if member.ready]
@@ -366,12 +367,12 @@ class _Dispatcher:
         return tickets, units
 
     def _affords(self, member: _Member, pending: _Pending, taken: int) -> bool:
-        """Whether one more unit may be given out; the lock is held."""
+        """Return whether one more unit may be sent. The lock is held."""
         pool = self._pool
         if pending.deaths and (taken or member.calls):
-            return False  # alone, so that it is known which unit kills
+            return False  # alone, so that the unit that kills an actor is known
         if pool.hungry and not pool.flying and not pool.outcomes:
-            return True  # outcomes that the caller has not woken up for may have what it waits for
+            return True  # an outcome may be the caller's, even if it has not woken up yet
         if not self._seen and member.calls:
             return False  # the size of results is unknown
         return pool.waiting + (pool.flying + 1) * self._largest <= pool.budget
@@ -421,12 +422,12 @@ class _Dispatcher:
                     pool.settle(ticket, Failed(pickle.loads(answer.text)))
                 else:
                     pool.settle(ticket, RayOutcome(answer, pool))
-            pool.came.notify_all()
+            pool.arrived.notify_all()
 
     # ---- dead actors -----------------------------------------------------------------------------------
 
     def _begin(self, member: _Member) -> None:
-        """Start an actor; Ray says when it runs."""
+        """Start an actor. Ray reports when it runs."""
         options = RayOptions(member.index, self._pool.workers, self._path, self._folder)
         member.lives += 1
         member.ready = False
@@ -435,9 +436,9 @@ class _Dispatcher:
         self._listen(member, future)
 
     def _lose(self, member: _Member, error: BaseException) -> None:
-        """Queue again what a dead actor had, and start another."""
+        """Queue the units of a dead actor again, and start another actor."""
         pool = self._pool
-        # What it returned before it died is valid.
+        # Results that it returned before it died are valid.
         while member.calls and member.calls[0].future.done() and member.calls[0].future.exception() is None:
             self._deliver(member, member.calls.popleft())
         with suppress(Exception):
@@ -462,7 +463,7 @@ class _Dispatcher:
                 pending = pool.wanted.get(ticket)
                 if pending is not None:
                     (pool.queue if pending.worker is None else pool.own[pending.worker]).appendleft(ticket)
-            pool.came.notify_all()
+            pool.arrived.notify_all()
         if self._deaths_in_row > 2 * pool.workers + 3:
             words = f"the last of {self._deaths_in_row} workers in a row that died without finishing a unit"
             pool.fail_all(self._error(member, words, error))
@@ -472,10 +473,10 @@ class _Dispatcher:
 
     def _error(self, member: _Member, words: str, error: BaseException) -> WorkerError:
         where = f" on {member.at.host}" if member.at.host else ""
-        said = "\n    ".join(str(error).strip().splitlines()[:40])
+        lines = "\n    ".join(str(error).strip().splitlines()[:40])
         fault = WorkerError(
             f"DataLoader worker (pid(s) {member.at.pid}) exited unexpectedly, {words}\n"
-            f"  worker {member.index} of {self._pool.workers}, a Ray actor{where}; Ray says:\n    {said}"
+            f"  worker {member.index} of {self._pool.workers}, a Ray actor{where}; Ray says:\n    {lines}"
         )
         fault.__cause__ = error
         return fault
@@ -483,14 +484,14 @@ class _Dispatcher:
     # ---- the end ---------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Kill the actors, after what they run."""
+        """Kill the actors after their current intervals."""
         pool = self._pool
         with suppress(Exception):
-            while (left := pool.deadline_s - time.monotonic()) > 0 and self._ray.is_initialized():
+            while (remaining_s := pool.deadline_s - time.monotonic()) > 0 and self._ray.is_initialized():
                 if all(not member.calls or member.calls[0].future.done() for member in self._members):
                     break
                 with suppress(Empty):
-                    pool.events.get(timeout=min(left, _LOOK_S))
+                    pool.events.get(timeout=min(remaining_s, _LOOK_S))
         for member in self._members:
             if member.actor is not None:
                 with suppress(Exception):  # Ray was shut down, and its actors with it

@@ -25,7 +25,7 @@ class Outcome(abc.ABC):
         """Return the result, or raise the failure."""
 
     def drop(self) -> None:  # noqa: B027  # most hold nothing
-        """Discard the outcome and release what it holds."""
+        """Discard the outcome and release its memory."""
 
 
 class Failed(Outcome):
@@ -62,7 +62,7 @@ class Arrived(Outcome):
 
     def take(self) -> Any:
         """Return the tree. Its arrays are views of the memory, and keep it alive."""
-        # May be interrupted and called again, so finished steps are kept: nothing is lent twice or given back early.
+        # May be interrupted and called again, so finished steps are kept: nothing is lent twice or returned early.
         windows = self._windows
         for number, segment in list(self._segments.items()):
             if number not in windows:
@@ -86,10 +86,10 @@ class WorkerStats:
 
     Attributes:
         index: number of the worker.
-        pid: its process id; this process's for a thread.
+        pid: its process id. Of a thread this process's.
         units: results and failures it returned.
         seconds: time it spent on them.
-        bytes: size of the results, large buffers and pickle; 0 for threads, whose results are not copied.
+        bytes: size of the results, large buffers and pickle. 0 for threads, whose results are not copied.
         restarts: times it died and was replaced.
     """
 
@@ -102,6 +102,6 @@ class WorkerStats:
 
 
 def short(unit: Any) -> str:
-    """Return what an error says of a unit."""
+    """Return a short description of a unit for errors."""
     text = repr(unit)
     return text if len(text) <= 200 else text[:200] + "..."

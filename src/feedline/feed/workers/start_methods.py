@@ -41,21 +41,21 @@ def context(method: Any) -> Any:
 
 
 def prepare(context: Any) -> None:
-    """Start the fork server, if workers are to come from it: it imports what they need while this process goes on.
+    """Start the fork server if it will fork the workers. It imports their modules while this process goes on.
 
-    Called as soon as it is known that there will be workers; does nothing for other start methods, or later.
+    Called as soon as it is known that there will be workers. Does nothing for other start methods, or later.
     """
     if context.get_start_method() != "forkserver" or inheriting():
         return
     server: Any = forkserver._forkserver
     if server._forkserver_pid is None:
-        # The user's own preloads stay. What this process has of feedline, workers mostly need, too, since they import
-        # the main module; the server does not, for programs that `python -m` runs.
+        # The user's own preloads stay. Workers mostly need the modules of feedline that this process has imported,
+        # since they import the main module. The server does not import it for programs that `python -m` runs.
         modules = [_MAIN, *sorted(name for name in sys.modules if name.startswith("feedline.") and name != _MAIN)]
         if "torch" in sys.modules:
             modules.append("feedline.interop.torch_messages")
-        wanted = list(server._preload_modules)
-        context.set_forkserver_preload(wanted + [name for name in modules if name not in wanted])
+        preloads = list(server._preload_modules)
+        context.set_forkserver_preload(preloads + [name for name in modules if name not in preloads])
     with SigintDeferred():
         server.ensure_running()
 
@@ -69,13 +69,13 @@ def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
     """Start a process that runs `worker_process.main`. Interrupting this could leave the fork server dead.
 
     Raises:
-        AttributeError, TypeError, PicklingError: the task cannot be pickled, as the start method needs.
+        AttributeError, TypeError, PicklingError: the task cannot be pickled, which the start method requires.
     """
     child = context.Process(target=process.main, args=arguments, name=f"feedline-worker-{arguments[2].worker}")
     child.daemon = True
     method = context.get_start_method()
     if method != "fork" and inheriting():
-        os._exit(UNGUARDED)  # this is a worker importing the main module; the parent reports it
+        os._exit(UNGUARDED)  # this is a worker importing the main module, which the parent reports
     try:
         if method == "forkserver":
             # SIGINT must not be blocked here: the server's later children would inherit that.

@@ -4,7 +4,7 @@ All threads share one task object: `Task.start` is called once in each, and per-
 ``threading.local``. Results are passed by reference.
 
 An idle thread waits on its own `queue.SimpleQueue` rather than on a condition. The garbage collector may run at any
-point, also in one of these threads while it holds the lock, so closing must not need a lock; `SimpleQueue.put` needs
+point, also in one of these threads while it holds the lock, so closing must not need a lock. `SimpleQueue.put` needs
 none.
 """
 
@@ -24,7 +24,8 @@ from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerS
 
 
 class ThreadPool:
-    """A pool of threads; `Pool` documents the semantics. The threads hold this, not the `Pool`, which can die.
+    """A pool of threads. `Pool` documents the semantics. The threads refer to this, not to the `Pool`, which can be
+    freed.
 
     Args:
         task: object whose units the threads run.
@@ -34,7 +35,7 @@ class ThreadPool:
         threads: all of them, idle or not.
         lock: a finaliser calls `cancel` only while nobody holds it.
         outcomes: finished units that have not been collected.
-        wanted: tickets of the others.
+        wanted: tickets of units that are not finished.
         figures: counts and times, by thread.
         pids: this process, once for each thread.
     """
@@ -42,7 +43,7 @@ class ThreadPool:
     def __init__(self, task: Any, workers: int) -> None:
         self._task, self._workers, self._pid = task, workers, os.getpid()
         self.lock = threading.RLock()  # reentrant: signal handlers and finalisers may call in from within a call
-        self._came = threading.Condition(self.lock)
+        self._arrived = threading.Condition(self.lock)
         self._idle: set[int] = set()
         self._bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(workers)]
         self._queue: deque[tuple[int, Any]] = deque()
@@ -68,18 +69,18 @@ class ThreadPool:
             if worker is None:
                 worker = next(iter(self._idle), None)
             if worker in self._idle:
-                self._bells[worker].put(None)  # first: a spurious wake-up is harmless
+                self._bells[worker].put(None)  # first, as a spurious wake-up is harmless
                 self._idle.discard(worker)
 
     def poll(self, timeout_s: float | None) -> bool:
-        """Wait up to ``timeout_s`` seconds for outcomes; return whether there are any."""
+        """Wait up to ``timeout_s`` seconds for outcomes. Return whether there are any."""
         with self.lock:
             if not self.outcomes and not self._closed and timeout_s != 0:
-                self._came.wait(timeout_s)
+                self._arrived.wait(timeout_s)
             return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Forget units; the results of running ones are dropped."""
+        """Forget units. The results of running ones are dropped."""
         with self.lock:
             self.wanted.difference_update(tickets)
 
@@ -97,7 +98,7 @@ class ThreadPool:
         if threading.current_thread() in self.threads:
             return
         with self.lock:
-            self._came.notify_all()
+            self._arrived.notify_all()
         deadline_s = time.monotonic() + grace_s
         for thread in self.threads:
             if thread.ident is not None:
@@ -109,21 +110,21 @@ class ThreadPool:
             self._task.start(index, self._workers)
         except BaseException as error:
             broken = Failed(_noted(error, index))
-        own = self._own[index]
+        own_queue = self._own[index]
         while True:
             with self.lock:
                 if self._closed:
                     return
-                queue = own or self._queue
-                found = queue.popleft() if queue else None
-                if found is None:
+                queue = own_queue or self._queue
+                job = queue.popleft() if queue else None
+                if job is None:
                     self._idle.add(index)
-                elif found[0] not in self.wanted:
+                elif job[0] not in self.wanted:
                     continue
-            if found is None:
+            if job is None:
                 self._bells[index].get()
                 continue
-            ticket, unit = found
+            ticket, unit = job
             began = time.perf_counter()
             outcome: Outcome
             try:
@@ -138,9 +139,9 @@ class ThreadPool:
                 if ticket in self.wanted:
                     self.wanted.discard(ticket)
                     self.outcomes.append((ticket, outcome))
-                    self._came.notify()
-            # Do not keep alive what has been handed over.
-            del outcome, unit, found
+                    self._arrived.notify()
+            # Do not keep the delivered result alive.
+            del outcome, unit, job
 
 
 def _noted(error: BaseException, index: int) -> BaseException:

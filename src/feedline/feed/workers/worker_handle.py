@@ -23,7 +23,7 @@ from feedline.feed.workers.queue import Record, UnitQueue
 from feedline.feed.workers.worker_process import WorkerMessage
 
 # Descriptors in this process. For each worker: its channel, its stderr, its pidfd and up to three of multiprocessing's.
-# Once: those of the queue, and those open while a worker starts.
+# Once: the queue's descriptors, and the descriptors that are open while a worker starts.
 FDS_EACH, FDS_ONCE = 6, 14
 
 _INT = array.array("i").itemsize
@@ -50,11 +50,11 @@ class WorkerHandle:
         index, pid: number of the worker, and its process id.
         backlog: unsent records of units pinned to this worker.
         ready: whether it has started the task.
-        gone: whether it is dead and `end` has run; its descriptors are closed then.
-        exitcode, tail: exit code, and the last lines of its stderr; set once it is gone.
+        gone: whether it is dead and `end` has run, which closes its descriptors.
+        exitcode, tail: exit code, and the last lines of its stderr, set once it is gone.
 
     Raises:
-        OSError: processes or descriptors are exhausted; the message states the limit.
+        OSError: processes or descriptors are exhausted. The message states the limit.
     """
 
     def __init__(self, terms: Terms, queue: UnitQueue, index: int) -> None:
@@ -71,12 +71,12 @@ class WorkerHandle:
         self.pid: int = self._child.pid
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when it has sent a message or closed its channel; -1 when it is gone."""
+        """A descriptor that becomes readable when it has sent a message or closed its channel. -1 when it is gone."""
         return self._channel.fileno()
 
     @property
     def ended(self) -> int:
-        """A descriptor that becomes readable when the process has exited; -1 when it is gone."""
+        """A descriptor that becomes readable when the process has exited. -1 when it is gone."""
         return -1 if self.gone else self._ended
 
     @property
@@ -126,11 +126,11 @@ class WorkerHandle:
                 os.close(fd)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self._child.kill()
 
     def shut(self) -> None:
-        """Shut down its channel: it exits after its current unit, whose result is lost."""
+        """Shut down its channel. It exits after its current unit, whose result is lost."""
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
@@ -155,7 +155,7 @@ class WorkerHandle:
             os.close(self._stderr)
 
     def error(self, words: str) -> WorkerError:
-        """Return the error to raise about its death; ``words`` complete the sentence with the circumstances."""
+        """Return the error to raise about its death. ``words`` complete the sentence with the circumstances."""
         how = f" with exit code {self.exitcode}"
         if self.exitcode < 0:
             named = f"signal {-self.exitcode}"
@@ -168,7 +168,7 @@ class WorkerHandle:
         text = f"DataLoader worker (pid(s) {self.pid}) exited unexpectedly{how}, {words}"
         text += f"\n  worker {self.index} of {self._workers}"
         if self.tail:
-            # Of a crash, the first lines say where it was.
+            # Of a crash, the first lines show the place.
             crash = self.tail.rfind("Fatal Python error")
             lines = self.tail.splitlines()[-40:] if crash < 0 else self.tail[crash:].splitlines()[:40]
             text += "\n  last lines of its stderr:\n    " + "\n    ".join(lines)
@@ -197,34 +197,34 @@ class WorkerHandle:
             fds = [queue.reader, queue.store, shared, self._stderr, writing]
             # Its stderr becomes this process's, not the one that the fork server was started with.
             fds += [2] if _is_open(2) else []
-            with contextlib.suppress(ConnectionError):  # already dead: its pidfd will say so
+            with contextlib.suppress(ConnectionError):  # already dead, which its pidfd will show
                 socket.send_fds(self._channel, [b"descriptors"], fds)
             self._channel.setblocking(False)
             os.set_blocking(self._stderr, False)
             self._ended = _end_of(self._child)
             ours.pop_all()
 
-    def _understand(self, said: WorkerMessage, fds: list[int]) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
-        if said.kind == process.READY:
+    def _understand(self, sent: WorkerMessage, fds: list[int]) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
+        if sent.kind == process.READY:
             self.ready = True
             return None
-        for number in said.retired:
+        for number in sent.retired:
             del self._segments[number]
-        if len(fds) != len(said.fresh):
+        if len(fds) != len(sent.fresh):
             raise limits.descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-        for (number, size), fd in zip(said.fresh, fds, strict=True):
+        for (number, size), fd in zip(sent.fresh, fds, strict=True):
             self._segments[number] = SharedSegment(number, fd, size, self._control.mapping, FLAGS)
-        segments = {number: self._segments[number] for number in said.segments}
-        for number in said.segments:
+        segments = {number: self._segments[number] for number in sent.segments}
+        for number in sent.segments:
             if number >= memory.SEGMENTS:
                 del self._segments[number]
-        return said, segments
+        return sent, segments
 
 
 def _end_of(child: Any) -> int:
     """Return a descriptor that becomes readable when a process has exited.
 
-    multiprocessing's sentinel is a pipe, which stays open as long as any process that the worker forked; a pidfd
+    multiprocessing's sentinel is a pipe, which stays open as long as any process that the worker forked. A pidfd
     concerns the worker only.
     """
     try:
@@ -246,7 +246,7 @@ def _is_open(fd: int) -> bool:
 
 
 def readable(fds: list[int], seconds: float) -> list[int]:
-    """Return those of ``fds`` that become readable within ``seconds``."""
+    """Return the descriptors in ``fds`` that become readable within ``seconds``."""
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)

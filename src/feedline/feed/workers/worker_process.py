@@ -1,4 +1,5 @@
-"""The worker process: takes units, runs them, sends results, and exits when told to or orphaned.
+"""The worker process: takes units, runs them, sends results, and exits when its channel is shut down or its parent
+dies.
 
 A worker takes a record from its own channel or from the shared queue, runs the unit, and sends one message back. It
 ignores SIGINT, which is for the parent. It exits when its channel is shut down, and within seconds of its parent's
@@ -29,12 +30,12 @@ from feedline.feed.workers.memory import Arena, SharedSpan
 READY, RESULT, FAILURE = range(3)
 """Kinds of messages."""
 
-FRAGMENT_BYTES = 60 << 10  # bytes; several packets must fit into the socket's buffer
+FRAGMENT_BYTES = 60 << 10  # several packets must fit into the socket's buffer
 MORE, LAST = b"+", b"."
 _PATIENCE_UNITS = 16  # unused memory is released after this many times `depth` units
 
 GRACE_S = 5.0
-"""Seconds for a running unit to finish once its result is no longer wanted; then the worker is killed."""
+"""Seconds for a running unit to finish once its result is not needed, before the worker is killed."""
 
 
 class Parcel:
@@ -54,7 +55,7 @@ class Parcel:
         self._text = text
 
     def open(self) -> Any:
-        """The task."""
+        """Return the task."""
         return pickle.loads(self._text) if self._text else self._task
 
 
@@ -142,7 +143,7 @@ class _Worker:
                 return
 
     def _unit(self, task: Any, ticket: int, text: bytes, broken: Failure | None) -> tuple[WorkerMessage, list[int]]:
-        """Run one unit; return its result or failure, and the descriptors to send with it."""
+        """Run one unit. Return its result or failure, and the descriptors to send with it."""
         began = time.perf_counter()
         failure = broken
         if failure is None:
@@ -150,7 +151,7 @@ class _Worker:
                 return self._result(task.run(pickle.loads(text)), ticket, began)
             except Exception as error:
                 failure = Failure(error, self._where)
-                # Its frames reference what the unit created, partly in memory that is reclaimed now.
+                # Its frames refer to the unit's objects, partly in memory that is reclaimed now.
                 error.__traceback__ = None
                 self._arena.drop()
         return WorkerMessage(FAILURE, ticket, time.perf_counter() - began, text=pickle.dumps(failure, 5)), []
@@ -172,7 +173,7 @@ class _Worker:
         ), fds
 
     def _next(self) -> bytes | None:
-        """Wait for the next record; None: the channel is shut down."""
+        """Wait for the next record. Return None if the channel is shut down."""
         while True:
             try:
                 record = self._channel.recv(queue.RECORD.size, socket.MSG_DONTWAIT)
@@ -185,7 +186,7 @@ class _Worker:
                 record = os.read(self._records, queue.RECORD.size)
                 if record:
                     return record
-                # The parent has closed the queue; the channel follows.
+                # The parent has closed the queue, and the channel follows.
                 self._poller.unregister(self._records)
             except BlockingIOError:
                 pass
@@ -224,7 +225,7 @@ def _watch(channel: socket.socket, control: Control, *, parent: int, reading: in
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
     except OSError:
-        pass  # an old kernel; the channel also closes when the parent dies
+        pass  # an old kernel, where the channel still closes when the parent dies
     # The socket itself is the worker's, which may close it.
     closed = channel.fileno()
     # Text that this thread has consumed would be lost if the process crashed, so it forwards a copy (tee(2)) before
@@ -241,7 +242,7 @@ def _watch(channel: socket.socket, control: Control, *, parent: int, reading: in
                 size = duplicate(reading, copying, 1 << 16, 0)
                 if size > 0:
                     text = os.read(copied, size)
-                    with contextlib.suppress(OSError):  # the parent's stderr is closed; the tail is still kept
+                    with contextlib.suppress(OSError):  # the parent's stderr is closed, but the tail is still kept
                         at = 0
                         while at < size:
                             at += os.write(target, text[at:])
