@@ -250,9 +250,7 @@ class Minibatch(Mapping[str, Value]):
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.__slots__}
         if self._origins is not None:  # computed now: the receiver has no corpus
-            state["_origins"] = Origins(
-                *(functools.partial(_computed, result) for result in (self.source, self.sweep_ends))
-            )
+            state["_origins"] = Origins(*(functools.partial(_computed, x) for x in (self.source, self.sweep_ends)))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

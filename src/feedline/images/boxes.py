@@ -50,9 +50,7 @@ def moved(
             size = size + params[:, 0:2] + params[:, 2:4]
         else:
             continue
-        _clip(
-            at, size[picture]
-        )  # a box that is cut off has no width or height, and later padding does not restore them
+        _clip(at, size[picture])  # a box that is cut off has no width or height, even if padding follows
     nonempty = (at[:, 2] > at[:, 0]) & (at[:, 3] > at[:, 1])
     return np.where(nonempty[:, None], at, 0.0).astype(boxes.dtype)
 

@@ -252,8 +252,7 @@ class Work:
 
     def _plan(self) -> None:
         """Plan all views, and start native threads on pictures that can be decoded."""
-        decoding = self._decoding
-        sizes = self._sizes()
+        decoding, sizes = self._decoding, self._sizes()
         programs = [planned(v, sizes, self._keys.uniforms, (decoding.width, decoding.height)) for v in decoding.views]
         for program in programs:
             for i, why in program.refused.items():
@@ -261,12 +260,11 @@ class Work:
         self._good = np.array([i for i in range(self._count) if i not in self._errors], np.int64)
         pictures, pixels = self._pictures.of(self._good), self._numbered(self._pixels)
         color = decoders.COLORS.index(decoding.color)
+        shape = decoding.view_shape
         started = self._started if decoding.device is None else self._started_on_device
         mean, scale = (None, None) if decoding.normalized is None else decoding.normalized
         self._batches = [
-            started(
-                pictures, pixels, program, decoding.view_shape, color=color, mean=mean, scale=scale, chw=decoding.chw
-            )
+            started(pictures, pixels, program, shape, color=color, mean=mean, scale=scale, chw=decoding.chw)
             for program in programs
         ]
         self._mask_batches = []

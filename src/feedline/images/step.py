@@ -81,10 +81,8 @@ class PictureStep(ABC):
         return f"expected a picture that {self!r} can be applied to, got {width} x {height}"
 
     def __repr__(self) -> str:
-        parameters = inspect.signature(type(self)).parameters.values()
-        shown = [
-            f"{p.name}={getattr(self, p.name)!r}" for p in parameters if getattr(self, p.name, p.default) != p.default
-        ]
+        params = inspect.signature(type(self)).parameters.values()
+        shown = [f"{p.name}={getattr(self, p.name)!r}" for p in params if getattr(self, p.name, p.default) != p.default]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

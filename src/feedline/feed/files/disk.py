@@ -131,9 +131,8 @@ def _rate(
     files: Sequence[str],
 ) -> float:
     """Return the number of reads per second from random aligned places, ``depth`` at a time."""
-    rounded = (
-        -(-piece // PAGE_BYTES) + (piece % PAGE_BYTES > 0)
-    ) * PAGE_BYTES  # bytes of all pages that an unaligned piece touches
+    # Bytes of all pages that an unaligned piece touches.
+    rounded = (-(-piece // PAGE_BYTES) + (piece % PAGE_BYTES > 0)) * PAGE_BYTES
     share, errors = sizes / sizes.sum(), list[DataError]()
     done = [0] * depth
     began = time.perf_counter()

@@ -78,13 +78,11 @@ def _map_object(path: str | os.PathLike[str], dtype: np.dtype[Any], *how: Any) -
     with open_regular(path, 0) as file:
         array: NDArray[Any] = np.memmap(file, dtype, "r", *how)
     remote_object.mapped = True
-    base = base_of(array)
-    byte = how[0] if how else 0
+    base, byte = base_of(array), how[0] if how else 0
     _maps[base] = remote_object, array.ctypes.data - byte
     # Rows that are not contiguous may be anywhere in the file.
-    lease = remote_object.hold(
-        max(0, remote_object.size - _END_BYTES) if array.flags.c_contiguous else 0, remote_object.size
-    )
+    begin = max(0, remote_object.size - _END_BYTES) if array.flags.c_contiguous else 0
+    lease = remote_object.hold(begin, remote_object.size)
     weakref.finalize(base, lease.release).atexit = False
     return array
 
