@@ -36,7 +36,7 @@ class Filtered(Chosen):
 
     Args:
         corpus: corpus to filter. It must know its sizes before reading, and must not have its own order.
-        where: bool (n,), one for each sequence of the corpus, or ordinals, integers (k,), in any order, or functions by
+        where: bool (n,), one for each sequence of the corpus, or integers (k,), ordinals in any order, or functions by
             stream, all of which must hold. A function is called with the samples of consecutive sequences, an array (m,
             *shape) (of dtype object for texts and byte strings), and returns bool (m,). None: all.
         lengths: least and greatest number of samples of a sequence. None: no bound.

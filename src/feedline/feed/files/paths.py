@@ -27,10 +27,10 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
     """Return the files of a corpus.
 
     Args:
-        path: a file, a list of files, kept in order, a folder, of which all visible files are taken, a glob pattern
-            (``**`` for any depth), or one with braces, ``{000..099}`` or ``{a,b}``, which expand to their alternatives
-            in order. Files of a folder or pattern are sorted by the bytes of their path relative to the folder or to
-            the pattern's fixed part. Indexes, which are next to their texts, are excluded.
+        path: a file, a list of files (kept in order), a folder (all its visible files), a glob pattern (``**`` for any
+            depth), or a pattern with braces, ``{000..099}`` or ``{a,b}``, which expand to their alternatives in order.
+            Files of a folder or pattern are sorted by the bytes of their path relative to the folder or to the
+            pattern's fixed part. Indexes, which are next to their texts, are excluded.
 
     Raises:
         DataError: nothing matches, a file that braces name is missing, or access is denied. Files given by name are not
