@@ -60,7 +60,7 @@ def plot_network(
             an array, or a shape, which is a tuple of ints and means zeros. For symbols and ONNX shapes by name.
         to: path of a file to write. The ending decides: ``.html`` is a page for browsers that needs neither Graphviz
             nor a network, with frames that open and close, a search, and the shapes and costs of the box under the
-                pointer. Other endings are formats of Graphviz. None: write nothing.
+            pointer. Other endings are formats of Graphviz. None: write nothing.
         title: title of the picture, and name of the file that `render` writes.
         save_format: format of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
         depth: largest number of modules around an operation. Deeper ones become a box, which opens in a page. None: as

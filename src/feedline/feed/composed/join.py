@@ -53,10 +53,10 @@ class Join(Deserializer, Keyed, Verifiable):
     """Sequences of several corpora, joined by their keys (`Deserializer.keys`).
 
     The join has the chunks and the order of the primary, and its ``ChunkInfo.bytes``, as only the primary determines
-        the order. The length of a joined sequence is the greatest length in its parts, or the length in the part whose
-        stream defines the size. A sequence that is unreadable in one part is unreadable in the join, with the error of
-        that part. The primary may repeat a key: each occurrence looks up the same sequences. If a part has
-        ``broadcast`` set, its sequences of one sample are repeated for each sample of the primary's sequence.
+    the order. The length of a joined sequence is the greatest length in its parts, or the length in the part whose
+    stream defines the size. A sequence that is unreadable in one part is unreadable in the join, with the error of that
+    part. The primary may repeat a key: each occurrence looks up the same sequences. If a part has ``broadcast`` set,
+    its sequences of one sample are repeated for each sample of the primary's sequence.
 
     Args:
         primary: corpus that determines chunks and order.

@@ -135,7 +135,7 @@ class Mixture(Concat, Ordered):
         """Return stages that lead from one mixture to another, for ``stages``.
 
         Shares change in equal steps at equal distances, in exact arithmetic: after step i of n they are the shares of
-            ``begin`` plus i / n of the difference. The last stage begins at the place of ``end`` and has its weights.
+        ``begin`` plus i / n of the difference. The last stage begins at the place of ``end`` and has its weights.
 
         Args:
             begin, end: a place, in sequences of the mixture, and the weights by name at that place.

@@ -131,7 +131,7 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
     """Undo a tracer's changes to buffers, attributes, lists, dicts and random generators.
 
     If it ``runs`` the module, undo changes to parameters, too, at the cost of their memory: an embedding with
-        ``max_norm`` writes its weights when it runs.
+    ``max_norm`` writes its weights when it runs.
     """
     held_by = (*model.parameters(), *model.buffers()) if runs else model.buffers()
     tensors = {t: t.detach().clone() for t in held_by if not is_lazy(t) and not t.is_meta}
