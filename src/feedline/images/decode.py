@@ -48,10 +48,12 @@ class Decode(Transform):
             turned upright), any number in a sequence. They are moved with their pictures and clipped to them. A box
             that is cut off entirely becomes zeros and keeps its place, so that labels still fit. Select the remaining
             ones with ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
-        color: ``"RGB"``, ``"BGR"`` or ``"grey"`` (one channel). upright: whether to turn pictures by their EXIF
-        orientation. max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences. Pictures that
-        Pillow decodes are also limited to twice ``Image.MAX_IMAGE_PIXELS``. shrink: whether a picture that will be
-        resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first. This is faster, but changes pixels.
+        color: ``"RGB"``, ``"BGR"`` or ``"grey"`` (one channel).
+        upright: whether to turn pictures by their EXIF orientation.
+        max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences. Pictures that Pillow
+            decodes are also limited to twice ``Image.MAX_IMAGE_PIXELS``.
+        shrink: whether a picture that will be resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first.
+            This is faster, but changes pixels.
         threads: number of threads that decode.
         device: CUDA device, ``"cuda"`` or ``"cuda:1"``, on which JPEGs are decoded, by nvJPEG through torchcodec or
             torchvision, and the steps run. Streams of pictures then hold tensors on that device, as
@@ -62,7 +64,7 @@ class Decode(Transform):
 
     Raises:
         SchemaError: the steps are in a wrong order, or do not lead to one size.
-        TypeError: an argument in place of a step that is not a step.
+        TypeError: a step is not a `PictureStep`.
         ValueError: another argument out of range.
         RuntimeError, ModuleNotFoundError: with ``device``: torch has no such device, or no decoder for it is installed.
     """
