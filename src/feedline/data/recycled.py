@@ -1,4 +1,4 @@
-"""Memory for large arrays that is used again once nobody refers to it any more.
+"""Memory for large arrays that is reused once no reference to it is left.
 
 A fresh array of tens of megabytes costs more than many kernels that fill it: the operating system clears every page at
 first use. Arrays of `Recycled` behave like any array. When the last reference to one is gone, with all views and

@@ -39,7 +39,7 @@ Ints = NDArray[np.int64]
 Lengths = Callable[[Sequence[Ints]], Ints | None]
 
 BLOCK_KEYS = 1 << 18
-"""Number of keys handled at a time."""
+"""Number of keys that are processed at a time."""
 
 _MAGIC = b"FLJOIN\0\0"
 _VERSION = 1

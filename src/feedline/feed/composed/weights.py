@@ -12,7 +12,7 @@ from typing import Any
 from feedline.errors import shown
 
 LONGEST_PERIOD = 1 << 16
-"""Places in a period of a schedule, at most. Shares that have no common denominator up to here are rounded to it."""
+"""Limit of places in a period of a schedule. Shares without a common denominator up to this limit are rounded to it."""
 
 
 def ratio(what: str, value: Any) -> Fraction:

@@ -124,11 +124,11 @@ class _Listing(NamedTuple):
 
 
 _LISTED_SHARE = 0.05
-"""Share of the time that may go into listing a folder: with an index for each of 10^5 files in one, each would list it
-for as long as it takes to write 50."""
+"""Limit for the share of time spent on listing a folder: in a folder of 10^5 files with an index each, one listing
+takes as long as writing 50 indexes."""
 
 _SHORT_S = 0.0005
-"""Listing that takes less is always done again: that finds what a writer has left a moment ago."""
+"""Listings that take less time are always repeated, which finds leftovers from a moment ago."""
 
 _TEMPORARY = re.compile(r"(\..*\.)[a-z0-9_]{8}\.tmp", re.DOTALL)
 

@@ -32,7 +32,7 @@ from feedline.feed.files.remote import remote_of
 from feedline.feed.files.streaming import blocks
 
 SPAN_BYTES = 2 << 20
-"""Bytes of text between points, at least."""
+"""Minimum bytes of text between points."""
 
 FRAME_BYTES = 32 << 20
 """Bytes of text in a frame of Zstandard above which files are unpacked: it has no points inside."""
@@ -43,14 +43,15 @@ POINT = np.dtype(
         *(("bits", "u1"), ("byte", "u1"), ("zero", "<u2"), ("kind", "<u4")),
     ]
 )
-"""A point: byte of the file, byte of the text, where its window begins among the windows, checksums of the span and of
-the window, the bits of the byte before that belong to the next block; ``kind`` is 0 without a window, else 1."""
+"""A point: byte of the file, byte of the text, offset of its window among the windows, checksums of the span and of the
+window, and the number of bits of the byte before that belong to the next block. ``kind`` is 0 without a window, else
+1."""
 
 WINDOW_BYTES = 32 << 10
 _SLACK = 264  # spare bytes that the decoder needs after the text
 _BLOCK_BYTES = 1 << 20
 MOST_SPAN = 256 << 20
-"""Bytes of text in a span; a block of gzip that is longer is refused."""
+"""Limit of bytes of text in a span. A longer block of gzip is refused."""
 _INPUT, _OUTPUT, _POINT, _END = 0, 1, 2, 3
 _PLAIN, _WINDOW = 0, 1
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"

@@ -59,7 +59,7 @@ from feedline.feed.remote.requests import (
 from feedline.feed.remote.stores import ObjectInfo, Store
 
 LEAST_BYTES = 64 << 20
-"""The smallest cache: what is read while a corpus is opened has to be somewhere."""
+"""The smallest cache: opening a corpus reads bytes that need room."""
 
 _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
@@ -75,7 +75,7 @@ _log = logging.getLogger("feedline")
 Result = TypeVar("Result")
 
 Coming = Union["asyncio.Future[Room | None]", None]
-"""What makes room for pages that are to be kept, or has made it; None: they are not kept."""
+"""The reservation of room for pages to keep. None: they are not kept."""
 
 
 class CachedObject:

@@ -35,7 +35,7 @@ from feedline.feed.remote.requests import Patience, listing, looked_up, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault, is_address, scheme_of
 
 DEFAULT_BYTES = 16 << 30
-"""The most that a cache keeps, if not said otherwise."""
+"""The default limit of a cache."""
 
 _AT_ONCE = 32  # requests for sizes
 _BELONGS = {".bin": ".idx", ".idx": ".bin"}  # Megatron's tokens and their index

@@ -25,7 +25,7 @@ from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
 
 PAGE_BYTES = 16 << 10
-"""What is fetched, kept and dropped is whole pages, but for the end of an object."""
+"""Bytes of a page. Complete pages are fetched, kept and dropped, except for the end of an object."""
 
 _PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -35,7 +35,7 @@ PART_BYTES = 8 << 20
 """Bytes of one request."""
 
 IN_FLIGHT = 32
-"""Requests at a time, of a process."""
+"""Limit of simultaneous requests of a process."""
 
 STALL_S = 20.0
 """Seconds without a byte after which a request has failed."""
@@ -109,7 +109,7 @@ class Traffic:
 
 
 TRAFFIC = Traffic()
-"""Of this process."""
+"""The requests of this process."""
 
 
 class Line:

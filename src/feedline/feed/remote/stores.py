@@ -57,8 +57,7 @@ _MOST_PARTS = 9_000  # stores take 10,000
 _MOST_ANSWER = 300
 
 WRITE_BYTES = 8 << 20
-"""Most bytes of an object that is written with one request, and those of each part of a larger one, but for very large
-ones."""
+"""Limit of bytes that one request writes, and size of the parts of a larger object, except for very large ones."""
 
 
 class ObjectInfo(NamedTuple):

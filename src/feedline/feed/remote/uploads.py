@@ -34,7 +34,7 @@ from feedline.feed.remote.requests import (
 from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault
 
 AT_ONCE = 2
-"""Files on their way at a time; others wait, on the disk."""
+"""Limit of simultaneous uploads. Other files wait on the disk."""
 
 ABORT_S = 30.0
 """Seconds that a store may take to abort an upload."""

@@ -45,7 +45,7 @@ WEB_OPTIONS = (
     "root_certificate",
     "proxy_url",
 )
-"""Options of a client, as obstore names them, that are known here, too."""
+"""Options of obstore's client that this client supports."""
 
 _PIECE = 256 << 10
 _MOST_HEAD = 256 << 10
