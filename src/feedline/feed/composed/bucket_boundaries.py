@@ -11,8 +11,8 @@ from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 
-# Limit of lengths that may become a boundary. Of more lengths, quantiles are taken: equally many sequences are between
-# them.
+# Limit of lengths that may become a boundary. If there are more, quantiles are taken, with equally many sequences
+# between them.
 _MOST_CANDIDATES = 1024
 
 

@@ -1,7 +1,7 @@
 """The order of `Bucketed`: every window of another order, cut into batches of sequences of like length.
 
-The sequences of a window do not change. So reads, the ends of sweeps and the meaning of positions stay as they were.
-The number of batches of a window depends only on its lengths, not on their order. Specified to the bit in
+The sequences of a window do not change. So reads, the ends of sweeps and the meaning of positions do not change,
+either. The number of batches of a window depends only on its lengths, not on their order. Specified to the bit in
 docs/explanation/order.md.
 """
 
