@@ -89,7 +89,7 @@ def test_what_the_device_refuses_is_decoded_on_the_processor(on_cpu, monkeypatch
         return jpeg(pictures, grey)
 
     monkeypatch.setattr(torch_pictures, "jpeg_decoder", lambda device: picky)
-    monkeypatch.setattr(decoding, "_told_of_refused", [])
+    monkeypatch.setattr(decoding, "_reported_refused", [])
     with caplog.at_level(logging.WARNING, logger="feedline"):
         ours, theirs = both(images.CenterCrop(20))
         both(images.CenterCrop(20))

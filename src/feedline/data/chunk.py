@@ -1,10 +1,10 @@
 """A chunk: sequences read and shuffled together, one value per stream.
 
-Deserializers return chunks, and minibatches are gathered from them. A chunk may hold sequences that could not be read;
-they keep their place, have no samples, and record why.
+Deserializers return chunks, and minibatches are gathered from them. A chunk may hold sequences that could not be read.
+They keep their place, have no samples, and record why.
 
 The values of a chunk may be views of mapped files. Reading them directly is as fast as memory, but ends the process
-if a file is truncated meanwhile; `Chunk.take` and `Chunk.pieces` copy, and raise a DataError in that case.
+if a file is truncated meanwhile. `Chunk.take` and `Chunk.pieces` copy, and raise a DataError in that case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from feedline.errors import DataError, SchemaError
 
 
 class LazyErrors(Mapping[int, DataError]):
-    """Why sequences of a chunk cannot be read, made when it is asked for: a small file can have a million of them.
+    """Errors of the sequences of a chunk that cannot be read, created on access: a small file can have a million of
+    them.
 
     Args:
         rows: index in the chunk of each such sequence, ascending, int64 (n,).
@@ -52,7 +53,7 @@ class LazyErrors(Mapping[int, DataError]):
         return len(self._rows)
 
     def slice(self, start: int, stop: int) -> LazyErrors:
-        """Return the errors of the sequences ``start:stop``, by their index among these."""
+        """Return the errors of the sequences ``start:stop``, by their index in that slice."""
         first, last = np.searchsorted(self._rows, [start, stop])
         make = self._make
         return LazyErrors(self._rows[first:last] - start, lambda row: make(row + start))
@@ -67,8 +68,8 @@ class Chunk:
     Args:
         schema: the streams.
         values: one `Value` per stream of the schema, all with the same number of sequences.
-        errors: by index in the chunk, why a sequence could not be read. Such a sequence keeps its place; its
-            values are never delivered.
+        errors: by index in the chunk, the error of a sequence that could not be read. Such a sequence keeps its place,
+            and its values are never delivered.
         seals: for values that are views of mapped files: 8 bytes of each file, uint8 (8,), that hold its last nonzero
             byte. They are checked after each copy from the chunk, as a file truncated in the middle of a page reads
             as zeros to the end of that page.
@@ -106,7 +107,7 @@ class Chunk:
 
     @property
     def valid(self) -> NDArray[np.bool_] | None:
-        """bool (num_sequences,), False for an unreadable sequence; None if all are readable."""
+        """bool (num_sequences,), False for an unreadable sequence. None if all are readable."""
         if not self.errors:
             return None
         valid = np.ones(self.num_sequences, np.bool_)
@@ -115,7 +116,8 @@ class Chunk:
 
     @property
     def lengths(self) -> NDArray[np.int64] | None:
-        """Samples of each sequence as the minibatch budget counts them: of the defining stream, else the longest.
+        """Samples of each sequence as the minibatch budget counts them: its length in the defining stream, else the
+        longest.
 
         int64 (num_sequences,), or None if every sequence counts one.
         """
@@ -123,7 +125,7 @@ class Chunk:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays; for a mapped chunk these are file pages, not private memory."""
+        """Bytes of all arrays. For a mapped chunk these are file pages, not private memory."""
         return sum(value.nbytes for value in self.values.values())
 
     def take(self, which: NDArray[np.int64]) -> Chunk:
@@ -156,9 +158,9 @@ class Chunk:
         errors = {i: self.errors[k] for i, k in enumerate(which.tolist()) if k in self.errors} if self.errors else {}
         try:
             arrays = gatherer.gather(None, np.ascontiguousarray(which, np.int64))
-        except BadEntriesError as found:
-            arrays = found.arrays
-            errors = found.errors(list(self.schema), None, None) | errors
+        except BadEntriesError as error:
+            arrays = error.arrays
+            errors = error.errors(list(self.schema), None, None) | errors
         return Chunk(self.schema, values_of(makers(self.schema), arrays), errors)
 
     def slice(self, start: int, stop: int) -> Chunk:
@@ -202,7 +204,7 @@ Maker = Callable[..., Value]
 
 
 def makers(schema: Schema) -> list[tuple[str, Maker]]:
-    """Return by stream what makes a value of the arrays that such a gatherer returns."""
+    """Return by stream the function that turns the arrays of such a gatherer into a value."""
     return [(name, _maker(stream)) for name, stream in schema.items()]
 
 
@@ -218,8 +220,8 @@ def _maker(stream: Stream) -> Maker:
 def values_of(makers: Sequence[tuple[str, Maker]], arrays: Sequence[tuple[Any, ...]]) -> dict[str, Value]:
     """Return the arrays of a gatherer as values."""
     values = {}
-    for (name, made), parts in zip(makers, arrays, strict=True):  # a loop, as one runs for every minibatch
-        values[name] = made(*parts)
+    for (name, make), parts in zip(makers, arrays, strict=True):  # a loop, as one runs for every minibatch
+        values[name] = make(*parts)
     return values
 
 
@@ -236,7 +238,7 @@ def give(gatherer: _native.Gatherer, slot: int, chunk: Chunk) -> None:
             raise
         raise changed(chunk.seals[0].ctypes.data) from error
     try:
-        # Copies compare seals with what they are now.
+        # Copies compare seals with their current bytes, so an altered seal must be found here.
         check_seals(chunk.seals)
     except DataError:
         gatherer.remove(slot)

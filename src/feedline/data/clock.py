@@ -1,8 +1,8 @@
 """The clock: the position of a feed, and spans along its axis.
 
-The axis is the delivered order of sequences, sweep after sweep, without end. A position names the next
-sequence and carries two counters that grow along the axis: samples (what minibatch budgets count) and label
-samples (what epochs, schedules and reports count, summed over all ranks).
+The axis is the delivered order of sequences, sweep after sweep, without end. A position names the next sequence and
+carries two counters that grow along the axis: samples (the unit of minibatch budgets) and label samples (the unit of
+epochs, schedules and reports, summed over all ranks).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Position(NamedTuple):
     Attributes:
         sweep: pass over the data, from 0.
         ordinal: place of the sequence in the order of its sweep (or of its window, see ``window``).
-        samples: samples delivered since the start of the axis, over all ranks; -1 after a seek to a place
+        samples: samples delivered since the start of the axis, over all ranks. -1 after a seek to a place
             whose count is not known without reading.
         label_samples: label samples counted since the start of the axis, over all ranks.
         window: number of the shuffle window within the sweep, for corpora whose chunk sizes are unknown
-            before reading; None otherwise.
+            before reading. None otherwise.
     """
 
     sweep: int = 0
@@ -53,7 +53,7 @@ _PLURALS = {Unit.SAMPLE: "samples", Unit.MINIBATCH: "minibatches", Unit.SWEEP: "
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A number of samples, minibatches or sweeps; created by `samples`, `minibatches` and `sweeps`."""
+    """A number of samples, minibatches or sweeps, created by `samples`, `minibatches` and `sweeps`."""
 
     count: int
     unit: Unit

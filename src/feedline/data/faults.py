@@ -1,7 +1,7 @@
 """Faults in the memory that sequences are copied from, as errors that name the file.
 
 Copies run natively and report three faults, by address: memory that cannot be read, because the file that it is mapped
-from was truncated or its disk fails; bounds that have changed since they were checked; and entries that no stream can
+from was truncated or its disk fails, bounds that have changed since they were checked, and entries that no stream can
 hold. The file of an address is looked up in the table of this process's maps. That works for any map, including the
 user's, and costs nothing until something is wrong.
 """
@@ -23,7 +23,7 @@ _RESTORE = "restore the file or write it again, then continue from the last stat
 
 
 def locate(address: int) -> MappedByte | None:
-    """Return the byte of a file that is mapped at ``address``; None: there is none, or it is unknown."""
+    """Return the byte of a file that is mapped at ``address``. None: there is none, or it is unknown."""
     return Maps().locate(address)
 
 
@@ -65,9 +65,9 @@ def cut(address: int) -> DataError:
 
 
 def check_seals(seals: Iterable[NDArray[np.uint8]]) -> None:
-    """Check that the files which seals are of still hold them.
+    """Check that mapped files still hold the bytes of their seals.
 
-    A seal of zeros may be what its file ends with, or all that is left of it; only then is the file looked at.
+    A seal of zeros may be the end of its file, or the remains of a truncated one. Only then is the file looked up.
 
     Raises:
         DataError: a file was truncated, or its disk fails.
@@ -82,7 +82,7 @@ def check_seals(seals: Iterable[NDArray[np.uint8]]) -> None:
 
 
 def changed(address: int) -> DataError:
-    """Return the error for bounds that decrease or exceed the end, and did not when their chunk was read."""
+    """Return the error for bounds that decrease or exceed the end, although they did not when their chunk was read."""
     place = locate(address)
     what = (
         "expected offsets as they were when their chunk was read, and less than 2**63 rows in all; "
@@ -99,12 +99,12 @@ class BadEntry(NamedTuple):
     """An entry that its stream cannot hold.
 
     Attributes:
-        place: place of its sequence among those copied.
+        place: place of its sequence among the copied ones.
         stream: number of the stream.
-        entry: the entry; of a text, the first byte that violates UTF-8.
-        classes: number of classes, which limits indices of a sparse stream; ``"str"``: a stream of texts; None: a byte
+        entry: the entry, or the first byte of a text that violates UTF-8.
+        classes: number of classes, which limits indices of a sparse stream. ``"str"``: a stream of texts. None: a byte
             of a stream of bools.
-        address: address that it was copied from.
+        address: address of the memory that it was copied from.
     """
 
     place: int
@@ -135,19 +135,19 @@ class BadEntriesError(DataError):
         super().__init__(str(self.entries[0]), path=path, byte=byte, hint="the data is damaged; write it again")
 
     def errors(self, names: Sequence[str], ordinals: Sequence[int] | None, path: str | None) -> dict[int, DataError]:
-        """Return why sequences cannot be used, by their place among those copied.
+        """Return the errors of unusable sequences, by their place among the copied ones.
 
         Args:
             names: names of the streams.
             ordinals: index in the corpus of each sequence, where it is known.
             path: name for entries that are in no file.
         """
-        maps, found = Maps(), dict[int, DataError]()
+        maps, errors = Maps(), dict[int, DataError]()
         for entry in self.entries:
-            if entry.place in found:
+            if entry.place in errors:
                 continue
             place, byte = maps.locate(entry.address) or (path, None)
-            found[entry.place] = DataError(
+            errors[entry.place] = DataError(
                 str(entry),
                 path=place,
                 byte=byte,
@@ -156,7 +156,7 @@ class BadEntriesError(DataError):
                 hint='the data is damaged: write it again, or pass on_error="skip" to the source to skip such '
                 "sequences and list them",
             )
-        return found
+        return errors
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.arrays, [tuple(entry) for entry in self.entries])

@@ -1,6 +1,6 @@
 """Mapped files and their addresses, from the kernel's table of this process's maps.
 
-The table covers every map, including the user's. A look-up costs some tenths of a millisecond; nothing is cached.
+The table covers every map, including the user's. A look-up costs some tenths of a millisecond. Nothing is cached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MappedRange(NamedTuple):
 
     Attributes:
         path: path of the file.
-        size: end of the mapped part; the file's size if it is mapped to its end.
+        size: end of the mapped part: the file's size if it is mapped to its end.
         first: first mapped byte.
         address: address at which byte 0 is mapped, or would be.
         identity: (device, inode).
@@ -57,7 +57,7 @@ class Maps:
     def __init__(self, shared: bool = False) -> None:
         self._entries: list[_MapsLine] = []
         with (
-            contextlib.suppress(OSError),  # then nothing is known
+            contextlib.suppress(OSError),  # without the table, no file is known
             open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file,
         ):
             for line in file:
@@ -72,7 +72,7 @@ class Maps:
                     )
 
     def locate(self, address: int) -> MappedByte | None:
-        """Return the byte of a file that is mapped at ``address``; None: there is none, or it is unknown."""
+        """Return the byte of a file that is mapped at ``address``. None: there is none, or it is unknown."""
         for entry in self._entries:
             if entry.first <= address < entry.last:
                 return MappedByte(entry.path, entry.offset + address - entry.first)
@@ -85,10 +85,10 @@ class Maps:
             None where there is none: the memory belongs to no file, its file was deleted or cannot be inspected, or it
             is the process's private copy, whose bytes may differ from the file's.
         """
-        found = [entry for entry in self._entries if entry.first <= address < entry.last]
-        if not found or not found[0].shared or found[0].path.endswith(_DELETED):
+        entries = [entry for entry in self._entries if entry.first <= address < entry.last]
+        if not entries or not entries[0].shared or entries[0].path.endswith(_DELETED):
             return None
-        entry = found[0]
+        entry = entries[0]
         base = entry.first - entry.offset
         # The table may list one map in parts, after madvise on some of it.
         same = [e for e in self._entries if e.path == entry.path and e.first - e.offset == base and e.shared]

@@ -1,6 +1,6 @@
 """A minibatch: the chosen sequences, one value per stream, and their position on the axis.
 
-A thin wrapper of what one gather returned. Creating one costs about a microsecond.
+A thin wrapper around the arrays of one gather. Creating one costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from feedline.data.value import BytesValue, Value, counted_lengths
 
 
 class Origins(NamedTuple):
-    """Where the sequences of a minibatch come from, in a corpus of several; computed when somebody asks.
+    """Where the sequences of a minibatch come from, in a corpus of several. Both are computed on access.
 
     Attributes:
         sources: function from ids to the number of the corpus of each sequence.
@@ -44,12 +44,12 @@ class Minibatch(Mapping[str, Value]):
             with its indexed length on the axis, but not here.
         global_samples: samples of the whole global minibatch on the axis, over all ranks.
         position: position of the first sequence of the global minibatch.
-        sweep_end: the global minibatch contains the last sequence of a sweep; the same on every rank.
+        sweep_end: the global minibatch contains the last sequence of a sweep. The same on every rank.
         lanes: int64 (num_sequences,), with ``truncation_length``: the lane of each piece of a sequence.
             A learner carries its BPTT state over from the previous piece in the same lane. None for whole sequences.
         begins: bool (num_sequences,), with ``truncation_length``: whether the piece starts its sequence, so that
             the state of its lane must be reset first. None for whole sequences.
-        tensors: torch tensors by stream, on the device that `to` or ``minibatches(..., device=)`` named; None before.
+        tensors: torch tensors by stream, on the device that `to` or ``minibatches(..., device=)`` named. None before.
     """
 
     __slots__ = (
@@ -130,23 +130,23 @@ class Minibatch(Mapping[str, Value]):
 
     @property
     def source(self) -> NDArray[np.int64] | None:
-        """From a `Mixture`: int64 (num_sequences,), the number of the corpus that each sequence is from; else None."""
+        """From a `Mixture`: int64 (num_sequences,), the number of the corpus of each sequence. Else None."""
         return None if self._origins is None else self._origins.sources(self.ids)
 
     @property
     def sweep_ends(self) -> tuple[str, ...]:
-        """From a `Mixture`: the corpora of which the global minibatch completes a sweep, by name; the same on every
+        """From a `Mixture`: names of the corpora of which the global minibatch completes a sweep, the same on every
         rank."""
         return () if self._origins is None else self._origins.sweep_ends()
 
     # ---- devices ---------------------------------------------------------------------------------------
 
     def to(self, device: Any, non_blocking: bool = False) -> Minibatch:
-        """Return this minibatch with `tensors` on a device; the values stay where they are.
+        """Return this minibatch with `tensors` on a device. The values stay where they are.
 
-        Tensors are laid out as `Value.torch` does by default: padded, sparse ones as CSR. ``minibatch["x"].mask`` says
-        which samples are padding; ``minibatch["x"].torch(device, layout)`` returns other layouts. Streams of bytes
-        and of text stay on the host, and out of `tensors`.
+        Tensors are laid out as `Value.torch` does by default: padded, sparse ones as CSR. ``minibatch["x"].mask`` shows
+        which samples are padding. ``minibatch["x"].torch(device, layout)`` returns other layouts. Streams of bytes and
+        of text stay on the host, and out of `tensors`.
 
         Args:
             device: device, as ``torch.Tensor.to`` takes it.
@@ -187,7 +187,7 @@ class Minibatch(Mapping[str, Value]):
     def parts(self, budget: int) -> Iterator[Minibatch]:
         """Split this minibatch into parts of at most ``budget`` samples (or one longer sequence), in whole sequences.
 
-        The parts share memory and position with the whole; only the last one can end a sweep.
+        The parts share memory and position with the whole minibatch. Only the last one can end a sweep.
 
         Raises:
             ValueError: a budget below 1.
@@ -249,8 +249,8 @@ class Minibatch(Mapping[str, Value]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.__slots__}
-        if self._origins is not None:  # found out now: elsewhere there is no corpus to ask
-            state["_origins"] = Origins(*(functools.partial(_told, found) for found in (self.source, self.sweep_ends)))
+        if self._origins is not None:  # computed now: the receiver has no corpus
+            state["_origins"] = Origins(*(functools.partial(_computed, x) for x in (self.source, self.sweep_ends)))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -263,18 +263,18 @@ def whole_minibatch(
 ) -> Minibatch:
     """Return a minibatch of whole sequences that is the global one, and ends no sweep.
 
-    Made field by field: a call of the class takes twice as long, and small minibatches cost what such calls do.
+    The fields are set one by one: a call of the class takes twice as long, which dominates for small minibatches.
     """
-    made = _new(Minibatch)
-    made.schema = schema
-    made.values_by_name = values
-    made.ids = ids
-    made.num_sequences = len(ids)
-    made.num_samples = made.global_samples = num_samples
-    made.position = position
-    made.sweep_end = made._ended = False
-    made.lanes = made.begins = made._origins = made.tensors = None
-    return made
+    minibatch = _new(Minibatch)
+    minibatch.schema = schema
+    minibatch.values_by_name = values
+    minibatch.ids = ids
+    minibatch.num_sequences = len(ids)
+    minibatch.num_samples = minibatch.global_samples = num_samples
+    minibatch.position = position
+    minibatch.sweep_end = minibatch._ended = False
+    minibatch.lanes = minibatch.begins = minibatch._origins = minibatch.tensors = None
+    return minibatch
 
 
 _new = Minibatch.__new__
@@ -284,9 +284,9 @@ def _same(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
     return a is b if a is None or b is None else np.array_equal(a, b)
 
 
-def _told(found: Any, *_: Any) -> Any:
-    """Return what was found out before."""
-    return found
+def _computed(result: Any, *_: Any) -> Any:
+    """Return a result that was computed before."""
+    return result
 
 
 def _count(n: int, noun: str) -> str:

@@ -1,8 +1,8 @@
-"""Memory for large arrays that is used again once nobody refers to it any more.
+"""Memory for large arrays that is reused once no reference to it is left.
 
 A fresh array of tens of megabytes costs more than many kernels that fill it: the operating system clears every page at
-first use. Arrays of `Recycled` are like others for whoever holds them; what they lie in is kept when the last of them,
-with all views and tensors over it, is gone, and becomes the next array of that size.
+first use. Arrays of `Recycled` behave like any array. When the last reference to one is gone, with all views and
+tensors over it, its memory becomes the next array of that size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-#: Arrays of fewer bytes are fresh: what allocates them keeps their memory by itself.
+#: Arrays of fewer bytes are fresh: the allocator reuses their memory by itself.
 LEAST_BYTES = 1 << 20
 
 
@@ -39,7 +39,7 @@ class Recycled:
     """A source of arrays of undefined content, as `numpy.empty`. Threads may share it.
 
     Args:
-        spares: unused pieces of memory that are kept, the latest ones.
+        spares: number of unused pieces of memory to keep, the latest ones.
     """
 
     def __init__(self, spares: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""Byte strings with other bytes between them, as members of an archive lie in it: copied only into minibatches."""
+"""Byte strings with other bytes between them, such as the members of an archive, copied only into minibatches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from feedline.data.value import BytesValue, DenseValue, Value
 
-_MOST_HELD = 1.5  # bytes of memory that views may keep for a byte that they show
+_MOST_HELD = 1.5  # bytes of memory that views may keep alive per byte that they show
 
 
 class ScatteredBytes(BytesValue):
     """A value whose sample i, the only one of sequence i, is ``memory[spans[i, 0]:spans[i, 1]]``.
 
-    To everything that asks for ``bounds`` and ``data``, it is the `BytesValue` of the same samples, copied then.
+    The first access to ``bounds`` or ``data`` copies the samples into a `BytesValue`.
 
     Attributes:
         spans: int64 (num_samples, 2), C-contiguous: begin and end of each sample, in any order.
@@ -25,16 +25,16 @@ class ScatteredBytes(BytesValue):
     __slots__ = ("_packed", "memory", "spans")
 
     def __init__(self, spans: NDArray[np.int64], memory: NDArray[np.uint8], *, text: bool) -> None:
-        # Trusted, like every value of a deserializer; the gather checks the spans.
+        # Trusted, like every value of a deserializer: the gather checks the spans.
         self.spans, self.memory, self.text = spans, memory, text
         self._offsets = None
         self._packed: BytesValue | None = None
 
     def packed(self) -> BytesValue:
-        """Return a copy without gaps, made once.
+        """Return a copy without gaps. The first call makes it.
 
         Raises:
-            DataError: the memory is that of a file which was truncated.
+            DataError: the memory is mapped from a file that was truncated.
         """
         if self._packed is None:
             self._packed = self.select(np.arange(len(self.spans)))
@@ -62,14 +62,14 @@ class ScatteredBytes(BytesValue):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the samples, without those between them, and of the spans."""
+        """Bytes of the samples and of the spans, without the bytes between samples."""
         return self.spans.nbytes + int(self.sizes.sum())
 
     def _arrays(self) -> tuple[Any, ...]:
         return (self.spans.reshape(-1), self.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles are of `packed`: they hold the samples alone."""
+        """Copies and pickles hold only the samples, as `packed` does."""
         return _packed, (self.bounds, self.data, self.text)
 
     def slice(self, start: int, stop: int) -> ScatteredBytes:
@@ -84,7 +84,7 @@ class ScatteredBytes(BytesValue):
 def even_views(
     begins: NDArray[np.int64], memory: NDArray[np.uint8], dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> NDArray[Any] | None:
-    """Return rows that begin equally far from one another as views of memory, (n, *shape); None: they do not."""
+    """Return rows that begin equally far from one another as views of memory, (n, *shape). None: they do not."""
     steps = np.diff(begins)
     step = int(steps[0]) if len(steps) else 0
     if (steps != step).any():
@@ -94,9 +94,9 @@ def even_views(
 
 
 def without_gaps(values: dict[str, Value], memory: NDArray[np.uint8]) -> None:
-    """Copy those ``values`` that are views of a private ``memory``, if they show less than two thirds of it.
+    """Copy the ``values`` that are views of a private ``memory``, if they show less than two thirds of it.
 
-    A few bytes of each sample would keep all of it, which no budget counts: see `Value.nbytes`.
+    A few bytes of each sample would keep all of it alive, which no budget counts: see `Value.nbytes`.
     """
     views = {
         name: value

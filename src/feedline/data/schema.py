@@ -1,4 +1,4 @@
-"""Streams and schemas: what a source delivers, declared before any byte is read.
+"""Streams and schemas: the data that a source delivers, declared before any byte is read.
 
 A stream is one named input. A schema is the ordered set of streams of a source. Its digest is part of every saved
 state, so that a state cannot be loaded into a source that delivers something else.
@@ -25,10 +25,10 @@ class Stream:
     """One named input.
 
     Args:
-        shape: shape of one sample; an int declares a vector of that many values, ``()`` for a scalar.
-        dtype: element type, as NumPy names it; or ``"bytes"`` or ``"str"``: a sample is then a byte string or a text
+        shape: shape of one sample. An int declares a vector of that many values, ``()`` a scalar.
+        dtype: element type, as NumPy names it, or ``"bytes"`` or ``"str"``. A sample is then a byte string or a text
             (UTF-8) of any length, and ``shape`` is ``()``.
-        sparse: samples are sparse vectors; ``shape`` then has exactly one dimension.
+        sparse: samples are sparse vectors. ``shape`` then has exactly one dimension.
         field: the name in the data, if it differs from the stream's.
         defines_size: this stream's length, not the longest one's, counts towards the minibatch budget.
             At most one stream of a schema may set it.
@@ -109,7 +109,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema(Mapping[str, Stream]):
-    """The ordered, immutable set of streams of a source; a mapping from stream name to `Stream`.
+    """The ordered, immutable set of streams of a source: a mapping from stream name to `Stream`.
 
     Raises:
         SchemaError: no streams, a name that is not a non-empty string, or two streams that define the
@@ -160,19 +160,19 @@ class Schema(Mapping[str, Stream]):
 
     @property
     def size_stream(self) -> str | None:
-        """Name of the stream that defines the minibatch size, or None: the longest of each sequence."""
+        """Name of the stream that defines the minibatch size, or None: the longest stream of each sequence does."""
         return next((name for name, stream in self.streams.items() if stream.defines_size), None)
 
     @property
     def size_at(self) -> int:
-        """Place of that stream; -1: there is none."""
+        """Index of that stream. -1: there is none."""
         return -1 if self.size_stream is None else list(self.streams).index(self.size_stream)
 
     @property
     def digest(self) -> str:
         """32 hex digits that identify names, order, shapes, dtypes and kinds of the streams.
 
-        Fields are omitted: renaming a column of the data does not change what is delivered.
+        Fields are omitted: renaming a column of the data does not change the delivered values.
         """
         if not self._digest:
             rows = [[name, list(s.shape), s.dtype.str, s.sparse, s.defines_size] for name, s in self.streams.items()]
@@ -189,7 +189,7 @@ class Schema(Mapping[str, Stream]):
 
 
 def encodable(name: str) -> bool:
-    """Whether UTF-8, and so every file format, can encode a name: half surrogates it cannot."""
+    """Whether UTF-8, and so every file format, can encode a name. It cannot encode half surrogates."""
     try:
         name.encode()
     except UnicodeEncodeError:

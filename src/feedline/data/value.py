@@ -1,7 +1,7 @@
 """A value: the rows of one stream, and the offsets that split them into sequences.
 
-Dense rows are one array ``(num_samples, *shape)``; sparse rows are CSR arrays; byte strings lie in one buffer.
-``offsets[i]:offsets[i + 1]`` are the rows of sequence ``i``; a value whose sequences all have one sample keeps no
+Dense rows are one array ``(num_samples, *shape)``, sparse rows are CSR arrays, and byte strings share one buffer.
+``offsets[i]:offsets[i + 1]`` are the rows of sequence ``i``. A value whose sequences all have one sample keeps no
 offsets, so that plain samples cost nothing extra. Nothing is copied needlessly: `sequences` returns views, `padded` and
 `dense` return copies.
 """
@@ -51,13 +51,13 @@ def _exporter(framework: str) -> Callable[..., Any]:
 
 
 class Value(abc.ABC):
-    """The rows of one stream for some sequences; made by `Value.from_dense`, `Value.from_csr` and friends.
+    """The rows of one stream for some sequences, made by `Value.from_dense`, `Value.from_csr` and friends.
 
     Attributes:
         shape: shape of one sample.
         dtype: element type.
-        is_sparse: rows are CSR arrays ``indptr``, ``indices``, ``values``; otherwise one array ``rows``, or byte
-            strings.
+        is_sparse: rows are CSR arrays ``indptr``, ``indices``, ``values``. Otherwise they are one array ``rows``, or
+            byte strings.
         rows: dense values only, (num_samples, *shape).
         indptr, indices, values: sparse values only, int64 (num_samples + 1,), int32 and dtype (non-zeros,).
         bounds, data: values of byte strings only, int64 (num_samples + 1,) and uint8 (bytes,).
@@ -87,7 +87,7 @@ class Value(abc.ABC):
 
         Args:
             rows: one row per sample.
-            offsets: int64 (num_sequences + 1,) from 0 to num_samples, never decreasing; None: one row per sequence.
+            offsets: int64 (num_sequences + 1,) from 0 to num_samples, never decreasing. None: one row per sequence.
         """
         rows = unmasked(rows)
         if rows.ndim == 0:
@@ -102,7 +102,8 @@ class Value(abc.ABC):
         classes: int,
         offsets: ArrayLike | None = None,
     ) -> SparseValue:
-        """Return a sparse value over CSR arrays, one row per sample, ``classes`` columns; not copied where dtypes fit.
+        """Return a sparse value over CSR arrays, one row per sample, ``classes`` columns. Arrays are not copied where
+        dtypes fit.
 
         Raises:
             ValueError: arrays that contradict each other, or an index outside ``0 <= index < classes``.
@@ -159,7 +160,7 @@ class Value(abc.ABC):
 
         Args:
             samples: ``bytes`` or ``str``.
-            dtype: ``"bytes"`` or ``"str"``, which they must be; None: what they are, and bytes if there are none.
+            dtype: ``"bytes"`` or ``"str"``, which they must be. None: their own type, and bytes if there are none.
 
         Raises:
             TypeError: samples that are neither ``bytes`` nor ``str``, or both.
@@ -178,7 +179,7 @@ class Value(abc.ABC):
             bounds: int64 (num_samples + 1,) from 0 to the size of ``data``, never decreasing: sample i is
                 ``data[bounds[i]:bounds[i + 1]]``.
             dtype: ``"bytes"``, or ``"str"`` for texts, which are checked to be UTF-8 when they are copied.
-            offsets: int64 (num_sequences + 1,) from 0 to num_samples; None: one sample per sequence.
+            offsets: int64 (num_sequences + 1,) from 0 to num_samples. None: one sample per sequence.
 
         Raises:
             ValueError: arrays that contradict each other.
@@ -228,8 +229,8 @@ class Value(abc.ABC):
 
     @staticmethod
     def empty(stream: Stream, ragged: bool = False, count: int = 0) -> Value:
-        """Return a value of ``count`` sequences without content as ``stream`` declares: without samples if ``ragged``,
-        which have offsets; else of zeros or of empty strings, which take no memory."""
+        """Return a value of ``count`` sequences without content, as ``stream`` declares. If ``ragged``, it has offsets
+        and no samples. Otherwise samples are zeros or empty strings, which take no memory."""
         rows, offsets = (0, np.zeros(count + 1, np.int64)) if ragged else (count, None)
         bounds = np.zeros(rows + 1, np.int64)
         if stream.sparse:
@@ -300,15 +301,15 @@ class Value(abc.ABC):
 
     @abc.abstractmethod
     def slice(self, start: int, stop: int) -> Value:
-        """Return the sequences ``start:stop`` as a value over the same rows; only offsets are copied.
+        """Return the sequences ``start:stop`` as a value over the same rows. Only offsets are copied.
 
-        A value with offsets keeps them, even where all chosen sequences have one sample, so that a part has
-        the layout of the whole.
+        A value with offsets keeps them, even where all selected sequences have one sample, so that a slice has the
+        layout of its value.
         """
 
     @abc.abstractmethod
     def dense(self) -> DenseValue:
-        """Return the value with dense rows; itself if it is dense. Duplicate sparse indices are summed, byte strings
+        """Return the value with dense rows, or itself if it is dense. Duplicate sparse indices are summed, byte strings
         padded."""
 
     @abc.abstractmethod
@@ -321,12 +322,12 @@ class Value(abc.ABC):
         """
 
     def padded(self, fill: Any = 0, length: int | None = None) -> NDArray[Any]:
-        """Return all sequences in one array, short ones padded; sparse values become dense, byte strings uint8 rows
-        of the longest one's length, padded with zeros.
+        """Return all sequences in one array, short ones padded. Sparse values become dense. Byte strings become uint8
+        rows of the longest one's length, padded with zeros.
 
         Args:
-            fill: value where a sequence has no sample.
-            length: padded length; None: the longest sequence's.
+            fill: value for places where a sequence has no sample.
+            length: padded length. None: the length of the longest sequence.
 
         Returns:
             ``(num_sequences, length, *shape)``, or ``(num_sequences, *shape)`` without a copy when every
@@ -350,13 +351,13 @@ class Value(abc.ABC):
         """Return a torch tensor, without a copy on the CPU where the layout allows.
 
         Args:
-            device: device of the tensor; None: the CPU.
-            layout: ``"padded"`` (num_sequences, longest, *shape), zeros where there is no sample, or
-                (num_sequences, *shape) when every sequence has one sample; ``"packed"`` (num_samples, *shape),
-                sequences one after the other (see `offsets`); ``"nested"`` a jagged nested tensor; ``"csr"`` a
-                sparse CSR tensor (num_samples, size); ``"list"``, of byte strings, uint8 tensors laid out as `tolist`.
-                None: ``"csr"`` for sparse values, ``"list"`` for byte strings, else ``"padded"``.
-            pin_memory: copy it into page-locked memory first; requires a CUDA device.
+            device: device of the tensor. None: the CPU.
+            layout: ``"padded"``: (num_sequences, longest, *shape) with zeros as padding, or (num_sequences, *shape)
+                when every sequence has one sample. ``"packed"``: (num_samples, *shape), one sequence after another (see
+                `offsets`). ``"nested"``: a jagged nested tensor. ``"csr"``: a sparse CSR tensor (num_samples, size).
+                ``"list"``: for byte strings, uint8 tensors nested as `tolist` does. None: ``"csr"`` for sparse values,
+                ``"list"`` for byte strings, else ``"padded"``.
+            pin_memory: copy it into page-locked memory first. Requires a CUDA device.
 
         Raises:
             ModuleNotFoundError: torch is not installed (``pip install 'feedline[torch]'``).
@@ -364,7 +365,7 @@ class Value(abc.ABC):
         return _exporter("torch")(self, device=device, layout=layout, pin_memory=pin_memory)
 
     def jax(self, device: Any = None) -> Any:
-        """Return a JAX array, laid out as `padded`; ``device`` is a JAX device or None for the default one.
+        """Return a JAX array, laid out as `padded`. ``device`` is a JAX device, or None for the default one.
 
         Raises:
             ModuleNotFoundError: JAX is not installed (``pip install 'feedline[jax]'``).
@@ -389,8 +390,8 @@ class Value(abc.ABC):
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        own = sum(array.nbytes for array in self._content())
-        return own + (0 if self._offsets is None else self._offsets.nbytes)
+        nbytes = sum(array.nbytes for array in self._content())
+        return nbytes + (0 if self._offsets is None else self._offsets.nbytes)
 
     @abc.abstractmethod
     def describe(self) -> str:
@@ -403,14 +404,14 @@ class Value(abc.ABC):
             SchemaError: another kind, shape or dtype than ``stream`` declares.
         """
         if self.is_sparse != stream.sparse or self.shape != stream.shape or self.dtype != stream.dtype:
-            found = Stream(self.shape, self.dtype, self.is_sparse)
-            raise SchemaError(f"expected {_samples(stream)} for stream `{name}`, got {_samples(found)}")
+            actual = Stream(self.shape, self.dtype, self.is_sparse)
+            raise SchemaError(f"expected {_samples(stream)} for stream `{name}`, got {_samples(actual)}")
 
     def _counts(self) -> str:
         n = self.num_sequences
         if self._offsets is None:
             return f"{n} sample{'s' if n != 1 else ''}"
-        # A copy, as the offsets may be mapped: printing the value, say in a traceback, must not end the process.
+        # A copy, as the offsets may be mapped: printing the value, as in a traceback, must not end the process.
         try:
             lengths = np.diff(_native.copied(np.ascontiguousarray(self._offsets)))
         except DataError:
@@ -442,8 +443,8 @@ class Value(abc.ABC):
             (self.is_sparse, self.shape, self.dtype) == (other.is_sparse, other.shape, other.dtype)
             and np.array_equal(self.offsets, other.offsets)
             and all(
-                np.array_equal(mine, others, equal_nan=mine.dtype.kind in "fc")
-                for mine, others in zip(self._content(), other._content(), strict=True)
+                np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+                for a, b in zip(self._content(), other._content(), strict=True)
             )
         )
 
@@ -496,9 +497,10 @@ class DenseValue(Value):
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
         return DenseValue(*self._gathered(None, which))
 
-    def joined_with(self, others: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
-        """Return a value of these sequences and those of others; ``offsets`` of all of them, None: one sample each."""
-        return DenseValue(np.concatenate([self.rows, *(other.rows for other in others)]), offsets)
+    def joined_with(self, values: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
+        """Return one value of these sequences and the sequences of ``values``, with ``offsets`` for all of them. None:
+        one sample each."""
+        return DenseValue(np.concatenate([self.rows, *(value.rows for value in values)]), offsets)
 
     def _content(self) -> tuple[NDArray[Any], ...]:
         return (self.rows,)
@@ -526,7 +528,7 @@ class DenseValue(Value):
         return padded, mask
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
-        """Return the rows as a SciPy CSR matrix; zeros are dropped."""
+        """Return the rows as a SciPy CSR matrix without the zeros."""
         return _scipy_sparse().csr_matrix(self.rows.reshape(self.num_samples, math.prod(self.shape)))
 
     def describe(self) -> str:
@@ -537,7 +539,7 @@ class DenseValue(Value):
 class SparseValue(Value):
     """A value whose rows are CSR arrays: row i has ``indices[indptr[i]:indptr[i + 1]]`` and its ``values``.
 
-    Indices within a row keep the order of the data and may repeat; repeated indices are summed.
+    Indices within a row keep the order of the data and may repeat. Repeated indices are summed.
     """
 
     __slots__ = ("classes", "indices", "indptr", "values")
@@ -575,7 +577,7 @@ class SparseValue(Value):
 
     @property
     def rows(self) -> NDArray[Any]:  # type: ignore[override]
-        """Dense rows; raises a TypeError that says what to use instead, as a sparse value has none."""
+        """Not for a sparse value: raises a TypeError that names the alternatives."""
         raise TypeError("a sparse value has no dense rows: use .indptr/.indices/.values, .to_scipy() or .dense().rows")
 
     def sequences(self) -> list[SparseValue]:
@@ -605,12 +607,12 @@ class SparseValue(Value):
         return self.indptr, self.indices, self.values
 
     def checked_indices(self, stream: str | None = None) -> NDArray[np.int32]:
-        """Return `indices` after checking that each is a class; errors name ``stream``. Exporters use this, never
+        """Return `indices` after checking that each is a class. Errors name ``stream``. Exporters use this, never
         `indices`.
 
-        Indices of minibatches, and of values made from arrays, have been checked before. Those of a view of a file may
-        be anything, and SciPy and torch would read and write foreign memory with them. One pass: 0.3 us, and a tenth of
-        a nanosecond per index.
+        Indices of minibatches, and of values made from arrays, have been checked before. The indices in a view of a
+        file may be anything, and SciPy and torch would read and write foreign memory with them. The check costs 0.3 us,
+        and a tenth of a nanosecond per index.
 
         Raises:
             DataError: an index is out of range, or its file was truncated.
@@ -631,7 +633,7 @@ class SparseValue(Value):
         )
 
     def dense(self) -> DenseValue:
-        """Return the value with dense rows (num_samples, classes); repeated indices are summed."""
+        """Return the value with dense rows (num_samples, classes). Repeated indices are summed."""
         indices = self.checked_indices()
         rows = np.zeros((self.num_samples, self.classes), self.dtype)
         at = np.repeat(np.arange(self.num_samples), np.diff(self.indptr))
@@ -703,7 +705,7 @@ class BytesValue(Value):
 
     @property
     def rows(self) -> NDArray[Any]:  # type: ignore[override]
-        """Rows of equal length; raises a TypeError that says what to use instead, as byte strings have none."""
+        """Not for byte strings: raises a TypeError that names the alternatives."""
         raise TypeError("byte strings have no rows: use .tolist(), .data and .bounds, or .padded()")
 
     def _content(self) -> tuple[NDArray[Any], ...]:
@@ -713,7 +715,7 @@ class BytesValue(Value):
         """Return all samples, of all sequences, as Python objects.
 
         Raises:
-            UnicodeDecodeError: a text of a chunk is not UTF-8; those of minibatches are.
+            UnicodeDecodeError: a text of a chunk is not UTF-8. Texts of minibatches always are.
         """
         flat = np.ascontiguousarray(self.data).data
         ends = itertools.pairwise(self.bounds.tolist())
@@ -722,7 +724,7 @@ class BytesValue(Value):
         return [bytes(flat[a:b]) for a, b in ends]
 
     def tolist(self) -> list[Any]:
-        """Return one ``bytes`` or ``str`` per sequence; a list of them per sequence if these have several."""
+        """Return one ``bytes`` or ``str`` per sequence, or a list of them per sequence if sequences have several."""
         samples = self.samples()
         return samples if self._offsets is None else self._split(samples)
 
@@ -747,11 +749,12 @@ class BytesValue(Value):
         return BytesValue(*self._gathered(self.kind, which), text=self.text)
 
     def dense(self) -> DenseValue:
-        """Return uint8 rows (num_samples, longest), short ones padded with zeros; `sizes` says how long each is."""
+        """Return uint8 rows (num_samples, longest), short ones padded with zeros. `sizes` has their lengths."""
         return DenseValue(self.padded_samples()[0], self._offsets)
 
     def padded_samples(self, fill: int = 0, length: int | None = None) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """Return uint8 (num_samples, length) and the mask of real bytes; the length of the longest one if None.
+        """Return uint8 (num_samples, length) and the mask of real bytes. ``length`` None: the length of the longest
+        one.
 
         Raises:
             ValueError: ``length`` is shorter than the longest sample.
@@ -784,7 +787,8 @@ def unmasked(data: ArrayLike) -> NDArray[Any]:
 
 
 def counted_lengths(schema: Schema, values: Mapping[str, Value]) -> NDArray[np.int64] | None:
-    """Count the samples of each sequence as the minibatch budget does: of the defining stream, else the longest.
+    """Count the samples of each sequence as the minibatch budget does: its length in the defining stream, else the
+    longest.
 
     Returns:
         int64 (num_sequences,), or None if every sequence counts one.
@@ -815,8 +819,8 @@ def _packed(samples: Sequence[Any], offsets: NDArray[np.int64] | None) -> BytesV
         ValueError: a text with a lone surrogate, which UTF-8 cannot represent.
     """
     text = len(samples) > 0 and isinstance(samples[0], str)
-    wanted: Any = str if text else (bytes, bytearray, memoryview)
-    if wrong := [sample for sample in samples if not isinstance(sample, wanted)]:
+    kinds: Any = str if text else (bytes, bytearray, memoryview)
+    if wrong := [sample for sample in samples if not isinstance(sample, kinds)]:
         raise TypeError(f"expected only {'str' if text else 'bytes'} samples, got {type(wrong[0]).__name__}")
     try:
         encoded = [sample.encode() for sample in samples] if text else [memoryview(s).cast("B") for s in samples]
@@ -833,7 +837,7 @@ def strings_from_list(items: Sequence[Any], text: bool | None = None) -> BytesVa
 
     Args:
         items: the samples.
-        text: whether they must be texts; None: as they are.
+        text: whether they must be texts. None: they may be either.
 
     Raises:
         TypeError, ValueError: as `Value.from_bytes`.
@@ -843,7 +847,7 @@ def strings_from_list(items: Sequence[Any], text: bool | None = None) -> BytesVa
         flat, offsets = items, None
     else:
         for item, alone in zip(items, plain, strict=True):
-            # All or none of them are lists.
+            # Either all of them are lists, or none is.
             if alone != plain[0] or not (alone or isinstance(item, (list, tuple, np.ndarray))):
                 raise TypeError(f"expected bytes or str, or a list of them, per sequence, got {item!r:.60}")
         flat = [sample for item in items for sample in (item.tolist() if isinstance(item, np.ndarray) else item)]
@@ -868,7 +872,8 @@ def _samples(stream: Stream) -> str:
 
 
 def _integers(numbers: ArrayLike, what: str, wide: bool = True) -> NDArray[Any]:
-    """Convert ``numbers`` to a contiguous array of integers, never by rounding or from a mask; int64 if ``wide``."""
+    """Convert ``numbers`` to a contiguous array of integers, never by rounding or from a mask, and int64 if
+    ``wide``."""
     array = np.asarray(numbers)
     if array.size and array.dtype.kind not in "iu":
         hint = "; np.flatnonzero turns a mask into indices" if array.dtype.kind == "b" else ""
@@ -897,7 +902,7 @@ def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] 
 
 
 def _drop_trivial(offsets: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return None if every sequence has one sample: such values keep no offsets."""
+    """Return None if every sequence has one sample, as such values keep no offsets."""
     n = len(offsets) - 1
     return None if n and offsets[-1] == n and (np.diff(offsets) == 1).all() else offsets
 

@@ -1,5 +1,5 @@
-"""Graphs of networks, and the pictures and tables made of them.
+"""Graphs of networks, and their pictures and tables.
 
-`graph` defines what `plot` draws and `summary` tabulates; `importers` read it from networks of several libraries. Only
-those for torch modules import torch.
+`graph` defines the class `Graph`, which `plot` draws and `summary` tabulates. `importers` read graphs from networks of
+several libraries. Only the importers for torch modules import torch.
 """

@@ -1,9 +1,9 @@
-"""Columns of a picture: where a long network may be cut, so that it continues at the top beside itself.
+"""Columns of a picture: places to cut a long network, which continues at the top of the next column.
 
-A cut is between two operations outside of all frames, or between frames, where a single tensor goes on; inside of
-frames, which then continue, too, if columns are too high otherwise; or where a few tensors go on. No cut is inside of a
-frame that stands for several. Heights are estimates, in points: dot decides. Linear in operations and edges, for each
-depth of frames.
+A cut is between two operations outside of all frames, or between frames, where a single tensor crosses it. If columns
+are too high otherwise, cuts may also be inside of frames, which then continue, or where a few tensors cross. No cut is
+inside of a frame that represents several. Heights are estimates, in points: dot decides. Linear in operations and
+edges, for each depth of frames.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from itertools import pairwise
 from feedline.graph.graph import Graph, Operation, Path
 from feedline.graph.labels import box_lines
 
-# Points, as dot has them on average: a box with an arrow and its label, a line of a box, an end of a frame; and the
-# caption, the legend, and the circles at which columns begin and end.
+# Points, as dot has them on average: a box with an arrow and its label, a line of a box, an end of a frame. The last is
+# for the caption, the legend, and the circles at which columns begin and end.
 _BOX, _LINE, _FRAME, _AROUND = 56.0, 7.0, 22.0, 160.0
-_MOST_CROSSING = 6  # tensors; more circles with numbers would hide what goes where
+_MOST_CROSSING = 6  # tensors: more circles with numbers would confuse
 _TOO_HIGH = 1.4
-_MORE = 2  # columns than would do if parts could be divided
+_MORE = 2  # columns more than if parts could be divided
 _WORTH_IT = 0.9  # of the height without these cuts
 
 
 def columns(graph: Graph, height: float) -> list[list[Operation]]:
-    """Return the operations in columns, as few as make none much higher than ``height`` points.
+    """Return the operations in as few columns as possible, none much higher than ``height`` points.
 
-    Fewer and higher ones, where the network has no place to be cut. Within a column they are in order; an input stands
-    in the column in which it is used first.
+    Columns are fewer and higher if the network has no place to cut. Within a column operations are in order. An input
+    is in the column of its first use.
     """
     height = max(height - _AROUND, height / 2)
-    own = {operation.key: _BOX + _LINE * len(box_lines(graph, operation)) for operation in graph.operations}
-    found, highest = [list(graph.operations)], _height(graph.operations, own)
+    sizes = {operation.key: _BOX + _LINE * len(box_lines(graph, operation)) for operation in graph.operations}
+    best, highest = [list(graph.operations)], _height(graph.operations, sizes)
     deepest = max((len(operation.scope) for operation in graph.operations), default=0)
     for crossing in range(1, _MOST_CROSSING + 1):
         for depth in range(deepest + 1):
             if highest <= (height if crossing == 1 else _TOO_HIGH * height):
-                return _inputs_moved(graph, found)
-            other = _columns(graph, height, own, _cuts(graph, crossing, depth))
-            high = max((_height(part, own) for part in other), default=0.0)
+                return _inputs_moved(graph, best)
+            candidate = _columns(graph, height, sizes, _cuts(graph, crossing, depth))
+            high = max((_height(part, sizes) for part in candidate), default=0.0)
             if high < _WORTH_IT * highest:
-                found, highest = other, high
-    return _inputs_moved(graph, found)
+                best, highest = candidate, high
+    return _inputs_moved(graph, best)
 
 
 def _inputs_moved(graph: Graph, parts: Sequence[Sequence[Operation]]) -> list[list[Operation]]:
@@ -51,45 +51,45 @@ def _inputs_moved(graph: Graph, parts: Sequence[Sequence[Operation]]) -> list[li
     used: dict[str, int] = {}
     for edge in graph.edges():
         used[edge.tail] = min(used.get(edge.tail, len(parts)), place[edge.head])
-    found: list[list[Operation]] = [[] for _ in parts]
+    moved: list[list[Operation]] = [[] for _ in parts]
     for operation in graph.operations:
         home = place[operation.key]
-        found[used.get(operation.key, home) if operation.role == "input" else home].append(operation)
-    return [part for part in found if part]
+        moved[used.get(operation.key, home) if operation.role == "input" else home].append(operation)
+    return [part for part in moved if part]
 
 
-def _columns(graph: Graph, height: float, own: Mapping[str, float], cuts: Sequence[int]) -> list[list[Operation]]:
+def _columns(graph: Graph, height: float, sizes: Mapping[str, float], cuts: Sequence[int]) -> list[list[Operation]]:
     operations = graph.operations
     cuts = [0, *cuts, len(operations)]
     parts = [operations[a:b] for a, b in pairwise(cuts)]
     continued = [0, *(len(_common(operations[n - 1].frames, operations[n].frames)) for n in cuts[1:-1]), 0]
-    # What a part adds to a column that has the frames around its ends already.
-    heights = [_height(part, own) - _FRAME * sum(ends) for part, ends in zip(parts, pairwise(continued), strict=True)]
+    # Height that a part adds to a column that already has the frames around its ends.
+    heights = [_height(part, sizes) - _FRAME * sum(ends) for part, ends in zip(parts, pairwise(continued), strict=True)]
     least = max(1, math.ceil(sum(heights) / height))
-    found, highest = [list(operations)], math.inf
+    best, highest = [list(operations)], math.inf
     for count in range(least, least + _MORE + 1):
         limit = max([sum(heights) / count, *heights])
-        while len(other := _filled(parts, heights, limit)) > count:
+        while len(candidate := _filled(parts, heights, limit)) > count:
             limit *= 1.05
-        high = max(_height(part, own) for part in other)
+        high = max(_height(part, sizes) for part in candidate)
         if high < _WORTH_IT * highest:
-            found, highest = other, high
+            best, highest = candidate, high
         if highest <= height:
             break
-    return found
+    return best
 
 
 def _filled(parts: Sequence[Sequence[Operation]], heights: Sequence[float], limit: float) -> list[list[Operation]]:
     """Return the parts in columns of at most this height."""
-    found: list[list[Operation]] = []
+    filled: list[list[Operation]] = []
     used = math.inf
     for part, height in zip(parts, heights, strict=True):
         if used + height > limit:
-            found.append([])
+            filled.append([])
             used = 0.0
-        found[-1] += part
+        filled[-1] += part
         used += height
-    return found
+    return filled
 
 
 def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
@@ -97,19 +97,19 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
 
     Args:
         graph: graph of the picture.
-        crossing: most tensors that go on.
-        depth: most frames that continue, without those around everything.
+        crossing: limit of tensors that cross a cut.
+        depth: limit of frames that continue, not counting frames around everything.
     """
     operations = graph.operations
     scopes = [o.scope for o in operations if o.role == "operation"]
-    around = reduce(_common, scopes, min(scopes, key=len, default=())[:-1])  # which leaves something of each
+    around = reduce(_common, scopes, min(scopes, key=len, default=())[:-1])  # leaves at least one name of each scope
     place = {o.key: i for i, o in enumerate(operations)}
-    reach = [0] * len(operations)  # how far an operation's outputs go
+    reach = [0] * len(operations)  # the last operation that uses an operation's outputs
     for i, operation in enumerate(operations):
         for source in operation.inputs:
             first, last = sorted((place[source.key], i))
             reach[first] = max(reach[first], last)
-    found, going = [], dict[int, int]()
+    cuts, going = [], dict[int, int]()
     for i, operation in enumerate(operations):
         going = {j: end for j, end in going.items() if end >= i}
         before = operations[i - 1]
@@ -118,21 +118,21 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
             graph.scopes[continued[:n]].repeats > 1 for n in range(1, len(continued) + 1)
         )
         if i and 1 <= len(going) <= crossing and outside and before.role != "input":
-            found.append(i)
+            cuts.append(i)
         if reach[i] > i:
             going[i] = reach[i]
-    return [i for i in found if operations[i].role != "output"]
+    return [i for i in cuts if operations[i].role != "output"]
 
 
-def _common(one: Path, other: Path) -> Path:
+def _common(first: Path, second: Path) -> Path:
     """Return the longest beginning of both paths."""
     n = 0
-    while n < min(len(one), len(other)) and one[n] == other[n]:
+    while n < min(len(first), len(second)) and first[n] == second[n]:
         n += 1
-    return one[:n]
+    return first[:n]
 
 
-def _height(part: Sequence[Operation], own: Mapping[str, float]) -> float:
+def _height(part: Sequence[Operation], sizes: Mapping[str, float]) -> float:
     """Return the length of the longest path through some operations and the ends of their frames, in points."""
     lengths: dict[str, float] = {}
     inside = {operation.key: operation for operation in part}
@@ -140,5 +140,5 @@ def _height(part: Sequence[Operation], own: Mapping[str, float]) -> float:
         frames = operation.frames
         above = [(lengths[s.key], inside[s.key].frames) for s in operation.inputs if s.key in lengths]
         ways = [n + _FRAME * (len(frames) + len(tail) - 2 * len(_common(tail, frames))) for n, tail in above]
-        lengths[operation.key] = own[operation.key] + max(ways, default=_FRAME * len(frames))
+        lengths[operation.key] = sizes[operation.key] + max(ways, default=_FRAME * len(frames))
     return max((length + _FRAME * len(inside[key].frames) for key, length in lengths.items()), default=0.0)

@@ -1,8 +1,8 @@
 """Costs of operations: multiply-adds, and memory of outputs.
 
-Matrix products, convolutions, recurrent layers and attention are counted, by closed formulas over shapes; work that is
-linear in its input (sums, activations, normalisation, pooling) is not, as is usual. Kinds are words of torch, MXNet,
-CNTK and ONNX alike.
+Matrix products, convolutions, recurrent layers and attention are counted, by closed formulas over shapes. Work that is
+linear in its input (sums, activations, normalisation, pooling) is not, as is usual. Kinds may be words of torch, MXNet,
+CNTK or ONNX.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from feedline.graph.graph import Shape, TensorType, size, total
 
 
 def base(kind: str) -> str:
-    """Return a kind without case and underscores, so that those of different libraries agree."""
+    """Return a kind without case and underscores, so that kinds of different libraries agree."""
     return kind.replace("_", "").lower()
 
 
@@ -34,7 +34,7 @@ LOOKS_UP = ("embedding", "embeddingbag")
 
 
 def activations(kind: str, outputs: Sequence[TensorType]) -> int | None:
-    """Return the bytes that an operation allocates for its outputs, 0 for views and in-place ones; None: unknown."""
+    """Return the bytes that an operation allocates for its outputs, 0 for views and in-place ones. None: unknown."""
     in_place = kind.endswith("_") and not kind.endswith("__")
     return 0 if in_place or base(kind) in VIEWS else total([t.bytes for t in outputs])
 
@@ -55,20 +55,20 @@ def multiply_adds(
         weights: shapes of the parameters among them.
         output: shape of its first output.
         equation: equation of an ``einsum``.
-        layer: whether the operation is a whole layer, whose use of its weights may not follow a formula.
+        layer: whether the operation is a complete layer, whose use of its weights may not follow a formula.
 
     Returns:
-        The number; 0 for operations without any; None if a shape or the formula is unknown.
+        The number, 0 for operations without any. None: a shape or the formula is unknown.
     """
     formula = _FORMULAS.get(base(kind))
     if formula is None:
         matrices = layer and base(kind) not in LOOKS_UP and any(s is None or len(s) > 1 for s in weights)
         return None if matrices else 0
-    known = [s for s in operands if s is not None]
+    shapes = [s for s in operands if s is not None]
     known_weights = [s for s in weights if s is not None]
-    if len(known) < max(2, len(operands)) or len(known_weights) < len(weights) or output is None:
+    if len(shapes) < max(2, len(operands)) or len(known_weights) < len(weights) or output is None:
         return None
-    return formula(OperationShapes(known, known_weights, output, equation))
+    return formula(OperationShapes(shapes, known_weights, output, equation))
 
 
 class OperationShapes(NamedTuple):
@@ -81,17 +81,17 @@ class OperationShapes(NamedTuple):
 
 
 def _times(at: OperationShapes) -> int:
-    """CNTK's product, which sums over the first axes of the right operand; their number follows from the ranks."""
-    left, right = at.operands[:2]
-    rank = sum(isinstance(n, int) for n in left) + sum(isinstance(n, int) for n in right)
+    """CNTK's product, which sums over the first axes of the right operand. Their number follows from the ranks."""
+    a, b = at.operands[:2]
+    rank = sum(isinstance(n, int) for n in a) + sum(isinstance(n, int) for n in b)
     summed = (rank - sum(isinstance(n, int) for n in at.out)) // 2
-    return size(at.out) * size(tuple(n for n in right if isinstance(n, int))[:summed])
+    return size(at.out) * size(tuple(n for n in b if isinstance(n, int))[:summed])
 
 
 def _recurrent(at: OperationShapes) -> int | None:
-    """Each weight matrix multiplies once for each step of each sequence; unknown for weights in one vector.
+    """Each weight matrix multiplies once for each step of each sequence. Unknown for weights in one vector.
 
-    ONNX stacks those of both directions, and then has matrices of biases, too.
+    ONNX stacks the weights of both directions, and then has matrices of biases, too.
     """
     rank = max((len(shape) for shape in at.weights), default=0)
     matrices = [size(shape) for shape in at.weights if len(shape) == rank > 1]
@@ -113,7 +113,7 @@ def _attention_layer(at: OperationShapes) -> int:
 
 
 def _einsum(at: OperationShapes) -> int | None:
-    """One for each combination of indices of two operands; unknown for more, whose order torch chooses."""
+    """One for each combination of indices of two operands. Unknown for more, whose order torch chooses."""
     terms = at.equation.replace(" ", "").split("->")[0].split(",")
     if len(terms) != 2 or len(at.operands) != 2 or "." in at.equation:
         return None
@@ -137,7 +137,7 @@ _BY_WORDS: dict[str, Callable[[OperationShapes], int | None]] = {
     "bilinear": lambda at: size(at.operands[0][:-1]) * size(at.operands[2]),
     "scaleddotproductattention": _attention,
     "multiheadattentionforward": _attention_layer,
-    "multiheadattention": lambda at: None,  # shapes do not tell whether the batch comes first
+    "multiheadattention": lambda at: None,  # shapes do not show whether the batch comes first
     "einsum": _einsum,
 }
 _FORMULAS = {word: formula for words, formula in _BY_WORDS.items() for word in words.split()}

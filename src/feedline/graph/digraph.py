@@ -1,7 +1,7 @@
-"""A `graphviz.Digraph` that notebooks can show even without the program `dot`; requires the package graphviz.
+"""A `graphviz.Digraph` that notebooks can show even without the program `dot`. Requires the package graphviz.
 
-Graphviz lays it out first, again where names of frames have no room; then these are moved to where no arrow crosses
-them, and the rest is drawn as it was laid out, in any format.
+Graphviz lays the graph out, and again while names of frames have no room. Then the names move to places that no arrow
+crosses, and the rest is drawn as laid out, in any format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITHOUT_DOT = (
     "Its source, for any Graphviz viewer:"
 )
 _FRAME = "subgraph cluster_"
-_TRIES = 5  # layouts, at most, until all names of frames have room
+_TRIES = 5  # limit of layouts, until all names of frames have room
 _LONG = 200_000  # characters of a graph that is laid out once: dot takes seconds
 
 
@@ -37,22 +37,22 @@ class Picture(graphviz.Digraph):
         if args or settings.keys() - {"encoding", "quiet"} or _FRAME not in self.source:
             return super().pipe(format, *args, **settings)
         quiet = bool(settings.get("quiet"))
-        drawn = _as_laid_out(self._with_names(quiet).encode(), format or self.format, quiet)
+        output = _as_laid_out(self._with_names(quiet).encode(), format or self.format, quiet)
         encoding = settings.get("encoding")
-        return drawn if encoding is None else drawn.decode(encoding)
+        return output if encoding is None else output.decode(encoding)
 
     def _with_names(self, quiet: bool) -> str:
-        """Return the graph with places, and names of frames that have one each."""
-        source, wishes, found = self.source, dict[str, Wish](), list[FrameNames]()
+        """Return the graph with places, and with a place for each name of a frame."""
+        source, wishes, attempts = self.source, dict[str, Wish](), list[FrameNames]()
         for _ in range(_TRIES if len(source) < _LONG else 1):
             laid_out = graphviz.pipe(self.engine, "dot", source.encode(), quiet=quiet)
-            laid_out = _as_laid_out(laid_out, "dot", quiet)  # which moves the origin, once
+            laid_out = _as_laid_out(laid_out, "dot", quiet)  # moves the origin once
             names = FrameNames(laid_out.decode(), json.loads(_as_laid_out(laid_out, "json0", quiet)), wishes)
-            found.append(names)
+            attempts.append(names)
             if not names.crossed:
                 break
             source, wishes = names.wished(self.source)
-        return min(found, key=lambda names: names.crossed).drawn()
+        return min(attempts, key=lambda names: names.crossed).drawn()
 
     def render(self, *args: Any, **settings: Any) -> str:
         """Write a file and return its path, as `graphviz.Digraph.render` does."""
@@ -66,7 +66,7 @@ class Picture(graphviz.Digraph):
         """Write a file in the format of its ending, and return its path.
 
         Raises:
-            ValueError: the ending is that of no format.
+            ValueError: the ending belongs to no format.
             RuntimeError: the program `dot` is not installed.
         """
         try:
@@ -77,18 +77,18 @@ class Picture(graphviz.Digraph):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **settings: Any) -> dict[str, str]:
         """Return the SVG for notebooks, or without `dot` a message with the source."""
         try:
-            found: dict[str, str] = super()._repr_mimebundle_(include, exclude, **settings)
+            bundle: dict[str, str] = super()._repr_mimebundle_(include, exclude, **settings)
         except graphviz.ExecutableNotFound:
             return {"text/plain": f"{WITHOUT_DOT}\n\n{self.source}"}
-        return found
+        return bundle
 
 
 def _as_laid_out(graph: bytes, format: str, quiet: bool) -> bytes:
-    """Draw a graph that has places; neato, told to change nothing, draws what dot has laid out."""
-    drawn: bytes = graphviz.pipe("neato", format, graph, neato_no_op=2, quiet=quiet)
-    return drawn
+    """Draw a graph that has places. neato, with changes disabled, draws the layout of dot."""
+    output: bytes = graphviz.pipe("neato", format, graph, neato_no_op=2, quiet=quiet)
+    return output
 
 
 def quoted(text: str) -> Any:
-    """Quote a text so that nothing in it is read as an escape or HTML."""
+    """Quote a text so that no part of it is read as an escape or HTML."""
     return graphviz.escape(printable(text).replace("&", "&amp;"))  # DOT decodes HTML entities

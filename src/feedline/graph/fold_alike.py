@@ -1,7 +1,7 @@
-"""Operations that are alike: of one kind and use, but of other widths, as in the blocks of an Inception.
+"""Alike operations: of one kind and use, but of different widths, as in the blocks of an Inception.
 
-Two are alike if they differ in nothing but numbers of filters or units, the kind of an activation or pooling, the rate
-of a dropout, and in what follows from these: one axis of each tensor. Resolutions are the same.
+Two are alike if they differ only in numbers of filters or units, the kind of an activation or pooling, the rate of a
+dropout, and consequently in one axis of each tensor. Resolutions are the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def are_alike(graph: Graph, a: Operation, b: Operation) -> bool:
 
 
 def of_all(operations: Sequence[Operation]) -> Operation:
-    """Return the first of some alike operations with the types and settings of all."""
+    """Return the first of alike operations, with the types and settings of all."""
     first = operations[0]
     if all(o.outputs == first.outputs and o.settings == first.settings for o in operations):
         return first
@@ -30,7 +30,7 @@ def of_all(operations: Sequence[Operation]) -> Operation:
 
 
 def _shared(graph: Graph, o: Operation) -> tuple[object, ...]:
-    """Return what alike operations have in common."""
+    """Return the properties that alike operations share."""
     members = [(kind, _fixed(settings)) for kind, settings in o.members]
     weights = [(p.trains, _rank(p.type)) for p in (graph.parameters[name] for name in o.parameters)]
     outputs = [(t.dtype, _rank(t)) for t in o.outputs]

@@ -1,7 +1,7 @@
-"""Levels of a network that goes down and up again, as a U-Net does: where it turns, and what stands beside what.
+"""Levels of a network that goes down and up again, as a U-Net does: its turn, and the operations at equal heights.
 
-Such a network has ways across, one inside the other: what leaves first is joined last. A picture draws the way up
-beside the way down, from below, with both ends of a way across at one height. Quadratic in joints, else linear.
+Such a network has nested ways across: the first to leave is the last to join. A picture draws the way up next to the
+way down, from below, with both ends of a way across at one height. Quadratic in joints, else linear.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from feedline.graph.graph import Edge, Graph
 
 LEAST = 3  # ways across
-SHARE = 0.5  # of all operations that stand between the ends of the outermost way
+SHARE = 0.5  # share of all operations that must be between the ends of the outermost way
 
 
 class Levels(NamedTuple):
-    """How the two ways stand beside each other.
+    """The arrangement of the two ways next to each other.
 
     Attributes:
         up: keys of the operations on the way up.
         across: (tail, head) of the edges from one way to the other.
-        lengths: number of ranks that an edge (tail, head) spans where it is more than one.
+        lengths: number of ranks that an edge (tail, head) spans, if it is more than one.
     """
 
     up: frozenset[str]
@@ -31,34 +31,34 @@ class Levels(NamedTuple):
 
 
 def levels(graph: Graph) -> Levels | None:
-    """Return the levels of a graph; None if it does not go down and up again."""
+    """Return the levels of a graph, or None if it does not go down and up again."""
     keys = [operation.key for operation in graph.operations]
     place = {key: i for i, key in enumerate(keys)}
     edges = [edge for edge in graph.edges() if not edge.feedback]
-    given: dict[str, list[Edge]] = {}
+    incoming: dict[str, list[Edge]] = {}
     for edge in edges:
-        given.setdefault(edge.head, []).append(edge)
-    joins = {key: {place[e.tail] for e in found} for key, found in given.items() if len({e.tail for e in found}) > 1}
+        incoming.setdefault(edge.head, []).append(edge)
+    joins = {key: {place[e.tail] for e in into} for key, into in incoming.items() if len({e.tail for e in into}) > 1}
     pairs = _nested(sorted((min(tails), place[key]) for key, tails in joins.items()))
     if len(pairs) < LEAST or pairs[0][1] - pairs[0][0] < SHARE * len(keys):
         return None
     first, last = pairs[-1]
-    lowest = _path(keys[first], keys[last], given, place, frozenset())
+    lowest = _path(keys[first], keys[last], incoming, place, frozenset())
     turn = place[lowest[len(lowest) // 2][0]] if lowest else first
     up = frozenset(keys[turn + 1 :])
     across = frozenset((e.tail, e.head) for e in edges if place[e.tail] < turn and e.head in up)
     lengths = dict[tuple[str, str], int]()
     for (a, b), (c, d) in pairwise([*pairs, (turn, turn)]):
-        down, above = _path(keys[a], keys[c], given, place, across), _path(keys[d], keys[b], given, place, across)
+        down, above = _path(keys[a], keys[c], incoming, place, across), _path(keys[d], keys[b], incoming, place, across)
         if not down or not above:
-            return None  # a way that leaves its own side has no level
+            return None  # a way that leaves its side has no level
         shorter, longer = sorted((down, above), key=len)
         lengths[shorter[-1]] = 1 + len(longer) - len(shorter)
     return Levels(up, across, {edge: n for edge, n in lengths.items() if n > 1})
 
 
 def _nested(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return as many of the sorted pairs as stand one inside the other, outermost first."""
+    """Return the longest nested chain of the sorted pairs, outermost first."""
     best: list[list[tuple[int, int]]] = []
     for first, last in pairs:
         outer = [chain for chain in best if chain[-1][0] < first and last < chain[-1][1]]
@@ -69,15 +69,15 @@ def _nested(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _path(
     start: str,
     end: str,
-    given: Mapping[str, Sequence[Edge]],
+    incoming: Mapping[str, Sequence[Edge]],
     place: Mapping[str, int],
     without: frozenset[tuple[str, str]],
 ) -> list[tuple[str, str]]:
-    """Return the edges of a longest way from one operation to another; empty if there is none."""
+    """Return the edges of a longest way from one operation to another. Empty: there is none."""
     longest: dict[str, list[tuple[str, str]]] = {start: []}
     order = sorted((key for key in place if place[start] < place[key] <= place[end]), key=place.__getitem__)
     for key in order:
-        ways = [[*longest[e.tail], (e.tail, key)] for e in given.get(key, ()) if e.tail in longest]
+        ways = [[*longest[e.tail], (e.tail, key)] for e in incoming.get(key, ()) if e.tail in longest]
         ways = [way for way in ways if way[-1] not in without]
         if ways:
             longest[key] = max(ways, key=len)

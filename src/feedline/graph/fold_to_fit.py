@@ -1,8 +1,8 @@
-"""What a picture shows unless it is told to: as much of a network as a screen has room for.
+"""The default content of a picture: as much of a network as a screen has room for.
 
-That is everything, with runs of equal modules drawn once. Where this makes more boxes than can be read at once, or too
-wide a picture, runs of modules that are alike but for their widths are drawn once, too, and then inner modules become
-boxes, level by level. Widths are estimates, in points: dot decides.
+That is everything, with runs of equal modules drawn once. If the picture has too many boxes to read at once, or is too
+wide, runs of modules that differ only in widths are drawn once, too. Then inner modules become boxes, level by level.
+Widths are estimates, in points: dot decides.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Graph, Operation
 from feedline.graph.labels import box_lines
 
-MOST_BOXES = 60  # that can be read at once; a page shows no more before anything is opened
+MOST_BOXES = 60  # that can be read at once, and that a page shows at first
 _WIDEST = 1500.0  # points
-_CHARACTER, _BESIDE = 6.0, 50.0  # points: of a letter, and around the text of a box
+_CHARACTER, _BESIDE = 6.0, 50.0  # points: width of a letter, and space around the text of a box
 
 
 def fitted(graph: Graph, expand: bool = False, height: float | None = None) -> tuple[Graph, str]:
-    """Return a graph to be drawn, and a remark about what it does not show; empty if that is nothing.
+    """Return a graph to draw, and a remark about parts that it does not show. Empty: it shows all.
 
     Args:
         graph: the network.
         expand: whether the inside of the library's layers is shown, too.
-        height: points at which the picture continues in another column; None: one column.
+        height: points at which the picture continues in another column. None: one column.
     """
     everything = collapsed(graph, None, expand)
-    drawn = folded(everything)
-    if _fits(drawn, height):
-        return drawn, ""
-    drawn = folded(everything, alike=True)
+    picture = folded(everything)
+    if _fits(picture, height):
+        return picture, ""
+    picture = folded(everything, alike=True)
     deepest = max(len(operation.frames) for operation in everything.operations)
     depth = deepest
-    while depth > 0 and not _fits(drawn, height):
+    while depth > 0 and not _fits(picture, height):
         depth -= 1
-        drawn = folded(collapsed(graph, depth, expand), alike=True)
-    return drawn, "" if depth == deepest else f"depth={depth}: deeper modules are boxes"
+        picture = folded(collapsed(graph, depth, expand), alike=True)
+    return picture, "" if depth == deepest else f"depth={depth}: deeper modules are boxes"
 
 
 def _fits(graph: Graph, height: float | None) -> bool:

@@ -1,8 +1,8 @@
 """Folding of graphs: scopes collapsed into one operation, and runs of equal scopes into one scope.
 
-Both return a new `Graph`. Parameters, multiply-adds and memory of the operations left out are attributed to their
-substitute, except for repeats, which show those of one: the graph itself has the totals. Linear in operations for each
-scope.
+Both return a new `Graph`. Parameters, multiply-adds and memory of removed operations are attributed to their
+substitute, except for repeats, which show the numbers of one: the original graph has the totals. Linear in operations
+for each scope.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
 
     Args:
         graph: graph to collapse.
-        depth: largest number of scopes around an operation; deeper scopes become one operation. None: no limit.
-        expand: whether to keep the inside of the library's layers; otherwise those without other modules become one.
+        depth: largest number of scopes around an operation. Deeper scopes become one operation. None: no limit.
+        expand: whether to keep the inside of the library's layers. Otherwise layers without other modules become one
+            operation.
 
 
     Raises:
@@ -36,7 +37,7 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
     if depth is not None and depth < 0:
         raise ValueError(f"expected depth=None or a number of scopes from 0, got {depth}")
     if depth is not None and not expand:
-        graph = collapsed(graph)  # so that what is inside of a module are layers, not functions
+        graph = collapsed(graph)  # so that modules contain layers, not functions
     outer = frozenset(o.scope[:n] for o in graph.operations for n in range(1, len(o.scope)))
     groups: dict[Path, list[Operation]] = {}
     for operation in graph.operations:
@@ -46,14 +47,14 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
     together = _merged(graph, groups)
     if together is not None:
         return together
-    # Merged together, some would form a cycle: merge one after the other, as far as possible.
+    # Merging all at once would make a cycle: merge one after another, as far as possible.
     for path, members in groups.items():
         graph = _merged(graph, {path: [graph[o.key] for o in members]}) or graph
     return graph
 
 
 def _border(graph: Graph, operation: Operation, depth: int | None, expand: bool, outer: frozenset[Path]) -> Path | None:
-    """Return the outermost scope around an operation that is to become one operation, or None."""
+    """Return the outermost scope around an operation that has to become one operation, or None."""
     for n in range(1, len(operation.scope) + 1):
         path = operation.scope[:n]
         if (depth is not None and n > depth) or (not expand and graph.scopes[path].builtin and path not in outer):
@@ -62,7 +63,7 @@ def _border(graph: Graph, operation: Operation, depth: int | None, expand: bool,
 
 
 def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph | None:
-    """Merge each group into one operation; None if that makes a cycle."""
+    """Merge each group into one operation. Return None if that makes a cycle."""
     group_of = {o.key: path for path, members in groups.items() for o in members}
     keys = _free_keys(graph, groups, group_of)
     taken: dict[Path, dict[Output, None]] = {path: {} for path in groups}
@@ -74,14 +75,14 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
     moved: dict[Output, Output] = {}
     changes: dict[str, Operation | None] = dict.fromkeys(group_of)
     for path, members in groups.items():
-        own = [s for o in members for s in o.inputs if group_of.get(s.key) != path]
+        sources = [s for o in members for s in o.inputs if group_of.get(s.key) != path]
         settings = [o.settings for o in members if o.settings]
         changes[members[-1].key] = Operation(
             key=keys[path],
             kind=graph.scopes[path].kind,
             name=path[-1],
             scope=path,
-            inputs=tuple(dict.fromkeys(own)),
+            inputs=tuple(dict.fromkeys(sources)),
             outputs=tuple(graph[key].outputs[index] for key, index in taken[path]),
             parameters=tuple(dict.fromkeys(name for o in members for name in o.parameters)),
             multiply_adds=total([o.multiply_adds for o in members]),
@@ -89,7 +90,7 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
             detail=graph.scopes[path].detail,
             settings=graph.scopes[path].settings or (settings[0] if len(settings) == 1 else ()),
             whole=True,
-            members=tuple(one for o in members for one in (o.members or ((o.kind, o.settings),))),
+            members=tuple(member for o in members for member in (o.members or ((o.kind, o.settings),))),
             inside=branches(members),
         )
         moved |= {output: (keys[path], i) for i, output in enumerate(taken[path])}
@@ -115,7 +116,7 @@ def _rebuilt(
     moved: Mapping[Output, Output],
     gone: Collection[Path],
 ) -> Graph | None:
-    """Replace or remove operations, redirect sources, and remove scopes; None if that makes a cycle."""
+    """Replace or remove operations, redirect sources, and remove scopes. Return None if that makes a cycle."""
     operations = []
     for old in graph.operations:
         operation = changes.get(old.key, old)
@@ -129,7 +130,7 @@ def _rebuilt(
 
 
 def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Sort operations after their sources, in the given order where possible; empty if there is a cycle."""
+    """Sort operations after their sources, otherwise in their present order. Empty: there is a cycle."""
     place = {o.key: i for i, o in enumerate(operations)}
     below = [{place[s.key] for s in o.inputs if not s.feedback} for o in operations]
     above: list[list[int]] = [[] for _ in operations]
@@ -152,14 +153,14 @@ def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
 def folded(graph: Graph, alike: bool = False) -> Graph:
     """Return a graph in which runs of equal scopes, each fed by the one before, appear once.
 
-    Scopes are equal if their operations, shapes, parameters' shapes and edges are; their other sources must be the
-    same, too, and only the last may feed others. A run may begin with a block that has more than the others, and other
-    shapes, as the first of a ResNet's stage has.
+    Scopes are equal if their operations, shapes, parameters' shapes and edges are. Their other sources must be the
+    same, too, and only the last may feed operations outside. A run may begin with a block that has additional
+    operations and other shapes, as the first block of a ResNet's stage.
 
     Args:
         graph: graph to fold.
         alike: whether to fold runs of scopes that differ in widths, too, as the blocks of an Inception do. Types and
-            settings are then those of all.
+            settings then cover all of them.
     """
     done: set[Path] = set()
     while True:
@@ -177,56 +178,56 @@ def folded(graph: Graph, alike: bool = False) -> Graph:
 
 
 def _stages_folded(graph: Graph) -> Graph:
-    """Fold blocks into the one before them where that differs as the first of a stage does."""
+    """Fold blocks into the block before them if that differs as the first block of a stage does."""
     while True:
         users = _users(graph)
         pairs = (pair for blocks in _families(graph).values() for pair in pairwise(blocks))
-        found = next((fold for pair in pairs if (fold := _stage(graph, *pair, users)) is not None), None)
-        if found is None:
+        smaller = next((fold for pair in pairs if (fold := _stage(graph, *pair, users)) is not None), None)
+        if smaller is None:
             return graph
-        graph = found
+        graph = smaller
 
 
 def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[str]]) -> Graph | None:
-    """Return the graph with the second block folded into the first; None unless they are the beginning of a stage."""
-    (path, before), (own, after) = first, second
-    head, tail = graph.scopes[path], graph.scopes[own]
+    """Return the graph with the second block folded into the first, or None if they do not begin a stage."""
+    (path, before), (next_path, after) = first, second
+    head, tail = graph.scopes[path], graph.scopes[next_path]
     if head.repeats > 1 or (head.kind, head.builtin) != (tail.kind, tail.builtin) or head.first_only:
         return None
-    names = {_inner(o, own) for o in after}
+    names = {_inner(o, next_path) for o in after}
     extra = {_inner(o, path) for o in before} - names - {""}
-    kept = [o for o in before if _inner(o, path) not in extra]
-    pairs = list(zip(kept, after, strict=False))
+    common = [o for o in before if _inner(o, path) not in extra]
+    pairs = list(zip(common, after, strict=False))
     twin = {a.key: b.key for a, b in pairs}
-    if len(kept) != len(after) or not all(_like_but_for_shape(graph, a, path, b, own) for a, b in pairs):
+    if len(common) != len(after) or not all(_like_but_for_shape(graph, a, path, b, next_path) for a, b in pairs):
         return None
-    here, there = {o.key for o in before}, set(twin.values())
-    outer = {a.key: (a, b) for a, b in pairs if users.get(b.key, set()) - there}
+    first_keys, second_keys = {o.key for o in before}, set(twin.values())
+    outer = {a.key: (a, b) for a, b in pairs if users.get(b.key, set()) - second_keys}
     fed = False
     for a, b in pairs:
         for s, t in zip(a.inputs, b.inputs, strict=True):
-            if t.key in there:
+            if t.key in second_keys:
                 if twin.get(s.key) != t.key or s.index != t.index:
                     return None
             elif s.key in twin:
                 return None
-            elif t.key in here:
+            elif t.key in first_keys:
                 if t.key not in outer:
-                    return None  # what goes from block to block has to be what leaves the last one
+                    return None  # outputs that pass from block to block must be the outputs of the last one
                 fed = True
             elif s != t:
                 return None
     if not fed or any(a.outputs != b.outputs for a, b in outer.values()):
         return None
-    if any(users.get(key, set()) - here - there for key in here):
+    if any(users.get(key, set()) - first_keys - second_keys for key in first_keys):
         return None
     # The settings of the first block that the others do not have.
-    changed = [s for a, b in pairs for one, other in _settings(a, b) for s, t in zip(one, other, strict=True) if s != t]
+    changed = [s for a, b in pairs for x, y in _settings(a, b) for s, t in zip(x, y, strict=True) if s != t]
     if not extra and all(setting.name != "stride" for setting in changed):
-        return None  # shapes alone make no stage: a pyramid's levels are worth seeing
+        return None  # different shapes alone make no stage: the levels of a pyramid should be visible
     only = dict.fromkeys([*sorted(extra), *(_told(setting) for setting in changed)])
     smaller = _without(graph, [second], {b: a for a, b in twin.items()}, {})
-    last = tail.last if tail.repeats > 1 else own[-1]
+    last = tail.last if tail.repeats > 1 else next_path[-1]
     scope = replace(head, repeats=1 + tail.repeats, last=last, first_only=tuple(only))
     return replace(smaller, scopes={**smaller.scopes, path: scope})
 
@@ -234,22 +235,22 @@ def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[st
 def _inner(operation: Operation, path: Path) -> str:
     """Return the direct subscope of a scope in which an operation is, without the number of its call.
 
-    Return the name of a layer that is in none, and nothing for what has no parameters.
+    Return the name of a layer that is in no subscope, and nothing for an operation without parameters.
     """
     if len(operation.scope) > len(path):
         return operation.scope[len(path)].partition("@")[0]
     return operation.name if operation.parameters else ""
 
 
-def _like_but_for_shape(graph: Graph, a: Operation, path: Path, b: Operation, own: Path) -> bool:
-    """Return whether operations differ in shapes only, and in settings of which the first block can be told."""
-    if _without_shapes(graph, a, path) != _without_shapes(graph, b, own):
+def _like_but_for_shape(graph: Graph, a: Operation, path: Path, b: Operation, other_path: Path) -> bool:
+    """Return whether operations differ only in shapes, and in settings in which the first block may differ."""
+    if _without_shapes(graph, a, path) != _without_shapes(graph, b, other_path):
         return False
-    return all(_settings_like(one, other) for one, other in _settings(a, b))
+    return all(_settings_like(x, y) for x, y in _settings(a, b))
 
 
 def _without_shapes(graph: Graph, o: Operation, path: Path) -> tuple[object, ...]:
-    """Return what an operation in a scope is but for shapes and settings."""
+    """Return the properties of an operation in a scope, without shapes and settings."""
     weights = [(p.trains, len(p.type.shape or ())) for p in (graph.parameters[name] for name in o.parameters)]
     inside = [graph.scopes[o.scope[:n]] for n in range(len(path) + 1, len(o.scope) + 1)]
     runs = [(scope.kind, scope.builtin, scope.repeats, scope.last, scope.first_only) for scope in inside]
@@ -258,14 +259,14 @@ def _without_shapes(graph: Graph, o: Operation, path: Path) -> tuple[object, ...
 
 
 def _settings(a: Operation, b: Operation) -> list[tuple[tuple[Setting, ...], tuple[Setting, ...]]]:
-    """Return pairs of the settings of two operations, and of those inside of them."""
-    inside = [(one, other) for (_, one), (_, other) in zip(a.members, b.members, strict=True)]
+    """Return pairs of the settings of two operations, and of the operations inside of them."""
+    inside = [(x, y) for (_, x), (_, y) in zip(a.members, b.members, strict=True)]
     return [(a.settings, b.settings), *inside]
 
 
-def _settings_like(one: tuple[Setting, ...], other: tuple[Setting, ...]) -> bool:
-    told = (*_TOLD, "groups") if _is_depthwise(one) and _is_depthwise(other) else _TOLD
-    return [s.name if s.name in told else s for s in one] == [s.name if s.name in told else s for s in other]
+def _settings_like(a: tuple[Setting, ...], b: tuple[Setting, ...]) -> bool:
+    differing = (*_TOLD, "groups") if _is_depthwise(a) and _is_depthwise(b) else _TOLD
+    return [s.name if s.name in differing else s for s in a] == [s.name if s.name in differing else s for s in b]
 
 
 def _is_depthwise(settings: tuple[Setting, ...]) -> bool:
@@ -273,19 +274,19 @@ def _is_depthwise(settings: tuple[Setting, ...]) -> bool:
     return "groups" in values and values["groups"] == values.get("units")
 
 
-# Settings in which the first block of a stage may differ, as a picture tells them.
+# Settings in which the first block of a stage may differ, and which a picture names.
 _TOLD = ("stride", "padding", "dilation", "rate", "units")
 
 
 def _told(setting: Setting) -> str:
-    """Return a setting of the first block in words; widths without their numbers, of which there are many."""
+    """Return a setting of the first block in words. Widths lack their numbers, as there are many."""
     if setting.name in ("units", "groups"):
         return "other widths"
     return setting.words or f"{setting.name} {setting.value}"
 
 
 def _without(graph: Graph, blocks: Sequence[Block], twin: Mapping[str, str], changes: Mapping[str, Operation]) -> Graph:
-    """Remove blocks, with the outputs of twins in place of those of their operations; change others."""
+    """Remove blocks, replace the outputs of their operations by outputs of their twins, and apply changes."""
     removed = [o for _, block in blocks for o in block]
     moved = {(o.key, i): (twin[o.key], i) for o in removed if o.key in twin for i in range(len(o.outputs))}
     gone = {p for p in graph.scopes for path, _ in blocks if p[: len(path)] == path}
@@ -295,7 +296,8 @@ def _without(graph: Graph, blocks: Sequence[Block], twin: Mapping[str, str], cha
 
 
 def _families(graph: Graph) -> dict[Path, list[Block]]:
-    """Return the direct subscopes of each scope with their operations, in order of the first one; outer ones first."""
+    """Return the direct subscopes of each scope with their operations, in order of the first one, and outer scopes
+    first."""
     inside: dict[Path, dict[Path, list[Operation]]] = {}
     for operation in graph.operations:
         for n in range(len(operation.scope)):
@@ -306,7 +308,7 @@ def _families(graph: Graph) -> dict[Path, list[Block]]:
 
 
 def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]], alike: bool) -> list[list[Block]]:
-    """Return the longest runs of at least two blocks, each of which follows from the one before."""
+    """Return the longest runs of at least two blocks, each of which continues the one before."""
     runs: list[list[Block]] = []
     current = [blocks[0]]
     for block in blocks[1:]:
@@ -321,13 +323,13 @@ def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]], 
 
 
 def _ends_elsewhere(run: Sequence[Block], users: Mapping[str, set[str]]) -> bool:
-    """Return whether the last block does not end where those before it are connected to the next."""
+    """Return whether the last block ends at another operation than the one that connects blocks."""
     if len(run) < 2:
         return False
     (_, before), (_, last) = run[-2:]
-    own = {o.key for o in last}
-    ends = [bool(users.get(o.key, set()) - own) for o in last]
-    return any(ends) and any(users.get(o.key, set()) & own and not end for o, end in zip(before, ends, strict=True))
+    keys = {o.key for o in last}
+    ends = [bool(users.get(o.key, set()) - keys) for o in last]
+    return any(ends) and any(users.get(o.key, set()) & keys and not end for o, end in zip(before, ends, strict=True))
 
 
 def _users(graph: Graph) -> dict[str, set[str]]:
@@ -339,16 +341,16 @@ def _users(graph: Graph) -> dict[str, set[str]]:
 
 
 def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[str, set[str]], alike: bool) -> bool:
-    (path, before), (own, after) = run[-1], block
-    one, other = graph.scopes[path], graph.scopes[own]
-    same = (one.kind, one.builtin) == (other.kind, other.builtin) if alike else one == other
+    (path, before), (next_path, after) = run[-1], block
+    first, second = graph.scopes[path], graph.scopes[next_path]
+    same = (first.kind, first.builtin) == (second.kind, second.builtin) if alike else first == second
     if not same or len(before) != len(after):
         return False
     twin = {a.key: b.key for a, b in zip(before, after, strict=True)}
     fed = False
     for a, b in zip(before, after, strict=True):
-        equal = _like(graph, a, path) == _like(graph, b, own)
-        if not equal and not (alike and _inside_of(a, path) == _inside_of(b, own) and are_alike(graph, a, b)):
+        equal = _like(graph, a, path) == _like(graph, b, next_path)
+        if not equal and not (alike and _inside_of(a, path) == _inside_of(b, next_path) and are_alike(graph, a, b)):
             return False
         if len(a.inputs) != len(b.inputs):
             return False
@@ -367,10 +369,10 @@ def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[st
 
 
 def _same_place(run: Sequence[Block], s: OutputReference, t: OutputReference) -> bool:
-    """Return whether a block uses the same output of the block before as that one does of its predecessor."""
+    """Return whether a block uses the same output of the block before as that block uses of its predecessor."""
     earlier = [o.key for o in run[-2][1]]
-    here = [o.key for o in run[-1][1]]
-    return s.key in earlier and earlier.index(s.key) == here.index(t.key) and s.index == t.index
+    latest = [o.key for o in run[-1][1]]
+    return s.key in earlier and earlier.index(s.key) == latest.index(t.key) and s.index == t.index
 
 
 def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
@@ -387,16 +389,16 @@ def _inside_of(operation: Operation, path: Path) -> Path:
 
 def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
     """Replace a run by its first block."""
-    run = [(path, tuple(graph[o.key] for o in block)) for path, block in run]  # others may have been folded since
+    run = [(path, tuple(graph[o.key] for o in block)) for path, block in run]  # other runs may have been folded since
     (path, first), (last_path, last) = run[0], run[-1]
     merged = {all_[0].key: of_all(all_) for all_ in zip(*(block for _, block in run), strict=True)}
-    own, users = {o.key for o in last}, _users(graph)
+    last_keys, users = {o.key for o in last}, _users(graph)
     for f, o in zip(first, last, strict=True):
-        if not users.get(o.key, set()) <= own:  # what goes on is what the last block gives
+        if not users.get(o.key, set()) <= last_keys:  # the last block feeds the following operations
             merged[f.key] = replace(merged[f.key], outputs=o.outputs)
     smaller = _without(graph, run[1:], {o.key: f.key for f, o in zip(first, last, strict=True)}, merged)
     tied = [o.parameters for o in first] == [o.parameters for o in last]
     counts = [[graph.parameters[n].count for o in block for n in o.parameters] for _, block in run]
-    alike = any(merged[o.key] != o for o in first) or any(count != counts[0] for count in counts)
-    scope = replace(smaller.scopes[path], repeats=len(run), last=last_path[-1], tied=tied, alike=alike)
+    differ = any(merged[o.key] != o for o in first) or any(count != counts[0] for count in counts)
+    scope = replace(smaller.scopes[path], repeats=len(run), last=last_path[-1], tied=tied, alike=differ)
     return replace(smaller, scopes={**smaller.scopes, path: scope})

@@ -1,8 +1,8 @@
-"""Names of frames where no arrow crosses them: dot has them all in a corner, under the arrows.
+"""Names of frames in places that no arrow crosses: dot puts them all into a corner, under the arrows.
 
-Works on a graph that dot has laid out. A name stands as far left in its frame as no arrow runs through it, on white and
-in front of everything. Where a frame has no such place, its name is broken into shorter lines, or else the frame made
-wider, and the graph laid out again. Linear in frames times points of arrows.
+This works on a graph that dot has laid out. A name goes to the leftmost place in its frame that no arrow crosses, on
+white and in front of everything. If a frame has no such place, its name is broken into shorter lines, or else the frame
+is made wider, and the graph is laid out again. Linear in frames times points of arrows.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 Place = tuple[float, float]
 
-_STEP, _AROUND = 6.0, 3.0  # points: between the places that are tried, and free space beside a name
-_PIECES = 12  # of a curve, in straight lines
-_LETTER, _LINE = 5.5, 12.0  # points: of an arrow's label
-# Widths of letters in the font of the pictures, by those of most; and what a line may be wider than they say.
+_STEP, _AROUND = 6.0, 3.0  # points: distance of the places that are tried, and free space next to a name
+_PIECES = 12  # straight lines per curve
+_LETTER, _LINE = 5.5, 12.0  # points: of a letter and a line in an arrow's label
+# Narrow and wide letters in the font of the pictures, and the factor by which a line may exceed the estimate.
 _NARROW, _WIDE, _WIDER = set(" \u00a0ijlt.,:;'!|I()[]fr-/"), set("mwMW…"), 1.04
 _BLANK = "\u00a0"
 _BLANK_WIDTH = 3.0  # points
-_INDENT = 2 * _BLANK  # of a line that continues another
+_INDENT = 2 * _BLANK  # indent of continuation lines
 
 
 class Wish(NamedTuple):
-    """How a frame's name is to be laid out.
+    """A layout of a frame's name.
 
     Attributes:
-        lines: of the name.
+        lines: lines of the name.
         letter: width of a usual letter, in points.
-        least: width that the frame has at least, in points; 0: any.
+        least: minimum width of the frame, in points. 0: any.
     """
 
     lines: tuple[str, ...]
@@ -46,7 +46,7 @@ class Wish(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name for dot, as wide as the frame is to be."""
+        """The name for dot, as wide as the frame must be."""
         first = self.lines[0]
         blanks = math.ceil((self.least - self.letter * _letters(first)) / _BLANK_WIDTH)
         return "\n".join([first + _BLANK * blanks, *self.lines[1:]])
@@ -58,7 +58,7 @@ class FrameNames:
     Args:
         laid_out: the graph in DOT, with places.
         places: the same graph as Graphviz' JSON.
-        wishes: those with which it was laid out, by the frame's name.
+        wishes: wishes with which it was laid out, by the frame's name.
     """
 
     def __init__(self, laid_out: str, places: Mapping[str, Any], wishes: Mapping[str, Wish] | None = None) -> None:
@@ -70,10 +70,10 @@ class FrameNames:
         self._arrows = [curve for edge in edges for curve in _curves(edge.get("pos", ""))]
         self._labels = [_label_box(edge) for edge in edges if edge.get("lp")]
         self._free = {number: self._free_place(frame) for number, frame in self._frames.items()}
-        self.crossed = sum(place is None for place in self._free.values())  # names that have no place
+        self.crossed = sum(place is None for place in self._free.values())  # number of names without a place
 
     def drawn(self) -> str:
-        """Return the graph in which the names are boxes in front, where nothing runs through them if possible."""
+        """Return the graph with names as boxes in front, crossed by nothing if possible."""
         if not self._frames:
             return self._laid_out
         added = ["outputorder=edgesfirst"]
@@ -86,13 +86,13 @@ class FrameNames:
                 f'"name of {name}" [label="{lines}\\l", pos="{x:.2f},{y:.2f}", width={width:.3f}, '
                 f'height={frame["lheight"]}, shape=box, style=filled, color="#ffffff", fillcolor="#ffffff", '
                 f'fontcolor="{frame["fontcolor"]}", fontsize={frame["fontsize"]}, margin=0, penwidth=0, '
-                # With fixedsize=true, Graphviz warns of names that are wider than estimated.
+                # With fixedsize=true, Graphviz would warn of names that are wider than estimated.
                 "fixedsize=shape]"
             )
         return _with(self._laid_out, added)
 
     def wished(self, source: str) -> tuple[str, dict[str, Wish]]:
-        """Return a graph in DOT with other lines for the names that have no place, and these wishes."""
+        """Return a graph in DOT with other lines for the names without a place, and the wishes for them."""
         wishes = self._wishes | {
             frame["name"]: self._other(frame) for number, frame in self._frames.items() if self._free[number] is None
         }
@@ -101,7 +101,7 @@ class FrameNames:
         return _with(source, [self._relabelled(number, label) for number, label in quoted.items()]), wishes
 
     def _other(self, frame: Mapping[str, Any]) -> Wish:
-        """Return how to lay out a name that has no place: in the widest one that is free, or in a wider frame."""
+        """Return the wish for a name without a place: the widest free place, or a wider frame."""
         wish = self._wish(frame)
         room = max((end - start for start, end in self._gaps(frame)), default=0.0) - 2 * _AROUND
         broken = wish._replace(lines=_broken(wish.lines, room / wish.letter / _WIDER))
@@ -116,7 +116,7 @@ class FrameNames:
         return self._wishes.get(frame["name"]) or Wish(lines, float(frame["lwidth"]) * 72 / max(map(_letters, lines)))
 
     def _relabelled(self, number: int, label: str) -> str:
-        """Return the statement that changes a frame's label: the frame again, in those around it."""
+        """Return the statement that changes a frame's label: the frame again, inside of the frames around it."""
         text = f'graph [label="{label}"]'
         inner: int | None = number
         while inner is not None and inner in self._frames:
@@ -125,12 +125,12 @@ class FrameNames:
         return text
 
     def _corner(self, frame: Mapping[str, Any]) -> Place:
-        """Return where a name's middle is in the left corner of its frame."""
+        """Return the middle of a name in the left corner of its frame."""
         (x, y), half = _numbers(frame["lp"]), float(frame["lwidth"]) * 36
         return x - half + self._wish(frame).width / 2, y
 
     def _free_place(self, frame: Mapping[str, Any]) -> Place | None:
-        """Return the middle of a name: the leftmost one without an arrow or a label of one."""
+        """Return the leftmost middle of a name that no arrow and no label of an arrow touches."""
         half = self._wish(frame).width / 2
         x, y = self._corner(frame)
         for start, end in self._gaps(frame):
@@ -162,26 +162,27 @@ def _with(graph: str, statements: Sequence[str]) -> str:
 
 
 def _letters(text: str) -> float:
-    """Return how many usual letters are as wide as a text."""
+    """Return the width of a text in usual letters."""
     return sum(0.5 if c in _NARROW else 1.6 if c in _WIDE else 1.2 if c.isupper() else 1.0 for c in text)
 
 
 def _broken(lines: Sequence[str], letters: float) -> tuple[str, ...]:
-    """Return lines of so many letters, or of a single word: broken after colons and commas, or else at spaces."""
+    """Return lines of at most ``letters`` letters, or of a single word, broken after colons and commas, or else at
+    spaces."""
     letters -= _letters(_INDENT)
-    found: list[str] = []
+    broken: list[str] = []
     for line in lines:
-        own: list[str] = []
+        pieces: list[str] = []
         for part in re.split(r"(?<=[:,]) ", line):
-            whole = not own or _letters(f"{own[-1]} {part}") > letters
+            fresh = not pieces or _letters(f"{pieces[-1]} {part}") > letters
             for word in [part] if _letters(part) <= letters else part.split(" "):
-                if whole or _letters(f"{own[-1]} {word}") > letters:
-                    own.append(_INDENT * bool(own) + word)
+                if fresh or _letters(f"{pieces[-1]} {word}") > letters:
+                    pieces.append(_INDENT * bool(pieces) + word)
                 else:
-                    own[-1] += f" {word}"
-                whole = False
-        found += own
-    return tuple(found)
+                    pieces[-1] += f" {word}"
+                fresh = False
+        broken += pieces
+    return tuple(broken)
 
 
 def _crossings(arrows: Sequence[Sequence[Place]], band: tuple[float, float]) -> Iterator[tuple[float, float]]:

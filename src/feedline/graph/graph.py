@@ -18,12 +18,12 @@ Path = tuple[str, ...]
 Shape = tuple[int | str, ...]
 
 _KEY = re.compile(r"[\w.@-]+")
-_READERS = ("a dry run", "a run", "torch.export", "torch.fx")  # importers that are no sources
+_READERS = ("a dry run", "a run", "torch.export", "torch.fx")  # importers that do not name a file or library
 ROLES = ("input", "operation", "output")
 
 
 def size(shape: Shape) -> int:
-    """Return the number of elements of a tensor; an axis with a name instead of a length counts as 1."""
+    """Return the number of elements of a tensor. An axis with a name instead of a length counts as 1."""
     return math.prod(n for n in shape if isinstance(n, int))
 
 
@@ -32,8 +32,8 @@ class TensorType:
     """Shape and element type of a tensor.
 
     Attributes:
-        shape: lengths of the axes, or names where the length is variable (``"batch"``); None: unknown.
-        dtype: name of the element type; empty: unknown.
+        shape: lengths of the axes, or names where the length is variable (``"batch"``). None: unknown.
+        dtype: name of the element type. Empty: unknown.
     """
 
     shape: Shape | None = None
@@ -41,7 +41,7 @@ class TensorType:
 
     @property
     def bytes(self) -> int | None:
-        """Size in bytes, with length 1 for named axes; None if shape or type are unknown."""
+        """Size in bytes, with length 1 for named axes. None: shape or type are unknown."""
         width = _WIDTHS.get(self.dtype)
         return None if self.shape is None or width is None else size(self.shape) * width
 
@@ -64,7 +64,7 @@ class Parameter:
     """A tensor that a network keeps between runs.
 
     Attributes:
-        name: name, unique in its graph; the first one if a tensor has several.
+        name: name, unique in its graph. The first one if a tensor has several.
         type: shape and element type.
         trains: whether learners update it.
         buffer: whether it is a buffer (running statistics, constants) instead of a parameter, and not counted.
@@ -77,7 +77,7 @@ class Parameter:
 
     @property
     def count(self) -> int | None:
-        """Number of elements, 0 for a buffer; None: unknown."""
+        """Number of elements, 0 for a buffer. None: unknown."""
         if self.buffer:
             return 0
         return None if self.type.shape is None else size(self.type.shape)
@@ -104,7 +104,7 @@ class Setting(NamedTuple):
     Attributes:
         name: name in the vocabulary of `feedline.graph.settings`, such as ``"kernel"``.
         value: value for tables, such as ``"3×3"``.
-        words: words for pictures; empty for a usual value.
+        words: words for pictures. Empty for a usual value.
     """
 
     name: str
@@ -117,21 +117,21 @@ class Operation:
     """One application of a function or module.
 
     Attributes:
-        key: identifier, unique in its graph; letters, digits and ``_ . @ -``.
+        key: identifier, unique in its graph, of letters, digits and ``_ . @ -``.
         kind: name of the function or module in its library.
-        name: display name; need not be unique.
+        name: display name, which need not be unique.
         role: ``"input"``, ``"operation"`` or ``"output"``.
         scope: path of the modules around it, outermost first.
         inputs: references to its sources, without parameters.
         outputs: types of its outputs.
         parameters: names of the parameters that it uses itself, in order.
-        multiply_adds: number of multiply-adds of one run; None: unknown.
-        activations: bytes allocated for its outputs, 0 for views; None: unknown.
+        multiply_adds: number of multiply-adds of one run. None: unknown.
+        activations: bytes allocated for its outputs, 0 for views. None: unknown.
         detail: settings in the words of the library, for display.
         settings: settings in our words, for display.
-        whole: whether it stands for its whole scope, whose inside is not shown.
+        whole: whether it represents its whole scope, whose inside is not shown.
         members: if so, kind and settings of each operation inside, to compare it with others.
-        inside: if so, what is inside, for display: a line for each of its branches.
+        inside: if so, its content for display: a line for each of its branches.
     """
 
     key: str
@@ -152,7 +152,7 @@ class Operation:
 
     @property
     def frames(self) -> Path:
-        """Path of the innermost frame in which it stands in a picture."""
+        """Path of the innermost frame around it in a picture."""
         return self.scope[:-1] if self.whole else self.scope
 
 
@@ -165,11 +165,11 @@ class Scope:
         builtin: whether it is a layer of the library, whose inside pictures need not show.
         detail: settings in the words of the library, for display.
         settings: settings in our words, for display.
-        repeats: number of equal modules in sequence that it stands for, in a folded graph.
+        repeats: number of equal modules in sequence that it represents, in a folded graph.
         last: name of the last of them.
         tied: whether they share their parameters.
-        first_only: what only the first of them has, such as a subscope, or a stride.
-        alike: whether they differ in widths, so that numbers of parameters are those of the first.
+        first_only: properties that only the first of them has, such as a subscope, or a stride.
+        alike: whether they differ in widths, so that numbers of parameters are for the first.
     """
 
     kind: str
@@ -203,7 +203,7 @@ class Graph:
         parameters: parameters by name, including unused ones.
         scopes: modules by path, including every prefix of an operation's scope.
         importer: name of the importer, such as ``"torch.export"``.
-        notes: remarks for display: why a better importer failed, what is not shown.
+        notes: remarks for display: why a better importer failed, or which parts are not shown.
 
     Raises:
         ValueError: unknown operations, outputs, parameters or scopes, or a repeated key.
@@ -232,8 +232,8 @@ class Graph:
         if operation.role not in ROLES:
             raise ValueError(f"{where}: expected a role of {', '.join(ROLES)}, got {operation.role!r}")
         for source in operation.inputs:
-            found = (all_ if source.feedback else before).get(source.key)
-            if found is None or not 0 <= source.index < len(found.outputs):
+            origin = (all_ if source.feedback else before).get(source.key)
+            if origin is None or not 0 <= source.index < len(origin.outputs):
                 raise ValueError(f"{where}: expected an output of an operation before it, got {source}")
         for name in operation.parameters:
             if name not in self.parameters:
@@ -244,11 +244,11 @@ class Graph:
 
     @property
     def origin(self) -> str:
-        """How, or from what, the network was read, in words; empty if nothing says it."""
+        """The way in which the network was read, or its source, in words. Empty: unknown."""
         return f"read {'by' if self.importer in _READERS else 'from'} {self.importer}" if self.importer else ""
 
     def __getitem__(self, key: str) -> Operation:
-        """Return the operation with this key; raises KeyError if there is none."""
+        """Return the operation with this key. Raises KeyError if there is none."""
         index: Mapping[str, Operation] = self._index  # type: ignore[attr-defined]
         return index[key]
 
@@ -263,25 +263,25 @@ class Graph:
         """Return the number of elements of all parameters, each counted once.
 
         Args:
-            trains: count only trainable (True) or only frozen (False) parameters; None: all.
+            trains: count only trainable (True) or only frozen (False) parameters. None: all.
 
         Returns:
-            The number; None if a shape is unknown.
+            The number. None: a shape is unknown.
         """
         return total([p.count for p in self.parameters.values() if trains is None or p.trains is trains])
 
 
 def named_after_parameters(graph: Graph) -> Graph:
-    """Return a graph in which operations without a name, but with parameters of their module, are called like these.
+    """Return a graph in which operations without a name, but with parameters of their module, get the names of these.
 
-    So the operation that adds a class token says so.
+    So the operation that adds a class token is labelled with it.
     """
     named = []
     for operation in graph.operations:
         if not operation.name and operation.role == "operation" and operation.parameters:
-            own = [name.rpartition(".")[2] for name in operation.parameters if graph.parameters[name].count != 0]
-            if not any(name.startswith(("weight", "bias", "in_proj")) for name in own):  # as layers call theirs
-                operation = replace(operation, name=", ".join(own))
+            names = [name.rpartition(".")[2] for name in operation.parameters if graph.parameters[name].count != 0]
+            if not any(name.startswith(("weight", "bias", "in_proj")) for name in names):  # names of layers' parameters
+                operation = replace(operation, name=", ".join(names))
         named.append(operation)
     return replace(graph, operations=tuple(named))
 
@@ -293,17 +293,17 @@ def output_operation(
     return Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=parameters)
 
 
-def unique(wanted: str, taken: Iterable[str]) -> str:
-    """Return a name that is not taken: the wanted one, or with a number from 2."""
-    names, name, n = set(taken), wanted, 1
+def unique(preferred: str, taken: Iterable[str]) -> str:
+    """Return a name that is not taken: the preferred one, or the same with a number from 2."""
+    names, name, n = set(taken), preferred, 1
     while name in names:
         n += 1
-        name = f"{wanted}_{n}"
+        name = f"{preferred}_{n}"
     return name
 
 
 def number(n: int | None) -> str:
-    """Format a number with separators of thousands; ``?`` for None."""
+    """Format a number with separators of thousands, and None as ``?``."""
     return "?" if n is None else f"{n:,}"
 
 
@@ -315,5 +315,5 @@ def called(part: str) -> str:
 
 def total(counts: list[int | None]) -> int | None:
     """Return the sum, or None if an item is None."""
-    known = [n for n in counts if n is not None]
-    return sum(known) if len(known) == len(counts) else None
+    values = [n for n in counts if n is not None]
+    return sum(values) if len(values) == len(counts) else None

@@ -13,7 +13,7 @@ SETTINGS = 28  # characters in a line of settings
 
 
 def printable(text: str) -> str:
-    """Return a text with U+FFFD in place of what SVG and HTML cannot have."""
+    """Return a text with U+FFFD in place of characters that SVG and HTML do not allow."""
     return _NO_XML.sub("\ufffd", text)
 
 
@@ -30,9 +30,9 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
         lines += _only_first(operation.scope, scope)
     elif operation.name not in ("", operation.kind):
         lines.append(operation.name)
-    told = brief(operation.settings)
-    if told:
-        lines += _wrapped(told)
+    settings = brief(operation.settings)
+    if settings:
+        lines += _wrapped(settings)
     elif operation.inside:
         lines += operation.inside
     if count != 0:
@@ -42,10 +42,10 @@ def box_lines(graph: Graph, operation: Operation) -> list[str]:
 
 
 def _wrapped(settings: str) -> list[str]:
-    """Break a line that is too long: before what follows the operation itself, then after commas, then at spaces."""
-    own, then, after = settings.partition(", then ")
+    """Break a line that is too long: before the following operations, then after commas, then at spaces."""
+    first, then, after = settings.partition(", then ")
     if len(settings) > SETTINGS and then:
-        return [*_wrapped(f"{own},"), *_wrapped(f"then {after}")]
+        return [*_wrapped(f"{first},"), *_wrapped(f"then {after}")]
     lines = [""]
     for part in re.findall(r"[^,]+,?", settings):
         longer = lines[-1] + part
@@ -54,7 +54,7 @@ def _wrapped(settings: str) -> list[str]:
 
 
 def times(scope: Scope) -> str:
-    """Return how often a folded scope repeats; empty if it does not."""
+    """Return the number of repetitions of a folded scope. Empty: it does not repeat."""
     if scope.repeats == 1:
         return ""
     return f" ×{scope.repeats}" + (" (same weights)" if scope.tied else "")
@@ -77,5 +77,5 @@ def frame_label(path: Path, scope: Scope, continues: bool = False) -> str:
     label = f"{scope.kind}{times(scope)}" if name == scope.kind else f"{name}: {scope.kind}{times(scope)}"
     if continues:
         return f"{label}, continued"
-    alike = [f"numbers of parameters: those of {called(path[-1])}"] if scope.alike else []
-    return "\n".join([label, *_only_first(path, scope), *alike])
+    note = [f"numbers of parameters: those of {called(path[-1])}"] if scope.alike else []
+    return "\n".join([label, *_only_first(path, scope), *note])

@@ -1,6 +1,6 @@
-"""A network as one HTML page, which lays itself out: frames open and close, boxes tell their shapes and costs.
+"""A network as one HTML page, which lays itself out: frames open and close, boxes show their shapes and costs.
 
-The page holds the graph as JSON, its style and its script, and asks for nothing else; a content security policy makes
+The page contains the graph as JSON, its style and its script, and loads nothing else. A content security policy makes
 the browser enforce this. Every text from the network is escaped. Below the picture is the table of `summary`, which
 needs no script. Its size is linear in operations and edges.
 """
@@ -28,13 +28,13 @@ Tensor = tuple[str, int]  # an operation's key and the index of its output
 
 
 class PageLook(NamedTuple):
-    """What a page shows of a network.
+    """The look of a page.
 
     Attributes:
-        title: of the page.
-        direction: of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
-        depth: number of frames around a box that are open at first; None: as many as show `MOST_BOXES` boxes.
-        hide_weights: whether boxes leave their parameters to the panel.
+        title: title of the page.
+        direction: direction of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
+        depth: number of frames around a box that are open at first. None: as many as show `MOST_BOXES` boxes.
+        hide_weights: whether only the panel lists parameters, not boxes.
         legend: whether the colours are explained.
     """
 
@@ -45,16 +45,16 @@ class PageLook(NamedTuple):
     legend: bool
 
 
-def network_page(graph: Graph, drawn: Graph, look: PageLook) -> str:
+def network_page(graph: Graph, picture: Graph, look: PageLook) -> str:
     """Return the page.
 
     Args:
         graph: the network, for the table and the totals.
-        drawn: what the picture shows of it: collapsed and folded.
-        look: title, direction and what is open.
+        picture: the collapsed and folded graph that the page draws.
+        look: title, direction and open frames.
     """
-    content = _Content(drawn, look)
-    # Without "<", no text of a network can end the element that holds it.
+    content = _Content(picture, look)
+    # Without "<", no text of a network can end the element around it.
     data = json.dumps(content.document(), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     style, script = (files(__package__).joinpath(f"network_page.{end}").read_text("utf-8") for end in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -63,7 +63,7 @@ def network_page(graph: Graph, drawn: Graph, look: PageLook) -> str:
         (number(table.parameters), "parameters"),
         (number(table.multiply_adds), "multiply-adds"),
         (as_bytes(table.activations), "activations"),
-        (number(len(drawn.operations)), "boxes" if len(drawn.operations) != 1 else "box"),
+        (number(len(picture.operations)), "boxes" if len(picture.operations) != 1 else "box"),
     ]
     tiles = "".join(f"<li><b>{escape(value)}</b> {name}</li>" for value, name in totals)
     notes = "".join(f"<p>{escape(note)}</p>" for note in graph.notes)
@@ -127,25 +127,25 @@ def _legend(families: Sequence[str]) -> str:
 
 
 class _Content:
-    """What the script of a page is given."""
+    """The data for the script of a page."""
 
-    def __init__(self, drawn: Graph, look: PageLook) -> None:
-        self._graph, self._look = drawn, look
+    def __init__(self, picture: Graph, look: PageLook) -> None:
+        self._graph, self._look = picture, look
         self._members: dict[Path, list[Operation]] = {}
         self._into: dict[str, list[Edge]] = {}  # by operation
-        for operation in drawn.operations:
+        for operation in picture.operations:
             for n in range(1, len(operation.frames) + 1):
                 self._members.setdefault(operation.scope[:n], []).append(operation)
-        # By frame: what goes in, and out.
+        # By frame: tensors that enter and leave it.
         self._across: dict[Path, tuple[dict[Tensor, Edge], dict[Tensor, Edge]]] = {p: ({}, {}) for p in self._members}
-        for edge in drawn.edges():
+        for edge in picture.edges():
             self._into.setdefault(edge.head, []).append(edge)
-            ends = [drawn[key].frames for key in (edge.head, edge.tail)]
-            for side, (own, other) in enumerate((ends, ends[::-1])):
-                for n in range(1, len(own) + 1):
-                    if own[:n] != other[:n]:
-                        self._across[own[:n]][side].setdefault((edge.tail, edge.index), edge)
-        kinds = {family(operation.kind) for operation in drawn.operations}
+            ends = [picture[key].frames for key in (edge.head, edge.tail)]
+            for side, (near, far) in enumerate((ends, ends[::-1])):
+                for n in range(1, len(near) + 1):
+                    if near[:n] != far[:n]:
+                        self._across[near[:n]][side].setdefault((edge.tail, edge.index), edge)
+        kinds = {family(operation.kind) for operation in picture.operations}
         self.families = [kin for kin in STYLES if kin in kinds]
 
     def document(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class _Content:
         }
 
     def _depth(self) -> int:
-        """Return how many frames around a box are open at first."""
+        """Return the number of frames around a box that are open at first."""
         if self._look.depth is not None:
             return self._look.depth
         deepest = max(map(len, self._members), default=0)
@@ -230,13 +230,13 @@ class _Content:
         return f"{text}, of the step before" if edge.feedback else text
 
     def _repeats(self, path: Path) -> Iterator[tuple[str, str]]:
-        """Say for each folded frame around what the numbers are those of."""
+        """Yield a note for each folded frame around a box about the meaning of its numbers."""
         for n in range(1, len(path) + 1):
             scope = self._graph.scopes[path[:n]]
             if scope.repeats > 1:
-                one = "the first" if scope.first_only or scope.alike else "one"
+                subject = "the first" if scope.first_only or scope.alike else "one"
                 modules = f"{path[n - 1]} to {scope.last}, {scope.repeats} modules"
-                yield "drawn once", f"{modules}; numbers are those of {one}"
+                yield "drawn once", f"{modules}; numbers are those of {subject}"
 
 
 def _costs(operations: Sequence[Operation]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import re
 
 from feedline.graph.costs import VIEWS, base
 
-# The first family that matches a kind counts; words are without case and underscores.
+# The first family that matches a kind counts. Words are without case and underscores.
 _WORDS = (
     ("loss", r".*loss.*|.*crossentropy.*|.*output|.*error|.*distance|.*similarity"),
     ("attention", r".*attention.*|transformer.*"),
@@ -36,7 +36,7 @@ _PATTERNS = tuple((family, re.compile(words)) for family, words in _WORDS)
 
 
 def family(kind: str) -> str:
-    """Return the family of an operation; ``"other"`` if none matches."""
+    """Return the family of an operation, or ``"other"`` if none matches."""
     word = base(kind)
     if word in ("input", "placeholder", "output"):
         return "input"

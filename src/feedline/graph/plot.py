@@ -1,8 +1,8 @@
 """Pictures of networks: `plot_network` writes a graph as DOT, the language of Graphviz, or as a page for browsers.
 
 A box is an operation or layer, an arrow a tensor with its shape, a frame a module. Families of operations differ in
-colour and shape, explained in a legend; the background is white, so that a picture is legible wherever it is shown. dot
-takes the time; writing DOT is linear.
+colour and shape, explained in a legend. The background is white, so that a picture is legible on any page. Writing DOT
+is linear. The layout by dot takes longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
 from feedline.graph.styles import GREY, INK, STYLES
 
-TOLD = 20  # parameters of a box that its tooltip names; dot reads no text of more than 16 KiB
+TOLD = 20  # parameters of a box that its tooltip names: dot reads no text of more than 16 KiB
 WORDS = 70  # characters in a line of a note
 # Number of operations above which dot gets a lower effort, and shapes become head labels, which, unlike edge labels,
 # add no nodes to its layout.
@@ -56,29 +56,29 @@ def plot_network(
     Args:
         model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, a model of ONNX
             or the path of its file (``.onnx``), or a `feedline.graph.graph.Graph`.
-        inputs: what the model is applied to, for shapes: one input, a sequence of them, or a mapping by keyword; each a
-            tensor, an array, or a shape, a tuple of ints that stands for zeros. For symbols and ONNX shapes by name.
+        inputs: inputs of the model, for shapes: one input, a sequence of them, or a mapping by keyword, each a tensor,
+            an array, or a shape, which is a tuple of ints and means zeros. For symbols and ONNX shapes by name.
         to: path of a file to write. The ending decides: ``.html`` is a page for browsers that needs neither Graphviz
-            nor a network, with frames that open and close, a search, and the shapes and costs of what is pointed at;
-            others are those of Graphviz. None: write nothing.
-        title: of the picture, and of the file that `render` writes.
-        save_format: of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
-        depth: largest number of modules around an operation; deeper ones become a box, which opens in a page. None: as
-            many as show at most 60 boxes, and in a picture none too wide for a screen; its caption says if it is fewer
-            than there are. Without `fold` a picture has no limit.
+            nor a network, with frames that open and close, a search, and the shapes and costs of the box under the
+            pointer. Other endings are formats of Graphviz. None: write nothing.
+        title: title of the picture, and name of the file that `render` writes.
+        save_format: format of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
+        depth: largest number of modules around an operation. Deeper ones become a box, which opens in a page. None: as
+            many as show at most 60 boxes, and in a picture as fit the width of a screen. Its caption names the depth if
+            modules are hidden. Without `fold` a picture has no limit.
         expand: whether to show the operations inside the library's layers, too.
-        fold: whether to draw runs of equal modules once, with their number; in a picture that would be too large, also
-            those of alike ones, which differ in widths only.
+        fold: whether to draw runs of equal modules once, with their number. In a picture that would be too large, this
+            includes alike modules, which differ only in widths.
         hide_weights: whether to show only numbers of parameters, instead of drawing each. A page has them on demand.
-        node_attrs: Graphviz attributes of all operations, which override those of their family; not for pages.
+        node_attrs: Graphviz attributes of all operations, which override the attributes of their family. Not for pages.
         legend: whether to explain the shapes and colours that occur.
         direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
-        height: points (1/72 inch) at which a picture continues in another column, where a single tensor goes on, or a
-            few; in direction ``"LR"``, in another row. A network that goes down and up again (a U-Net) has its way up
-            beside its way down, level by level. None: one column. Pages scroll instead.
+        height: points (1/72 inch) at which a picture continues in another column, at a place that a single tensor
+            crosses, or a few. In direction ``"LR"``, it continues in another row. A network that goes down and up again
+            (a U-Net) has its way up next to its way down, level by level. None: one column. Pages scroll instead.
 
     Returns:
-        A `graphviz.Digraph`: a picture in notebooks; ``.source`` is the DOT, ``.render(path)`` writes a file, which
+        A `graphviz.Digraph`: a picture in notebooks. ``.source`` is the DOT, ``.render(path)`` writes a file, which
         requires the program ``dot``. With ``to``, the `pathlib.Path` of the file.
 
     Raises:
@@ -105,28 +105,28 @@ def plot_network(
     graph = graph_of(model, inputs)
     remark = ""
     if fold and depth is None and not as_page:
-        drawn, remark = fitted(graph, expand, height)
+        shown, remark = fitted(graph, expand, height)
     else:
-        drawn = collapsed(graph, None if as_page else depth, expand)
-        drawn = folded(drawn) if fold else drawn
-    drawn = named_after_parameters(drawn)
+        shown = collapsed(graph, None if as_page else depth, expand)
+        shown = folded(shown) if fold else shown
+    shown = named_after_parameters(shown)
     if as_page:
         look = PageLook(title, direction, depth, hide_weights, legend)
         path = FilePath(to)  # type: ignore[arg-type]
-        path.write_text(network_page(graph, drawn, look), encoding="utf-8")
+        path.write_text(network_page(graph, shown, look), encoding="utf-8")
         return path
-    digraph = importlib.import_module("feedline.graph.digraph")  # the only one that needs the package graphviz
+    digraph = importlib.import_module("feedline.graph.digraph")  # the only module that needs the package graphviz
     picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
-    drawing = _Drawing(drawn, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
-    parts = columns(drawn, height) if height is not None else []
-    beside = levels(drawn) if len(parts) > 1 else None
-    wide = direction in ("LR", "RL") or (len(parts) > 1 and beside is None)
+    drawing = _Drawing(shown, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
+    parts = columns(shown, height) if height is not None else []
+    u_shape = levels(shown) if len(parts) > 1 else None
+    wide = direction in ("LR", "RL") or (len(parts) > 1 and u_shape is None)
     drawing.settings(_caption(title, graph, remark), direction, (4 if wide else 2) if legend else 0)
-    drawing.content(parts if beside is None and parts else [drawn.operations])
-    if beside is None:
+    drawing.content(parts if u_shape is None and parts else [shown.operations])
+    if u_shape is None:
         drawing.edges(parts)
     else:
-        drawing.levels(beside)
+        drawing.levels(u_shape)
     return picture if to is None else picture.write(FilePath(to))
 
 
@@ -137,7 +137,7 @@ def _caption(title: str, graph: Graph, remark: str) -> str:
 
 
 class _Column:
-    """Operations of a column by the frame in which they stand, and frames by the one around them."""
+    """Operations of a column by the frame around them, and frames by the frame around them."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.inside: dict[Path, list[Operation]] = {}
@@ -149,11 +149,11 @@ class _Column:
                 self.scopes.setdefault(around[:n], {})[around[: n + 1]] = None
 
     def nested(self, path: Path) -> list[Path]:
-        """Return a scope and those inside of it that have everything that it has: one frame does for all."""
-        found = [path]
-        while len(inner := self.scopes.get(found[-1], {})) == 1 and not self.inside.get(found[-1]):
-            found += inner
-        return found
+        """Return a scope and the nested scopes with the same operations: one frame represents them all."""
+        nested = [path]
+        while len(inner := self.scopes.get(nested[-1], {})) == 1 and not self.inside.get(nested[-1]):
+            nested += inner
+        return nested
 
 
 class _Drawing:
@@ -170,7 +170,7 @@ class _Drawing:
         self._number = {name: i for i, name in enumerate(named)}
 
     def settings(self, caption: str, direction: str, in_a_row: int) -> None:
-        """Set the attributes of the picture, with so many families in a row of its legend; 0: no legend."""
+        """Set the attributes of the picture, with ``in_a_row`` families in a row of its legend. 0: no legend."""
         fonts = {"fontname": "Helvetica,Arial,sans-serif"}
         many = {"splines": "line", "nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1"}
         self.picture.attr(
@@ -191,7 +191,7 @@ class _Drawing:
         self.picture.attr("edge", color=GREY, fontcolor=GREY, fontsize="10", arrowsize="0.7", **fonts)
 
     def _with_legend(self, caption: str, in_a_row: int) -> str:
-        """Return a caption, in HTML as Graphviz has it, with a table of the families that occur."""
+        """Return a caption, in Graphviz' HTML, with a table of the families that occur."""
         occur = {family(operation.kind) for operation in self.graph.operations}
         occur |= {"parameter"} if self._users and not self.hide_weights else set()
         cells = [
@@ -209,21 +209,22 @@ class _Drawing:
         return f'<<table border="0" cellspacing="0" cellpadding="1" color="{GREY}">{lines}{legend}</table>>'
 
     def content(self, parts: Sequence[Sequence[Operation]]) -> None:
-        """Draw all operations, and a frame for each scope in each column in which it has some."""
-        drawn: set[Path] = set()
+        """Draw all operations, and a frame for each scope in each column that has operations of it."""
+        begun: set[Path] = set()
         for i, operations in enumerate(parts):
             column = _Column(operations)
-            self._scope(column, (), self.picture, f"_{i}" if i else "", drawn)
-            drawn |= {path for inner in column.scopes.values() for path in inner}
+            self._scope(column, (), self.picture, f"_{i}" if i else "", begun)
+            begun |= {path for inner in column.scopes.values() for path in inner}
 
     def _scope(self, column: _Column, path: Path, into: Any, suffix: str, before: Collection[Path]) -> None:
-        """Draw the operations directly in a scope, and a frame for each subscope, with the names of all that it is."""
+        """Draw the operations directly in a scope, and a frame for each subscope, with the names of all scopes that it
+        represents."""
         for operation in column.inside.get(path, ()):
             self.operation(operation, into)
         for inner in column.scopes.get(path, ()):
             frame = type(self.picture)(name=f"cluster_{self._number[inner]}{suffix}")
             nested = column.nested(inner)
-            titles = [frame_label(own, self.graph.scopes[own], own in before) for own in nested]
+            titles = [frame_label(p, self.graph.scopes[p], p in before) for p in nested]
             label = self.quoted("\n".join(titles))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
             frame.attr("graph", labeljust="l", margin="6")
@@ -250,14 +251,15 @@ class _Drawing:
     def _tooltip(self, operation: Operation) -> str:
         lines = [".".join(operation.scope) or operation.key, operation.detail]
         lines += [f"{name}: {self.graph.parameters[name].type}" for name in operation.parameters[:TOLD]]
-        more = len(operation.parameters) - TOLD
-        lines += [f"and {more} more parameters"] if more > 0 else []
+        hidden = len(operation.parameters) - TOLD
+        lines += [f"and {hidden} more parameters"] if hidden > 0 else []
         if operation.multiply_adds:
             lines.append(f"{number(operation.multiply_adds)} multiply-adds")
         return "\n".join(line for line in lines if line)
 
     def edges(self, parts: Sequence[Sequence[Operation]]) -> None:
-        """Draw an arrow for every edge, with the shape; between columns two, to and from a circle with a number."""
+        """Draw an arrow for every edge, with the shape, and between columns two arrows, to and from a circle with a
+        number."""
         column = {operation.key: i for i, operations in enumerate(parts) for operation in operations}
         joints: dict[tuple[str, int], list[Edge]] = {}
         for edge in self.graph.edges():
@@ -270,17 +272,19 @@ class _Drawing:
         if len(parts) > 1:
             self._beside([operations[0].key for operations in parts], len(joints))
 
-    def levels(self, beside: Levels) -> None:
-        """Draw an arrow for every edge, those of the way up from below, and those across without a say in heights."""
-        self.picture.attr("graph", ranksep="0.12")  # there is one line beside each arrow, and none to go around
+    def levels(self, u_shape: Levels) -> None:
+        """Draw an arrow for every edge. Edges of the way up start from below, and edges across do not influence
+        heights."""
+        # Each arrow has one line of text next to it, and none has to go around a box.
+        self.picture.attr("graph", ranksep="0.12")
         for edge in self.graph.edges():
             ends = edge.tail, edge.head
-            if ends in beside.across:
+            if ends in u_shape.across:
                 self._edge(edge, *ends, constraint="false")
-            elif edge.head in beside.up:
-                self._edge(edge, *ends[::-1], dir="back", minlen=str(beside.lengths.get(ends, 1)))
+            elif edge.head in u_shape.up:
+                self._edge(edge, *ends[::-1], dir="back", minlen=str(u_shape.lengths.get(ends, 1)))
             else:
-                self._edge(edge, *ends, minlen=str(beside.lengths.get(ends, 1)))
+                self._edge(edge, *ends, minlen=str(u_shape.lengths.get(ends, 1)))
 
     def _edge(self, edge: Edge, tail: str, head: str, **extra: str) -> None:
         label = "" if edge.type.shape is None else str(edge.type)
@@ -290,7 +294,7 @@ class _Drawing:
         self.picture.edge(tail, head, **extra)
 
     def _joint(self, n: int, edges: Sequence[Edge]) -> None:
-        """Draw a circle where a tensor leaves a column, and another with the same number where it goes on."""
+        """Draw a circle where a tensor leaves a column, and another with the same number where it continues."""
         circle = {"shape": "circle", "margin": "0.02", "width": "0.3", "fillcolor": "#ffffff", "label": str(n)}
         self.picture.node(f"to {n}", tooltip=f"goes on at the other {n}", **circle)
         self.picture.node(f"from {n}", tooltip=f"comes from the other {n}", **circle)
@@ -305,8 +309,8 @@ class _Drawing:
             heads.attr("graph", rank="same")
             for top in tops:
                 heads.node(top)
-        for left, right in pairwise(tops):
-            self.picture.edge(left, right, style="invis")
+        for a, b in pairwise(tops):
+            self.picture.edge(a, b, style="invis")
 
 
 def _style(kin: str) -> dict[str, str]:

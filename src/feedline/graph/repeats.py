@@ -1,8 +1,8 @@
-"""Frames for what repeats without any: runs of equal stretches of operations, as a loop over lambdas leaves them.
+"""Frames for repetitions that have none: runs of equal stretches of operations, such as a loop over lambdas makes.
 
-A stretch is several operations or scopes in a row with parameters among them. It has to occur three times at least, one
-after the other, each fed by the one before; so a frame is about structure, never about a guess at names. Quadratic in
-the operations and scopes directly within one scope.
+A stretch is several operations or scopes in a row with parameters among them. It must occur at least three times, one
+after another, each fed by the one before. So a frame shows structure, and never a guess at names. Quadratic in the
+operations and scopes directly within one scope.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Unit = tuple[Operation, ...]
 
 
 def framed(graph: Graph) -> Graph:
-    """Return a graph in which each of a run of equal stretches has a frame, numbered from 1."""
+    """Return a graph in which each stretch of a run of equal ones has a frame, numbered from 1."""
     units: dict[Path, dict[Path | str, list[Operation]]] = {}
     for operation in graph.operations:
         for n in range(len(operation.scope) + 1):
@@ -27,16 +27,16 @@ def framed(graph: Graph) -> Graph:
             units.setdefault(operation.scope[:n], {}).setdefault(inner, []).append(operation)
     moved: dict[str, Path] = {}  # the new scope of each operation
     scopes: dict[Path, Scope] = {}
-    for path, found in units.items():
+    for path, members in units.items():
         builtin = any(graph.scopes[path[:n]].builtin for n in range(1, len(path) + 1))
-        if builtin or any(o.key in moved for unit in found.values() for o in unit):
+        if builtin or any(o.key in moved for unit in members.values() for o in unit):
             continue
-        run = [[o for unit in stretch for o in unit] for stretch in _run(graph, path, [*map(tuple, found.values())])]
+        run = [[o for unit in stretch for o in unit] for stretch in _run(graph, path, [*map(tuple, members.values())])]
         for n, stretch in enumerate(run, 1):
             frame = (*path, f"{KIND} {n}")
             scopes[frame] = Scope(KIND)
             for operation, first in zip(stretch, run[0], strict=True):
-                moved[operation.key] = (*frame, *first.scope[len(path) :])  # numbers of layers begin anew in each
+                moved[operation.key] = (*frame, *first.scope[len(path) :])  # numbers of layers start again in each
                 for depth in range(len(path) + 1, len(operation.scope) + 1):
                     inside = graph.scopes[operation.scope[:depth]]
                     scopes[(*frame, *first.scope[len(path) : depth])] = inside
@@ -44,12 +44,12 @@ def framed(graph: Graph) -> Graph:
         return graph
     operations = tuple(replace(o, scope=moved.get(o.key, o.scope)) for o in graph.operations)
     used = {o.scope[:n] for o in operations for n in range(1, len(o.scope) + 1)}
-    kept = {path: scope for path, scope in (*graph.scopes.items(), *scopes.items()) if path in used}
-    return replace(graph, operations=operations, scopes=kept)
+    used_scopes = {path: scope for path, scope in (*graph.scopes.items(), *scopes.items()) if path in used}
+    return replace(graph, operations=operations, scopes=used_scopes)
 
 
 def _run(graph: Graph, path: Path, units: Sequence[Unit]) -> list[Sequence[Unit]]:
-    """Return the stretches of the run that covers most of a scope's operations; empty if there is none."""
+    """Return the stretches of the run that covers most of a scope's operations. Empty: there is none."""
     kinds = [_kind(graph, path, unit) for unit in units]
     best: list[Sequence[Unit]] = []
     for period in range(2, len(units) // LEAST + 1):
@@ -64,7 +64,7 @@ def _run(graph: Graph, path: Path, units: Sequence[Unit]) -> list[Sequence[Unit]
 
 
 def _kind(graph: Graph, path: Path, unit: Unit) -> tuple[object, ...]:
-    """Return what equal units share."""
+    """Return the properties that equal units share."""
     place = {o.key: i for i, o in enumerate(unit)}
     return tuple(
         (
@@ -77,7 +77,7 @@ def _kind(graph: Graph, path: Path, unit: Unit) -> tuple[object, ...]:
 
 
 def _is_chain(stretches: Sequence[Sequence[Unit]]) -> bool:
-    """Return whether stretches have parameters and are connected alike, each to itself and to the one before."""
+    """Return whether stretches have parameters, and equal connections within each and to the one before."""
     blocks = [[o for unit in stretch for o in unit] for stretch in stretches]
     places: list[Mapping[str, int]] = [{o.key: i for i, o in enumerate(block)} for block in blocks]
     if not all(any(o.parameters for o in block) for block in blocks) or any(o.role != "operation" for o in blocks[0]):

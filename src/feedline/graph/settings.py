@@ -1,8 +1,8 @@
 """Settings of operations in one vocabulary: kernel, stride, padding, groups, units, kind, rate, heads.
 
-Libraries name them differently (``num_filter``, ``out_channels``, ``kernel_shape``); importers pass what they find by
-the library's names, with the shapes around the operation, from which weights tell what no argument says. A setting has
-a value, for tables, and words, for pictures, where usual values (a stride of 1) are left out.
+Libraries name them differently (``num_filter``, ``out_channels``, ``kernel_shape``). Importers pass settings by the
+library's names, with the shapes around the operation: shapes of weights supply settings that no argument contains. A
+setting has a value, for tables, and words, for pictures, where usual values (a stride of 1) are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from feedline.graph.costs import base
 from feedline.graph.graph import Setting, Shape
 from feedline.graph.op_families import family
 
-# Names of libraries for each of ours. The first that is given counts.
+# Names of libraries for each of ours. The first that is present counts.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "kind": ("act_type", "pool_type", "nonlinearity", "mode", "activation"),
     "kernel": ("kernel_size", "kernel_shape", "kernel", "window"),
@@ -51,9 +51,9 @@ class Around(NamedTuple):
     """Shapes around an operation.
 
     Attributes:
-        operands: of its arguments, weights included.
-        weights: of the parameters among them.
-        output: of its first output.
+        operands: shapes of its arguments, including weights.
+        weights: shapes of the parameters among them.
+        output: shape of its first output.
     """
 
     operands: Sequence[Shape | None] = ()
@@ -61,27 +61,27 @@ class Around(NamedTuple):
     output: Shape | None = None
 
 
-def settings_of(kind: str, given: Mapping[str, Any], around: Around = Around()) -> tuple[Setting, ...]:  # noqa: B008
+def settings_of(kind: str, arguments: Mapping[str, Any], around: Around = Around()) -> tuple[Setting, ...]:  # noqa: B008
     """Return the settings of an operation.
 
     Args:
         kind: kind of the operation.
-        given: what the library says, by its own names; numbers, sequences of them, bools, or text of these. Other
-            values, and names that mean nothing here, are ignored.
+        arguments: settings by the library's names: numbers, sequences of them, bools, or text of these. Other values
+            and unknown names are ignored.
         around: shapes around the operation.
 
     Returns:
         The settings of its family that are known, in the order of display.
     """
     kin = family(kind)
-    found = {name: _value(name, given) for name in _OF_FAMILY.get(kin, ())}
-    if kin == "activation" and [_parsed(str(given.get(name))) for name in ("min", "max")] == [0, 6]:
-        found["kind"] = "relu6"
-    whole = base(kind).startswith("global") or _parsed(str(given.get("global_pool"))) in (True, 1)
-    _complete(kin, kind, found, around, whole)
-    rank = _rank(kind, found)
+    values = {name: _value(name, arguments) for name in _OF_FAMILY.get(kin, ())}
+    if kin == "activation" and [_parsed(str(arguments.get(name))) for name in ("min", "max")] == [0, 6]:
+        values["kind"] = "relu6"
+    is_global = base(kind).startswith("global") or _parsed(str(arguments.get("global_pool"))) in (True, 1)
+    _complete(kin, kind, values, around, is_global)
+    rank = _rank(kind, values)
     settings = []
-    for name, value in found.items():
+    for name, value in values.items():
         text = _text(name, value, rank)
         if text:
             settings.append(Setting(name, text, _words(kin, kind, name, text)))
@@ -93,9 +93,9 @@ def brief(settings: Iterable[Setting]) -> str:
     return ", ".join(setting.words for setting in settings if setting.words)
 
 
-def _value(name: str, given: Mapping[str, Any]) -> Any:
+def _value(name: str, arguments: Mapping[str, Any]) -> Any:
     for alias in _ALIASES[name]:
-        value = given.get(alias)
+        value = arguments.get(alias)
         if isinstance(value, str):
             value = _parsed(value)
         if isinstance(value, (list, tuple)) and _are_numbers(value):
@@ -110,56 +110,56 @@ def _are_numbers(value: Sequence[Any]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """Return a number, a tuple or a bool that is written in a text, else the text."""
+    """Parse a number, a tuple or a bool. Other texts are returned unchanged."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
 
 
-def _complete(kin: str, kind: str, found: dict[str, Any], around: Around, whole: bool) -> None:
-    """Add what kind and shapes tell; ``whole``: a pooling over all of its input."""
+def _complete(kin: str, kind: str, values: dict[str, Any], around: Around, is_global: bool) -> None:
+    """Add settings that follow from kind and shapes. ``is_global``: a pooling over all of its input."""
     matrices = [shape for shape in around.weights if shape is not None and len(shape) > 1]
     if kin == "convolution" and matrices:
-        _read_kernel(kind, found, matrices[0])
-    if kin == "product" and found["units"] is None and matrices and around.output:
-        found["units"] = around.output[-1]
-    if kind == "lstm" and found["units"] is None and matrices and around.operands[0]:
-        rows, given = matrices[0][0], matrices[0][-1]
-        if isinstance(rows, int) and rows % 4 == 0 and given == around.operands[0][-1]:
-            found["units"] = rows // 4  # of torch's four gates; outputs may be projected to fewer
-    if kin == "recurrent" and found["units"] is None and matrices and around.output:
-        out, two = around.output[-1], found["directions"] in (True, "bidirectional")
-        found["units"] = out // 2 if two and isinstance(out, int) else out
-    if kin == "attention" and found["heads"] is None and base(kind) == "scaleddotproductattention":
+        _read_kernel(kind, values, matrices[0])
+    if kin == "product" and values["units"] is None and matrices and around.output:
+        values["units"] = around.output[-1]
+    if kind == "lstm" and values["units"] is None and matrices and around.operands[0]:
+        rows, width = matrices[0][0], matrices[0][-1]
+        if isinstance(rows, int) and rows % 4 == 0 and width == around.operands[0][-1]:
+            values["units"] = rows // 4  # torch's rows are four gates, and outputs may be projected to fewer
+    if kin == "recurrent" and values["units"] is None and matrices and around.output:
+        out, two = around.output[-1], values["directions"] in (True, "bidirectional")
+        values["units"] = out // 2 if two and isinstance(out, int) else out
+    if kin == "attention" and values["heads"] is None and base(kind) == "scaleddotproductattention":
         query = around.operands[0] if around.operands else None
-        found["heads"] = query[-3] if query is not None and len(query) == 4 else None
+        values["heads"] = query[-3] if query is not None and len(query) == 4 else None
     if kin == "pooling":
         word = base(kind)
         names = [name for part, name in _POOLING_KINDS if part in word]
-        found["kind"] = {"avg": "average"}.get(found["kind"], found["kind"]) or (names[0] if names else None)
-        found["stride"] = found["stride"] or found["kernel"]  # what torch takes it for
-        if whole:
+        values["kind"] = {"avg": "average"}.get(values["kind"], values["kind"]) or (names[0] if names else None)
+        values["stride"] = values["stride"] or values["kernel"]  # torch's default
+        if is_global:
             spatial = (around.output or ())[2:]
-            found.update(kernel=None, stride=None, padding=None, size=spatial if _are_numbers(spatial) else 1)
-    if kin == "activation" and found["kind"] is None:
-        found["kind"] = word if (word := base(kind)) != "activation" else None
+            values.update(kernel=None, stride=None, padding=None, size=spatial if _are_numbers(spatial) else 1)
+    if kin == "activation" and values["kind"] is None:
+        values["kind"] = word if (word := base(kind)) != "activation" else None
 
 
-def _read_kernel(kind: str, found: dict[str, Any], weight: Shape) -> None:
-    """Weights are (out, in / groups, *kernel), of transposed convolutions (in, out / groups, *kernel)."""
+def _read_kernel(kind: str, values: dict[str, Any], weight: Shape) -> None:
+    """Weights are (out, in / groups, *kernel), or for transposed convolutions (in, out / groups, *kernel)."""
     turned = "transpose" in base(kind) or base(kind).startswith("deconv")
-    if found["kernel"] is None:
-        found["kernel"] = weight[2:]
-    if found["units"] is None:
-        groups = found["groups"] or 1
+    if values["kernel"] is None:
+        values["kernel"] = weight[2:]
+    if values["units"] is None:
+        groups = values["groups"] or 1
         out = weight[1] if turned else weight[0]
-        found["units"] = out * groups if turned and isinstance(out, int) and isinstance(groups, int) else out
+        values["units"] = out * groups if turned and isinstance(out, int) and isinstance(groups, int) else out
 
 
-def _rank(kind: str, found: Mapping[str, Any]) -> int:
-    """Return the number of axes for which a single number stands."""
-    kernel = found.get("kernel")
+def _rank(kind: str, values: Mapping[str, Any]) -> int:
+    """Return the number of axes that a single number covers."""
+    kernel = values.get("kernel")
     if isinstance(kernel, tuple):
         return len(kernel)
     named = re.search(r"([1-3])d_?$", kind.lower())
@@ -176,15 +176,15 @@ def _text(name: str, value: Any, rank: int) -> str:
     if name in ("kernel", "size") and isinstance(value, int):
         value = (value,) * rank
     if isinstance(value, tuple):
-        alike = name not in ("kernel", "size") and len(set(value)) == 1
-        return str(value[0]) if alike else "×".join(map(str, value))
+        equal = name not in ("kernel", "size") and len(set(value)) == 1
+        return str(value[0]) if equal else "×".join(map(str, value))
     if isinstance(value, bool):
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value).lower() if name == "kind" else str(value)
 
 
 def _padding(value: tuple[Any, ...], rank: int) -> tuple[Any, ...] | str:
-    """CNTK says for each axis whether it is padded; ONNX gives all beginnings, then all ends."""
+    """CNTK has a bool for each axis. ONNX lists all beginnings, then all ends."""
     if all(isinstance(n, bool) for n in value):
         spatial = value[len(value) - rank :]
         return "same" if any(spatial) else (0,)
@@ -193,7 +193,7 @@ def _padding(value: tuple[Any, ...], rank: int) -> tuple[Any, ...] | str:
 
 
 def _words_of(kind: str) -> set[str]:
-    """Return the words in a kind: ``max_pool2d`` and ``MaxPool2d`` say max, ``LeakyReLU`` does not say elu."""
+    """Return the words in a kind: ``max_pool2d`` and ``MaxPool2d`` contain max, ``LeakyReLU`` does not contain elu."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", kind)
     return {base(kind), *(word.lower().replace("average", "avg") for word in words)}
 
@@ -209,7 +209,7 @@ def _words(kin: str, kind: str, name: str, text: str) -> str:
     if _USUAL.get(name) == text or (name == "padding" and text.lower() in ("notset", "valid")):
         return ""
     if name == "kind":
-        # What the kind of the operation says already.
+        # Words that the kind of the operation already contains.
         word = text.replace("average", "avg")
         return "" if word in _words_of(kind) else text
     if name in ("units", "groups", "heads", "layers"):

@@ -1,7 +1,7 @@
 """Colours and shapes of families of operations, in pictures and pages.
 
-The colours follow Okabe and Ito's palette for colour-blind readers. In the dark a page has the same ones, mixed with
-that of its boxes; the borders keep them as they are.
+The colours follow Okabe and Ito's palette for colour-blind readers. In dark mode a page mixes them with the colour of
+its boxes, and borders keep the original colours.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ STYLES = {
     "other": Style("note", "#ffffff", "folded corner"),
 }
 DARK_BOX = "#1a1e22"
-_SHARE = 0.28  # of a family's colour in that of its boxes in the dark: as much as leaves text a contrast of 7:1
+_SHARE = 0.28  # of a family's colour in its boxes in the dark: the most that leaves text a contrast of 7:1
 
 
 def dark(fill: str) -> str:
     """Return the fill of a family's boxes in the dark, ``#rrggbb`` for ``#rrggbb``."""
     parts = [(int(fill[i : i + 2], 16), int(DARK_BOX[i : i + 2], 16)) for i in (1, 3, 5)]
-    return "#" + "".join(f"{round(_SHARE * own + (1 - _SHARE) * box):02x}" for own, box in parts)
+    return "#" + "".join(f"{round(_SHARE * colour + (1 - _SHARE) * box):02x}" for colour, box in parts)

@@ -1,7 +1,8 @@
 """Tables of networks: `summary` lists layers with their outputs, parameters and costs.
 
 Every number is in one row, so that columns add up: a parameter in the row of the first layer that uses it, work and
-memory where they arise, and those of a scope that is not expanded in its row. `COLUMNS` are the columns to choose from.
+memory in the row of their operation, or in the row of a scope that is not expanded. `COLUMNS` lists the available
+columns.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class SummaryRow:
         shapes: shapes of its outputs, as text.
         inputs: shapes of its sources, as text.
         settings: settings: kernel, stride, units, ….
-        parameters: number of elements of the parameters that it is the first to use; None: unknown.
-        parameter_bytes: their size in bytes; None: unknown.
-        trainable: how many of these elements learners update; None: unknown.
-        multiply_adds: number of multiply-adds of one run; None: unknown.
-        activations: bytes allocated for its outputs; None: unknown.
+        parameters: number of elements of the parameters that it is the first to use. None: unknown.
+        parameter_bytes: their size in bytes. None: unknown.
+        trainable: number of these elements that learners update. None: unknown.
+        multiply_adds: number of multiply-adds of one run. None: unknown.
+        activations: bytes allocated for its outputs. None: unknown.
         shared: whether it uses parameters of an earlier row.
         heading: whether it is a module whose content follows, so that its row has no numbers.
     """
@@ -76,7 +77,7 @@ class Summary:
 
     @property
     def parameters(self) -> int | None:
-        """Number of elements of all parameters, each counted once; None: unknown."""
+        """Number of elements of all parameters, each counted once. None: unknown."""
         return self.graph.num_parameters()
 
     @property
@@ -96,7 +97,7 @@ class Summary:
 
     @property
     def parameter_bytes(self) -> int | None:
-        """Bytes of all parameters, each counted once; None: unknown."""
+        """Bytes of all parameters, each counted once. None: unknown."""
         return total([0 if p.buffer else p.type.bytes for p in self.graph.parameters.values()])
 
     @property
@@ -125,14 +126,14 @@ class Summary:
         ]
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the table for notebooks."""
         styles = [' style="text-align: right"' if right else "" for right in self._right()]
         head = "".join(f'<th scope="col"{style}>{name}</th>' for name, style in zip(self.head, styles, strict=True))
         body = []
         for row in self.rows:
-            first, *others = [html.escape(cell.strip()) for cell in self._cells(row)]
+            first, *values = [html.escape(cell.strip()) for cell in self._cells(row)]
             cells = f'<th scope="row" style="text-align: left; padding-left: {1 + row.depth}em">{first}</th>'
-            cells += "".join(f"<td{style}>{cell}</td>" for cell, style in zip(others, styles[1:], strict=True))
+            cells += "".join(f"<td{style}>{cell}</td>" for cell, style in zip(values, styles[1:], strict=True))
             body.append(f"<tr>{cells}</tr>")
         foot = "<br>".join(html.escape(line) for line in self._totals())
         return (
@@ -141,12 +142,12 @@ class Summary:
         )
 
     def __rich__(self) -> Any:
-        """For consoles of rich."""
+        """Return the table for rich's consoles."""
         text, table = importlib.import_module("rich.text").Text, importlib.import_module("rich.table").Table(box=None)
         for name, right in zip(self.head, self._right(), strict=True):
             table.add_column(name, justify="right" if right else "left", no_wrap=right)
         for row in self.rows:
-            # As Text, for brackets in names are no markup.
+            # As Text, so that brackets in names are not markup.
             table.add_row(*map(text, self._cells(row)), style="bold" if row.heading else None)
         table.add_section()
         table.caption, table.caption_justify = text("\n".join(self._totals())), "left"
@@ -178,13 +179,13 @@ def summary(
     Args:
         model: `torch.nn.Module`, network of the CNTK façade, symbol of MXNet or its JSON, model of ONNX or the
             path of its file (``.onnx``), or `feedline.graph.graph.Graph`.
-        inputs: inputs of the model, for shapes and costs; see `plot_network`.
-        depth: largest number of modules around a row; deeper ones become one row. None: no limit.
+        inputs: inputs of the model, for shapes and costs. See `plot_network`.
+        depth: largest number of modules around a row. Deeper ones become one row. None: no limit.
         expand: whether to list the operations inside the library's layers, too.
-        columns: columns behind the layer's name, in order: ``"settings"`` (all in a line), or one of them, ``"kind"``,
+        columns: columns after the layer's name, in order: ``"settings"`` (all in a line), or one of them, ``"kind"``,
             ``"kernel"``, ``"size"`` (of a pooling's result), ``"stride"``, ``"padding"``, ``"dilation"``, ``"groups"``,
-            ``"units"``, ``"heads"``, ``"layers"``, ``"directions"``, ``"rate"``; ``"input"`` and ``"output"`` (shapes);
-            ``"parameters"``, ``"multiply-adds"`` (numbers); ``"parameter bytes"``, ``"activations"`` (bytes);
+            ``"units"``, ``"heads"``, ``"layers"``, ``"directions"``, ``"rate"``, ``"input"`` and ``"output"`` (shapes),
+            ``"parameters"``, ``"multiply-adds"`` (numbers), ``"parameter bytes"``, ``"activations"`` (bytes),
             ``"trainable"`` (yes, no or partly). None: settings if there are any, output, parameters, multiply-adds,
             activations.
 
@@ -215,8 +216,8 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
             continue
         new = [name for name in operation.parameters if name not in used]
         used.update(new)
-        own = total([graph.parameters[name].count for name in new])
-        if not (operation.whole or own != 0 or operation.multiply_adds != 0 or operation.activations != 0):
+        parameters = total([graph.parameters[name].count for name in new])
+        if not (operation.whole or parameters != 0 or operation.multiply_adds != 0 or operation.activations != 0):
             if operation.role == "input":
                 yield SummaryRow(0, operation.name or operation.key, "input", _shapes(operation))
             continue
@@ -247,11 +248,11 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
 
 def _sizes(parameters: Sequence[Parameter]) -> tuple[int | None, int | None, int | None]:
     """Return the number of elements of parameters, their bytes, and the number of trainable elements."""
-    kept = [p for p in parameters if not p.buffer]
+    counted = [p for p in parameters if not p.buffer]
     return (
-        total([p.count for p in kept]),
-        total([p.type.bytes for p in kept]),
-        total([p.count for p in kept if p.trains]),
+        total([p.count for p in counted]),
+        total([p.type.bytes for p in counted]),
+        total([p.count for p in counted if p.trains]),
     )
 
 
@@ -274,8 +275,8 @@ def _setting(name: str) -> SummaryColumn:
     return SummaryColumn(name.capitalize(), False, cell)
 
 
-def _parameters(row: SummaryRow, count: Callable[[int | None], str], own: int | None) -> str:
-    text = count(own) if row.parameters != 0 else ""
+def _parameters(row: SummaryRow, count: Callable[[int | None], str], value: int | None) -> str:
+    text = count(value) if row.parameters != 0 else ""
     return f"{text} + shared" if row.shared and text else "shared" if row.shared else text
 
 

@@ -4,8 +4,8 @@
     steps = [images.RandomResizedCrop(224), images.Flip(0.5), images.Normalize(mean, std)]
     source = fl.MinibatchSource(corpus, seed=7, transforms=[images.Decode("image", *steps)])
 
-`Decode` is the transform; the others are its steps, and `PictureStep` is what they have in common. Pillow and
-simplejpeg (``pip install 'feedline[images]'``) decode what native code does not.
+`Decode` is the transform. The others are its steps, and `PictureStep` is their base class. Pillow and simplejpeg (``pip
+install 'feedline[images]'``) decode the formats that native code does not.
 """
 
 from feedline.data import Stream
@@ -27,11 +27,11 @@ def folder(path: PathLike, **streams: Stream) -> ImageFolderDeserializer:
 
     Args:
         path: the folder.
-        streams: other streams than these; see `ImageFolderDeserializer`, whose ``classes`` names the labels.
+        streams: other streams than these. See `ImageFolderDeserializer`, whose ``classes`` names the labels.
 
     Raises:
         DataError: there is no such folder, or a class without pictures.
-        SchemaError: a stream that it cannot fill.
+        SchemaError: a stream that the folder cannot fill.
     """
     return ImageFolderDeserializer(path, streams or None)
 

@@ -1,6 +1,6 @@
-"""Boxes that go where the pixels of their pictures go.
+"""Boxes that move with the pixels of their pictures.
 
-Coordinates are those between pixels: (0, 0) is the upper left corner of a picture, (width, height) the lower right.
+Coordinates are between pixels: (0, 0) is the upper left corner of a picture, (width, height) the lower right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def moved(
 ) -> NDArray[np.floating]:
     """Return boxes after the operations on their pictures, clipped to these at each step.
 
-    A box of which nothing is left becomes zeros, so that boxes keep their number and their place.
+    A box that is cut off entirely becomes zeros, so that boxes keep their number and their place.
 
     Args:
         boxes: float (boxes, 4): x1, y1, x2, y2 in pixels.
@@ -50,9 +50,9 @@ def moved(
             size = size + params[:, 0:2] + params[:, 2:4]
         else:
             continue
-        _clip(at, size[picture])  # a box that is cut off keeps no width or height, whatever is added later
-    left = (at[:, 2] > at[:, 0]) & (at[:, 3] > at[:, 1])
-    return np.where(left[:, None], at, 0.0).astype(boxes.dtype)
+        _clip(at, size[picture])  # a box that is cut off has no width or height, even if padding follows
+    nonempty = (at[:, 2] > at[:, 0]) & (at[:, 3] > at[:, 1])
+    return np.where(nonempty[:, None], at, 0.0).astype(boxes.dtype)
 
 
 def _clip(boxes: NDArray[np.float64], size: NDArray[np.float64]) -> None:

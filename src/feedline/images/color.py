@@ -1,4 +1,4 @@
-"""Steps that change colours: at random, or into the numbers that a network is given."""
+"""Steps that change colours: at random, or into the numbers that a network expects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ColorJitter(PictureStep):
     pictures saturation and hue change nothing.
 
     Args:
-        brightness, contrast, saturation: least and largest factor; or a number x for (max(0, 1 - x), 1 + x). 0: as it
-            is.
-        hue: least and largest shift, as a share of the colour circle, from -0.5 to 0.5; or a number x for (-x, x).
+        brightness, contrast, saturation: least and largest factor, or a number x for (max(0, 1 - x), 1 + x). 0: no
+            change.
+        hue: least and largest shift, as a share of the colour circle, from -0.5 to 0.5, or a number x for (-x, x).
 
     Raises:
         ValueError: a range that is empty or goes beyond these limits.
@@ -36,7 +36,7 @@ class ColorJitter(PictureStep):
     ) -> None:
         self.brightness, self.contrast, self.saturation, self.hue = brightness, contrast, saturation, hue
         factors = [("brightness", brightness), ("contrast", contrast), ("saturation", saturation)]
-        ranges = [_ends(what, given, 1.0, (0.0, math.inf)) for what, given in factors]
+        ranges = [_ends(what, factor, 1.0, (0.0, math.inf)) for what, factor in factors]
         ranges.append(_ends("hue", hue, 0.0, (-0.5, 0.5)))
         self._low = np.array([low for low, _ in ranges])
         self._span = np.array([high - low for low, high in ranges])
@@ -54,24 +54,24 @@ class ColorJitter(PictureStep):
 
 
 def _ends(
-    what: str, given: float | tuple[float, float], neutral: float, limits: tuple[float, float]
+    what: str, factor: float | tuple[float, float], neutral: float, limits: tuple[float, float]
 ) -> tuple[float, float]:
-    if isinstance(given, (int, float, np.number)):
-        low, high = neutral - float(given), neutral + float(given)
-        if given >= 0 and limits[0] == 0:
+    if isinstance(factor, (int, float, np.number)):
+        low, high = neutral - float(factor), neutral + float(factor)
+        if factor >= 0 and limits[0] == 0:
             low = max(low, 0.0)
     else:
-        low, high = (float(end) for end in given)
+        low, high = (float(end) for end in factor)
     if not limits[0] <= low <= high <= limits[1] or math.isinf(high):
         raise ValueError(
             f"expected {what} of ColorJitter from {limits[0]:g} to {limits[1]:g}, a number or (least, largest), got "
-            f"{given!r}"
+            f"{factor!r}"
         )
     return low, high
 
 
 class Normalize(PictureStep):
-    """Pixels as float32, shifted and scaled; the last of the steps.
+    """Pixels as float32, shifted and scaled. It must be the last step.
 
     ``(x * scale - mean) / std``, computed as ``(float32(x) - m) * s`` with ``m = float32(mean / scale)`` and
     ``s = float32(scale / std)``, rounded to float32 after each of the two operations. With the default scale this is
@@ -80,7 +80,7 @@ class Normalize(PictureStep):
     Args:
         mean, std: one number for all channels, or one for each, in the order of the picture's colours.
         layout: ``"CHW"`` or ``"HWC"``, the order of channels, rows and columns.
-        scale: factor of pixels before mean and std apply; 1 if these are given in levels from 0 to 255.
+        scale: factor of pixels before mean and std apply. 1 if these are given in levels from 0 to 255.
 
     Raises:
         ValueError: numbers that are not finite, a scale or std of 0, or another layout.
@@ -95,7 +95,7 @@ class Normalize(PictureStep):
             raise ValueError(f"expected scale and std of Normalize other than 0, got scale={scale!r}, std={std!r}")
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
-        """Return no operation: numbers are made of pixels as they are written into the minibatch."""
+        """Return no operation: pixels are converted while they are written into the minibatch."""
         return [], sizes
 
     def fixed_size(self, before: FixedSize) -> FixedSize:
@@ -103,22 +103,22 @@ class Normalize(PictureStep):
         return before
 
     def numbers(self, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return what is subtracted from pixels, and their factor afterwards, float32 (channels,) each.
+        """Return the numbers to subtract from pixels, and the factors to apply next, float32 (channels,) each.
 
         Raises:
             ValueError: mean or std of another number of channels.
         """
         mean, std = np.array(self.mean), np.array(self.std)
-        for what, given in (("mean", mean), ("std", std)):
-            if len(given) not in (1, channels):
-                raise ValueError(f"expected {what} of Normalize for {channels} channels, got {given.tolist()}")
+        for what, levels in (("mean", mean), ("std", std)):
+            if len(levels) not in (1, channels):
+                raise ValueError(f"expected {what} of Normalize for {channels} channels, got {levels.tolist()}")
         shift = np.broadcast_to(mean / self.scale, channels)
         factor = np.broadcast_to(self.scale / std, channels)
         return shift.astype(np.float32), factor.astype(np.float32)
 
 
-def _channels(what: str, given: ArrayLike) -> tuple[float, ...]:
-    found = np.atleast_1d(np.asarray(given, np.float64))
-    if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
-        raise ValueError(f"expected one number or one for each channel as {what} of Normalize, got {given!r}")
-    return tuple(found.tolist())
+def _channels(what: str, factors: ArrayLike) -> tuple[float, ...]:
+    array = np.atleast_1d(np.asarray(factors, np.float64))
+    if array.ndim != 1 or not len(array) or not np.isfinite(array).all():
+        raise ValueError(f"expected one number or one for each channel as {what} of Normalize, got {factors!r}")
+    return tuple(array.tolist())

@@ -29,7 +29,7 @@ from feedline.images.step import (
 
 
 class CenterCrop(PictureStep):
-    """The middle of a picture; smaller pictures are padded with black, as torchvision does.
+    """The middle of a picture. Smaller pictures are padded with black, as in torchvision.
 
     Args:
         size: side of a square, or (height, width), in pixels.
@@ -43,7 +43,7 @@ class CenterCrop(PictureStep):
         self._to = width_height("size of CenterCrop", size)
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
-        """See `PictureStep.plan`. Where an odd number of pixels remains, half of it is rounded to even."""
+        """See `PictureStep.plan`. Half of an odd number of pixels is rounded to even."""
         n, to = len(sizes), np.array(self._to, np.int64)
         part = np.minimum(sizes, to)
         at = np.rint((sizes - part) / 2)
@@ -58,12 +58,12 @@ class CenterCrop(PictureStep):
 
 
 class RandomCrop(PictureStep):
-    """A part of a picture, of a fixed size, each place of which is equally likely.
+    """A part of a picture, of a fixed size, with all places equally likely.
 
     Args:
         size: side of a square, or (height, width), in pixels.
         padding: pixels added before on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
-        pad_if_needed: whether a picture that is still too small gets what it lacks, on both sides, as in torchvision.
+        pad_if_needed: whether a picture that is still too small is padded to size, on both sides, as in torchvision.
             Otherwise it is unreadable.
         fill: level of constant padding, of all colours.
         padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``, as in `Pad`. With the latter two the
@@ -88,8 +88,8 @@ class RandomCrop(PictureStep):
         self._to = width_height("size of RandomCrop", size)
         self._border = borders("padding of RandomCrop", 0 if padding is None else padding)
         self._mode = chosen("padding_mode of RandomCrop", padding_mode, PAD_MODES)
-        # A crop always meets the picture, if no border is as wide as it: then only what remains of the crop is padded,
-        # and only what it takes of the picture is decoded. What is mirrored may lie outside of the crop.
+        # If every border is narrower than the crop, the crop always meets the picture. Then only the rest of the crop
+        # is padded, and only its part of the picture is decoded. Mirrored pixels may come from outside of the crop.
         bordered = self.padding is not None or self.pad_if_needed
         self._mirrored = bordered and padding_mode in ("reflect", "symmetric")
         self._meets = all(b < side for b, side in zip(self._border, self._to * 2, strict=True))
@@ -110,7 +110,7 @@ class RandomCrop(PictureStep):
         crop = PictureOp(CROP, numbers(n, *at.T, *self._to))
         if not (self._meets or self.pad_if_needed or self.padding):
             return [crop], after
-        if self._mirrored:  # what is lacking mirrors the border, too
+        if self._mirrored:  # the missing pixels mirror the border, too
             border = PictureOp(PAD, numbers(n, *self._border, self._mode, self.fill))
             missing = PictureOp(PAD, numbers(n, *lacking.T, *lacking.T, self._mode, self.fill))
             return [border, *([missing] if self.pad_if_needed else []), crop], after
@@ -131,7 +131,7 @@ class RandomCrop(PictureStep):
         return self._to
 
     def refused(self, width: int, height: int) -> str:
-        """Say which size is needed."""
+        """Return an error message with the size that is needed."""
         left, top, right, bottom = self._border
         return (
             f"expected a picture of at least {max(self._to[0] - left - right, 1)} x "
@@ -141,12 +141,12 @@ class RandomCrop(PictureStep):
 
 
 class RandomResizedCrop(PictureStep):
-    """A part of a picture of random area and aspect ratio, resized; the distribution is torchvision's.
+    """A part of a picture of random area and aspect ratio, resized. The distribution is torchvision's.
 
     Up to ten times, an area is drawn uniformly between ``scale`` times the picture's, and the logarithm of a ratio
-    uniformly between those of ``ratio``; the sides are sqrt(area * ratio) and sqrt(area / ratio), rounded half to even.
-    The first such part that fits into the picture is taken, each of its places equally likely. If none fits, it is the
-    largest part in the middle whose ratio is in range.
+    uniformly between the logarithms of ``ratio``. The sides are sqrt(area * ratio) and sqrt(area / ratio), rounded half
+    to even. The first such part that fits into the picture is taken, with all places equally likely. If none fits, the
+    crop is the largest part in the middle whose ratio is in range.
 
     Args:
         size: side of a square, or (height, width), in pixels, to which the part is resized.
@@ -177,14 +177,14 @@ class RandomResizedCrop(PictureStep):
         n = len(sizes)
         part = _whole(sizes, self.ratio)
         at = (sizes - part) // 2
-        fits, drawn = self._drawn(sizes, u[:, 0], u[:, 10])
-        # Nearly all parts fit at once, so the other attempts are for few.
-        left = np.flatnonzero(~fits)
-        if len(left):
-            more, parts = self._drawn(sizes[left, None], u[left, 1:10], u[left, 11:20])
-            which = more.argmax(axis=1)
-            fits[left], drawn[left] = more.any(axis=1), parts[np.arange(len(left)), which]
-        part[fits] = drawn[fits]
+        fits, first = self._drawn(sizes, u[:, 0], u[:, 10])
+        # Nearly all first parts fit, so that few pictures need the other attempts.
+        retries = np.flatnonzero(~fits)
+        if len(retries):
+            retry_fits, parts = self._drawn(sizes[retries, None], u[retries, 1:10], u[retries, 11:20])
+            which = retry_fits.argmax(axis=1)
+            fits[retries], first[retries] = retry_fits.any(axis=1), parts[np.arange(len(retries)), which]
+        part[fits] = first[fits]
         at[fits] = np.floor(u[fits, 20:22] * (sizes[fits] - part[fits] + 1)).astype(np.int64)
         crop = numbers(n, *at.T, *part.T)
         return [PictureOp(CROP, crop), PictureOp(RESIZE, numbers(n, *self._to, self._filter))], same_size(n, self._to)
@@ -192,8 +192,8 @@ class RandomResizedCrop(PictureStep):
     def _drawn(self, sizes: Sizes, area: Draws, ratio: Draws) -> tuple[NDArray[np.bool_], Sizes]:
         """Return whether parts fit, and their sizes, (..., 2)."""
         low, high = self.scale
-        whole = (sizes[..., 0] * sizes[..., 1]).astype(np.float64)
-        areas = whole * (low + area * (high - low))
+        picture_area = (sizes[..., 0] * sizes[..., 1]).astype(np.float64)
+        areas = picture_area * (low + area * (high - low))
         bottom, top = math.log(self.ratio[0]), math.log(self.ratio[1])
         ratios = _exp(bottom + ratio * (top - bottom))
         part = np.rint(np.sqrt(np.stack([areas * ratios, areas / ratios], axis=-1)))
@@ -205,10 +205,10 @@ class RandomResizedCrop(PictureStep):
         return self._to
 
 
-def _range(what: str, given: tuple[float, float]) -> tuple[float, float]:
-    low, high = given
+def _range(what: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
     if not 0 < low <= high < math.inf:
-        raise ValueError(f"expected {what} of RandomResizedCrop as (least, largest) above 0, got {given!r}")
+        raise ValueError(f"expected {what} of RandomResizedCrop as (least, largest) above 0, got {bounds!r}")
     return float(low), float(high)
 
 
@@ -216,8 +216,8 @@ def _whole(sizes: Sizes, ratio: tuple[float, float]) -> Sizes:
     """Return the size of the largest part with a ratio in range."""
     low, high = ratio
     part = sizes.copy()
-    found = sizes[:, 0] / sizes[:, 1]
-    narrow, wide = found < low, found > high
+    ratios = sizes[:, 0] / sizes[:, 1]
+    narrow, wide = ratios < low, ratios > high
     part[narrow, 1] = np.rint(sizes[narrow, 0] / low)
     part[wide, 0] = np.rint(sizes[wide, 1] * high)
     return np.maximum(part, 1)
@@ -231,8 +231,8 @@ _TERMS = [1 / math.factorial(k) for k in range(13, -1, -1)]
 def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the exponential of moderate numbers, to about an ulp.
 
-    Of additions and multiplications alone, which every processor rounds alike: `numpy.exp` does not return the same
-    bits on all of them, and the order of pixels in a minibatch must not depend on the machine.
+    It uses only additions and multiplications, which every processor rounds alike. `numpy.exp` does not return the same
+    bits on all processors, and the pixels of a minibatch must not depend on the machine.
     """
     k = np.rint(x * _LOG2_E)
     r = (x - k * _LN_2_HIGH) - k * _LN_2_LOW

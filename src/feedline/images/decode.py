@@ -1,8 +1,8 @@
 """The transform that turns encoded pictures into arrays of one shape, through steps, in native threads.
 
-Guarantees: a picture becomes the same bits whichever pictures are decoded with it, in whatever order, in however many
-threads; its random numbers are keyed by (seed, sweep, sequence, stage, step), never by its place in a minibatch. A
-damaged picture is an unreadable sequence. Costs: planning takes some microseconds a picture, and decodes nothing.
+The pixels of a picture do not depend on the pictures that are decoded with it, on their order or on the number of
+threads. Its random numbers are keyed by (seed, sweep, sequence, stage, step), never by its place in a minibatch. A
+damaged picture is an unreadable sequence. Planning takes some microseconds a picture, and decodes nothing.
 """
 
 from __future__ import annotations
@@ -22,49 +22,51 @@ from feedline.images.decoding import Ahead, Decoding, Work, torch_pictures
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
-#: Pixels of the largest picture that is decoded, unless told otherwise.
+#: Default limit for the pixels of a picture.
 MAX_PIXELS = 1 << 27
 
-# The number of a step keys its draws: its place, plus so much for each view, and more for steps that a view alone has.
+# The number of a step keys its draws: its place, plus `_VIEW` for each view before its view, plus `_OWN` for steps that
+# only its view has.
 _VIEW, _OWN = 1 << 16, 1 << 15
 
 
 class Decode(Transform):
     """A transform for `MinibatchSource` and `DataLoader` that decodes a stream of pictures.
 
-    JPEG, PNG, WebP, GIF, BMP, TIFF and what else Pillow knows is decoded; `feedline.images.decoders` says how, and what
-    becomes of alpha, palettes and 16 bits. The stream of bytes becomes a dense stream of one sample a sequence: uint8
-    (height, width, channels), or float32 in the layout of `Normalize`; with `MultiView`, (views, ...). The steps must
-    lead to one size for all pictures.
+    It decodes JPEG, PNG, WebP, GIF, BMP, TIFF and all other formats that Pillow knows. `feedline.images.decoders`
+    documents the decoders, and the treatment of alpha, palettes and 16 bits. The stream of bytes becomes a dense stream
+    of one sample a sequence: uint8 (height, width, channels), or float32 in the layout of `Normalize`. With `MultiView`
+    the shape is (views, ...). The steps must lead to one size for all pictures.
 
     Args:
         stream: the stream of encoded pictures, one for each sequence.
-        steps: what to do with pictures, in this order; `Normalize` can only be the last.
-        mask: a stream of encoded masks, of the sizes of their pictures (after these were turned upright), which become
-            uint8 (height, width). They are cut, mirrored and resized with their pictures, by nearest neighbours;
-            palette images keep their indices.
+        steps: steps to apply to pictures, in this order. `Normalize` can only be the last.
+        mask: a stream of encoded masks, of the sizes of their pictures (after the pictures were turned upright), which
+            become uint8 (height, width). They are cut, mirrored and resized with their pictures, by nearest neighbours.
+            Palette images keep their indices.
         boxes: a dense stream of float samples of shape (4,): x1, y1, x2, y2 in pixels of the picture (after it was
-            turned upright), any number in a sequence. They are moved with their pictures and clipped to them. A box of
-            which nothing is left becomes zeros and keeps its place, so that labels still fit; select those with
-            ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
+            turned upright), any number in a sequence. They are moved with their pictures and clipped to them. A box
+            that is cut off entirely becomes zeros and keeps its place, so that labels still fit. Select the remaining
+            ones with ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
         color: ``"RGB"``, ``"BGR"`` or ``"grey"`` (one channel).
-        upright: whether to turn pictures as their EXIF orientation says.
-        max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences. What Pillow decodes is
-            also limited to twice its own ``Image.MAX_IMAGE_PIXELS``.
-        shrink: whether a picture that will be resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first:
-            faster, and not the same pixels.
-        threads: threads that decode.
+        upright: whether to turn pictures by their EXIF orientation.
+        max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences. Pictures that Pillow
+            decodes are also limited to twice ``Image.MAX_IMAGE_PIXELS``.
+        shrink: whether a picture that will be resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first.
+            This is faster, but changes pixels.
+        threads: number of threads that decode.
         device: CUDA device, ``"cuda"`` or ``"cuda:1"``, on which JPEGs are decoded, by nvJPEG through torchcodec or
-            torchvision, and the steps run: streams of pictures then hold tensors there, as ``minibatch["x"].torch()``
-            returns them. Random numbers are the same as without, pixels are not. What nvJPEG refuses, and other
-            formats, are decoded on the processor; masks stay there. None: all of it on the processor.
+            torchvision, and the steps run. Streams of pictures then hold tensors on that device, as
+            ``minibatch["x"].torch()`` returns them. Random numbers are the same as on the processor, but pixels differ.
+            Pictures that nvJPEG refuses, and other formats, are decoded on the processor. Masks stay on the processor.
+            None: all work is done on the processor.
         mask_fill: number with which masks are padded.
 
     Raises:
         SchemaError: the steps are in a wrong order, or do not lead to one size.
-        TypeError: a step that is none.
+        TypeError: a step is not a `PictureStep`.
         ValueError: another argument out of range.
-        RuntimeError, ModuleNotFoundError: with ``device``: torch has no such device, or nothing decodes there.
+        RuntimeError, ModuleNotFoundError: with ``device``: torch has no such device, or no decoder for it is installed.
     """
 
     works_ahead = True
@@ -95,7 +97,7 @@ class Decode(Transform):
         if not 0 <= mask_fill <= 255:
             raise ValueError(f"expected mask_fill of Decode from 0 to 255, got {mask_fill!r}")
         if device is not None:
-            torch_pictures().jpeg_decoder(device)  # now, rather than in the first minibatch
+            torch_pictures().jpeg_decoder(device)  # raises now, rather than in the first minibatch
         self.steps = steps
         views, stacked, normalize = views_of(steps)
         width, height = _one_size(views)
@@ -139,18 +141,18 @@ class Decode(Transform):
         Raises:
             SchemaError: a stream is unknown or of another kind.
         """
-        made = self._decoding
-        named = [name for name in (made.stream, made.mask, made.boxes) if name is not None]
+        decoding = self._decoding
+        named = [name for name in (decoding.stream, decoding.mask, decoding.boxes) if name is not None]
         if len(set(named)) < len(named):
             raise SchemaError(f"expected different streams as picture, mask and boxes, got {', '.join(named)}")
         for name in named:
             self._check(before, name)
-        after = {made.stream: (made.shape, made.dtype)}
-        if made.mask is not None:
-            after[made.mask] = (made.mask_shape, np.dtype(np.uint8))
-        if made.boxes is not None:
-            shape = (len(made.views), 4) if made.stacked else (4,)
-            after[made.boxes] = (shape, before[made.boxes].dtype)
+        after = {decoding.stream: (decoding.shape, decoding.dtype)}
+        if decoding.mask is not None:
+            after[decoding.mask] = (decoding.mask_shape, np.dtype(np.uint8))
+        if decoding.boxes is not None:
+            shape = (len(decoding.views), 4) if decoding.stacked else (4,)
+            after[decoding.boxes] = (shape, before[decoding.boxes].dtype)
         streams = {
             name: Stream(shape, dtype, defines_size=before[name].defines_size) for name, (shape, dtype) in after.items()
         }
@@ -159,15 +161,15 @@ class Decode(Transform):
     def _check(self, before: Schema, name: str) -> None:
         if name not in before:
             raise SchemaError(f"expected one of the streams {', '.join(before)} for {self.name}, got `{name}`")
-        found = before[name]
+        stream = before[name]
         if name == self._decoding.boxes:
-            if found.sparse or found.shape != (4,) or found.dtype.kind != "f":
+            if stream.sparse or stream.shape != (4,) or stream.dtype.kind != "f":
                 raise SchemaError(
-                    f"expected boxes, fl.Stream(4, 'float32'), as stream `{name}` for {self.name}, got {found}"
+                    f"expected boxes, fl.Stream(4, 'float32'), as stream `{name}` for {self.name}, got {stream}"
                 )
-        elif not found.is_bytes or found.is_text:
+        elif not stream.is_bytes or stream.is_text:
             raise SchemaError(
-                f"expected encoded pictures as stream `{name}` for {self.name}, got {found}; declare "
+                f"expected encoded pictures as stream `{name}` for {self.name}, got {stream}; declare "
                 f"{name}=fl.Stream(dtype='bytes')"
             )
 
@@ -175,22 +177,22 @@ class Decode(Transform):
         """See `Transform.run_all`."""
         after = self.schema(before)
         if len(keys.ordinals) == 0:
-            made = self._decoding
-            empty = {name: Value.empty(after[name]) for name in (made.stream, made.mask) if name is not None}
-            if made.boxes is not None:
-                empty[made.boxes] = Value.empty(after[made.boxes], not values[made.boxes].one_sample_each)
+            decoding = self._decoding
+            empty = {name: Value.empty(after[name]) for name in (decoding.stream, decoding.mask) if name is not None}
+            if decoding.boxes is not None:
+                empty[decoding.boxes] = Value.empty(after[decoding.boxes], not values[decoding.boxes].one_sample_each)
             return Transformed({name: empty.get(name, values[name]) for name in after})
         return Work(self._decoding, list(after), values, keys).result()
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
-        """Begin `run_all` in other threads, on at least one sequence; see `Transform.start`."""
+        """Begin `run_all` in other threads, on at least one sequence. See `Transform.start`."""
         return Ahead(Work(self._decoding, list(self.schema(before)), values, keys))
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
-        """Return the bytes of so many decoded pictures and masks."""
-        made = self._decoding
-        each = math.prod(made.shape) * made.dtype.itemsize
-        return sequences * (each + (0 if made.mask is None else math.prod(made.mask_shape)))
+        """Return the bytes of the decoded pictures and masks of ``sequences`` sequences."""
+        decoding = self._decoding
+        each = math.prod(decoding.shape) * decoding.dtype.itemsize
+        return sequences * (each + (0 if decoding.mask is None else math.prod(decoding.mask_shape)))
 
     def __repr__(self) -> str:
         return f"Decode({', '.join([repr(self._decoding.stream), *map(repr, self.steps)])})"
@@ -200,32 +202,32 @@ def views_of(steps: Sequence[PictureStep]) -> tuple[list[list[tuple[int, Picture
     """Return the steps of each view with the numbers that key their draws, whether there are views, and `Normalize`.
 
     Raises:
-        SchemaError: a step stands where it cannot.
+        SchemaError: a step is in a place where it cannot be.
     """
     normalize = steps[-1] if steps and isinstance(steps[-1], Normalize) else None
     pixels = list(enumerate(steps if normalize is None else steps[:-1]))
     at = [k for k, step in pixels if isinstance(step, MultiView)]
-    own = [view for _, step in pixels if isinstance(step, MultiView) for view in step.own]
-    for step in (step for _, step in [*pixels, *((0, step) for view in own for step in view)]):
+    own_steps = [view for _, step in pixels if isinstance(step, MultiView) for view in step.own]
+    for step in (step for _, step in [*pixels, *((0, step) for view in own_steps for step in view)]):
         if isinstance(step, Normalize):
             raise SchemaError(f"expected images.Normalize as the last step, got {_listed(steps)}")
-    if len(at) > 1 or any(isinstance(step, MultiView) for view in own for step in view):
+    if len(at) > 1 or any(isinstance(step, MultiView) for view in own_steps for step in view):
         raise SchemaError(f"expected one images.MultiView at most, got {_listed(steps)}")
     if not at:
         return [pixels], False, normalize
     shared, later = pixels[: at[0]], pixels[at[0] + 1 :]
     views = []
-    for v, view in enumerate(own):
+    for v, view in enumerate(own_steps):
         alone = [(v * _VIEW + _OWN + k, step) for k, step in enumerate(view)]
         views.append([*shared, *alone, *((v * _VIEW + k, step) for k, step in later)])
     return views, True, normalize
 
 
 def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
-    """Return the width and height that all pictures have in the end.
+    """Return the width and height that all pictures have after the last step.
 
     Raises:
-        SchemaError: they differ.
+        SchemaError: sizes differ.
     """
     sizes = []
     for view in views:
@@ -239,8 +241,8 @@ def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
             )
         sizes.append(size)
     if len(set(sizes)) > 1:
-        found = ", ".join(f"{width} x {height}" for width, height in sizes)
-        raise SchemaError(f"expected views of one size from images.MultiView, got {found}")
+        listed = ", ".join(f"{width} x {height}" for width, height in sizes)
+        raise SchemaError(f"expected views of one size from images.MultiView, got {listed}")
     return sizes[0]
 
 

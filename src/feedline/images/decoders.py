@@ -1,11 +1,11 @@
 """Encoded pictures into pixels: JPEG by simplejpeg where it is installed, everything else by Pillow.
 
-This is the door for what native code does not decode: other formats than JPEG, JPEG with a header that it does not
-understand, and all of them where it was built without libjpeg-turbo; `path` says which decoders run.
+These decoders take the pictures that native code does not: other formats than JPEG, JPEG with a header that native code
+does not understand, and all pictures where it was built without libjpeg-turbo. `path` returns the decoders in use.
 
-Of pictures with alpha, alpha is dropped, and their colours are as stored, also where they are transparent. Palettes
-become colours. Of 16 bits the upper 8 are kept. One bit becomes 0 or 255. CMYK is converted without profiles, as Pillow
-does. Of animations the first frame is taken. Grey JPEG of colour pictures is their luminance channel as stored.
+Alpha is dropped, and colours are kept as stored, even where they are transparent. Palettes become colours. Of 16 bits
+the upper 8 are kept. One bit becomes 0 or 255. CMYK is converted without profiles, as Pillow does. Animations are
+reduced to their first frame. A colour JPEG becomes grey by its luminance channel as stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from feedline.errors import DataError, install_line
 COLORS = ("RGB", "BGR", "grey")
 JPEG = 1
 
-# What Pillow decodes itself or with a library. Others are never tried: for EPS it runs a program, Ghostscript.
+# Formats that Pillow decodes itself or with a library. Others are never tried: for EPS it runs a program, Ghostscript.
 _FORMATS = (
     *("JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF", "HEIF", "JXL", "ICO"),
     *("QOI", "TGA", "PCX", "SGI", "DDS", "PSD", "MSP", "SUN", "XBM", "XPM", "ICNS", "FLI"),
@@ -40,7 +40,7 @@ HINT = 'pass on_error="skip" to the source to skip such pictures and list them'
 
 
 def path() -> str:
-    """Return which decoders run, with their versions: ``"JPEG: simplejpeg 1.9.0; others: Pillow 12.0.0"``."""
+    """Return the decoders in use, with their versions: ``"JPEG: simplejpeg 1.9.0; others: Pillow 12.0.0"``."""
     native = getattr(_native, "NATIVE_JPEG", "")
     if native:
         jpeg = f"native, libjpeg-turbo {native}"
@@ -58,8 +58,8 @@ def decode(
         data: the encoded picture, uint8 (bytes,).
         header: format, width, height, components and orientation, as `_native.picture_headers` returns them.
         color: one of `COLORS`.
-        upright: whether to turn it as its EXIF orientation says. TIFF is always turned: Pillow does so.
-        max_pixels: most pixels; larger pictures are not decoded.
+        upright: whether to turn it by its EXIF orientation. Pillow always turns TIFF.
+        max_pixels: limit of pixels. Larger pictures are not decoded.
 
     Raises:
         DataError: the picture is damaged, cut, too large, or of no known format.
@@ -83,7 +83,7 @@ def decode(
             pixels = _colors(picture, color)
         except (MemoryError, DataError):
             raise
-        except Exception as error:  # of many kinds, by format
+        except Exception as error:  # every format raises other exceptions
             raise _damaged(error) from error
         return _turned(pixels, _orientation(picture) if upright else 1)
 
@@ -92,7 +92,7 @@ def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
     """Return the numbers in a mask, uint8 (height, width, 1): palette indices, grey levels, or 0 and 1 of one bit.
 
     Raises:
-        DataError: it is damaged, too large, has colours or alpha, or numbers above 255.
+        DataError: the mask is damaged, too large, has colours or alpha, or numbers above 255.
         ModuleNotFoundError: Pillow is not installed.
     """
     with _opened(data, max_pixels) as picture:
@@ -115,7 +115,7 @@ def size(data: NDArray[np.uint8], max_pixels: int) -> tuple[int, int]:
     """Return width and height of a picture that Pillow knows, upright, from its header.
 
     Raises:
-        DataError: it is no picture, or too large.
+        DataError: the data is no picture, or the picture is too large.
         ModuleNotFoundError: Pillow is not installed.
     """
     with _opened(data, max_pixels) as picture:
@@ -124,7 +124,7 @@ def size(data: NDArray[np.uint8], max_pixels: int) -> tuple[int, int]:
 
 
 def opened_by_pillow(data: bytes) -> Any:
-    """Return a picture as `PIL.Image.open` does, whose header was read, if its format is one that is tried.
+    """Return a picture with its header read, as `PIL.Image.open` does, but try only the formats above.
 
     Raises:
         ModuleNotFoundError: Pillow is not installed.
@@ -166,7 +166,7 @@ def _colors(picture: Any, color: str) -> NDArray[np.uint8]:
 
 
 def _turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Return pixels turned and mirrored as an EXIF orientation says, contiguous."""
+    """Return pixels turned and mirrored by an EXIF orientation, contiguous."""
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (2, 3, 6, 7):
@@ -178,10 +178,10 @@ def _turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 def _orientation(picture: Any) -> int:
     try:
-        found = picture.getexif().get(_ORIENTATION, 1)
-    except Exception:  # a damaged block says nothing, as for the native parser
+        orientation = picture.getexif().get(_ORIENTATION, 1)
+    except Exception:  # a damaged block counts as upright, as in the native parser
         return 1
-    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
 # ---- Pillow ----------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _orientation(picture: Any) -> int:
 
 @contextlib.contextmanager
 def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
-    """A context with an encoded picture that Pillow has read the header of; its warnings are not shown meanwhile."""
+    """A context with a picture of which Pillow has read the header, and in which Pillow's warnings are hidden."""
     image = pillow()
     _hide_warnings()
     _decoding.depth = getattr(_decoding, "depth", 0) + 1
@@ -213,7 +213,7 @@ def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
 
 
 class _WhileDecoding:
-    """The pattern of a warning filter: any text, in threads that decode. `warnings` calls only ``match``."""
+    """The pattern of a warning filter: any text, in threads that decode. The module `warnings` calls only ``match``."""
 
     def match(self, text: str) -> bool:
         """Whether the calling thread decodes."""
@@ -225,9 +225,9 @@ _FILTER: Any = ("ignore", _WhileDecoding(), Warning, None, 0)
 
 
 def _hide_warnings() -> None:
-    """Hide what Pillow warns of, in threads that decode, and leave the program's warnings as they are.
+    """Hide Pillow's warnings in threads that decode, and leave the program's warnings as they are.
 
-    `warnings.catch_warnings` would change the filters of all threads, and restore those of another one.
+    `warnings.catch_warnings` would change the filters of all threads, and restore the filters of another thread.
     """
     filters: Any = warnings.filters
     if not filters or filters[0] is not _FILTER:
@@ -238,7 +238,7 @@ def _hide_warnings() -> None:
 
 @functools.cache
 def pillow() -> Any:
-    """Return the module `PIL.Image`, or raise a ModuleNotFoundError that says how to install it."""
+    """Return the module `PIL.Image`, or raise a ModuleNotFoundError with the command that installs it."""
     try:
         return importlib.import_module("PIL.Image")
     except ModuleNotFoundError as error:
@@ -247,7 +247,7 @@ def pillow() -> Any:
 
 @functools.cache
 def _known_formats() -> list[str]:
-    """Return those of `_FORMATS` that this Pillow and its plugins can open."""
+    """Return the `_FORMATS` that this Pillow and its plugins can open."""
     image = pillow()
     image.init()
     return [name for name in _FORMATS if name in image.OPEN]

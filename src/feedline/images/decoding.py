@@ -1,4 +1,4 @@
-"""The pictures of one minibatch on their way: headers, other formats than JPEG, plans, native threads, values."""
+"""The pictures of one minibatch, from bytes to values: headers, formats other than JPEG, plans, native threads."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from feedline.images.program import Program, planned
 from feedline.images.step import PictureStep, Sizes
 
 Pixels: TypeAlias = NDArray[np.uint8]
-#: Whether it is a mask, and its number.
+#: Whether a picture is a mask, and its index.
 Job: TypeAlias = tuple[bool, int]
 
 GREY = decoders.COLORS.index("grey")
 
 _log = logging.getLogger("feedline")
-_told_of_refused: list[int] = []  # once a process
+_reported_refused: list[int] = []  # reported once a process
 _memory = Recycled()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """What `Decode` was asked for.
+    """The settings of `Decode`.
 
     Attributes:
         views: the steps of each view, each with the number that keys its draws.
         stacked: whether samples have an axis of views.
         width, height, channels: size of each view.
-        normalized: mean and scale, float32 (channels,), for float32 pictures; None: uint8.
+        normalized: mean and scale, float32 (channels,), for float32 pictures. None: uint8.
         chw: whether channels come first.
     """
 
@@ -100,11 +100,11 @@ class Encoded:
     bounds: NDArray[np.int64]
 
     def at(self, i: int) -> NDArray[np.uint8]:
-        """Return one of them, as a view."""
+        """Return one picture, as a view."""
         return self.data[self.bounds[i] : self.bounds[i + 1]]
 
     def of(self, which: NDArray[np.int64]) -> Encoded:
-        """Return some of them, ``which`` ascending."""
+        """Return the pictures at the ascending indices ``which``."""
         if len(which) == len(self.bounds) - 1:
             return self
         parts = [self.at(i) for i in which.tolist()]
@@ -113,10 +113,11 @@ class Encoded:
 
 
 class Work:
-    """One minibatch of pictures. `begin` it, ask for its `result`, or `cancel` it.
+    """The work on one minibatch of pictures: `begin` it, wait for its `result`, or `cancel` it.
 
-    Pictures that native code decodes are only measured before they are planned. Others are decoded in Python threads
-    first, as the size of some is known only then; the last of these threads plans, and starts the native ones.
+    Before planning, only the headers of pictures that native code decodes are read. Other pictures are decoded in
+    Python threads first, as the size of some is not known before. The last of these threads plans, and starts the
+    native threads.
     """
 
     def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: DrawKeys) -> None:
@@ -129,11 +130,11 @@ class Work:
         self._pictures = self._encoded(decoding.stream)
         self._masks = None if decoding.mask is None else self._encoded(decoding.mask)
         self._headers = _native.picture_headers(self._pictures.data, self._pictures.bounds)
-        self._jobs = self._others()
+        self._jobs = self._python_jobs()
         self._waiting = iter(self._jobs)
         self._lock = threading.Lock()
         self._threads: list[NamedThread] = []
-        self._working = 0  # threads that have not run out of jobs
+        self._working = 0  # number of threads that still have jobs
         self._begun = self._cancelled = False
         self._failure: BaseException | None = None
         self._seconds = 0.0
@@ -143,7 +144,8 @@ class Work:
         self._begin(self._decoding.threads, along=False)
 
     def result(self) -> Transformed:
-        """Return what `Transform.run_all` returns; begins what has not begun, and works along."""
+        """Return the result of `Transform.run_all`. The calling thread begins the work if necessary, and takes part in
+        it."""
         if self._cancelled or self._pid != os.getpid():  # a forked child does not have its parent's threads
             return Work(self._decoding, self._names, self._values, self._keys).result()
         try:
@@ -162,10 +164,10 @@ class Work:
         """End the work after the pictures that are being decoded."""
         self._cancelled = True
 
-    # ---- what native code does not decode ------------------------------------------------------------
+    # ---- pictures for Python's decoders --------------------------------------------------------------
 
     def _encoded(self, name: str) -> Encoded:
-        """Return the byte string of each sequence; sequences that have not got one are errors."""
+        """Return the byte string of each sequence. Sequences without exactly one become errors."""
         value = self._values[name]
         if not value.one_sample_each:
             lengths, samples = value.lengths.tolist(), value.sequences()
@@ -176,8 +178,8 @@ class Work:
             value = Value.from_bytes([sequence[0] if len(sequence) == 1 else b"" for sequence in samples], "bytes")
         return Encoded(np.ascontiguousarray(value.data), np.ascontiguousarray(value.bounds))
 
-    def _others(self) -> list[Job]:
-        """Return what is to be done in Python, and find pictures that are too large."""
+    def _python_jobs(self) -> list[Job]:
+        """Return the pictures and masks to decode in Python, and record an error for each picture that is too large."""
         kind, width, height = (self._headers[:, i].astype(np.int64) for i in range(3))
         limit = self._decoding.max_pixels
         for i in np.flatnonzero(width * height > limit).tolist():
@@ -189,14 +191,14 @@ class Work:
         return jobs
 
     def _decode(self, i: int) -> None:
-        wanted = self._decoding
+        decoding = self._decoding
         try:
             self._pixels[i] = decoders.decode(
                 self._pictures.at(i),
                 self._headers[i],
-                color=wanted.color,
-                upright=wanted.upright,
-                max_pixels=wanted.max_pixels,
+                color=decoding.color,
+                upright=decoding.upright,
+                max_pixels=decoding.max_pixels,
             )
         except DataError as error:
             self._errors[i] = error
@@ -224,7 +226,7 @@ class Work:
             self._run_jobs()
 
     def _run_jobs(self) -> None:
-        """Decode what is left; plan, in the last thread that has nothing left."""
+        """Decode until no job is left. The last thread to finish plans."""
         began = time.perf_counter()
         try:
             while not self._cancelled and self._failure is None:
@@ -250,33 +252,34 @@ class Work:
 
     def _plan(self) -> None:
         """Plan all views, and start native threads on pictures that can be decoded."""
-        wanted = self._decoding
-        sizes = self._sizes()
-        programs = [planned(v, sizes, self._keys.uniforms, (wanted.width, wanted.height)) for v in wanted.views]
+        decoding, sizes = self._decoding, self._sizes()
+        programs = [planned(v, sizes, self._keys.uniforms, (decoding.width, decoding.height)) for v in decoding.views]
         for program in programs:
             for i, why in program.refused.items():
-                self._errors.setdefault(i, DataError(why, stream=wanted.stream, hint=decoders.HINT))
+                self._errors.setdefault(i, DataError(why, stream=decoding.stream, hint=decoders.HINT))
         self._good = np.array([i for i in range(self._count) if i not in self._errors], np.int64)
         pictures, pixels = self._pictures.of(self._good), self._numbered(self._pixels)
-        color = decoders.COLORS.index(wanted.color)
-        started = self._started if wanted.device is None else self._started_on_device
-        mean, scale = (None, None) if wanted.normalized is None else wanted.normalized
+        color = decoders.COLORS.index(decoding.color)
+        shape = decoding.view_shape
+        started = self._started if decoding.device is None else self._started_on_device
+        mean, scale = (None, None) if decoding.normalized is None else decoding.normalized
         self._batches = [
-            started(pictures, pixels, program, wanted.view_shape, color=color, mean=mean, scale=scale, chw=wanted.chw)
+            started(pictures, pixels, program, shape, color=color, mean=mean, scale=scale, chw=decoding.chw)
             for program in programs
         ]
         self._mask_batches = []
         if self._masks is not None:
             masks, pixels = self._masks.of(self._good), self._numbered(self._mask_pixels)
-            shape = (wanted.height, wanted.width, 1)
+            shape = (decoding.height, decoding.width, 1)
             self._mask_batches = [
-                self._started(masks, pixels, program.of_mask(wanted.mask_fill), shape, color=GREY)
+                self._started(masks, pixels, program.of_mask(decoding.mask_fill), shape, color=GREY)
                 for program in programs
             ]
-        self._boxes = None if wanted.boxes is None else self._moved(sizes, programs)
+        self._boxes = None if decoding.boxes is None else self._moved(sizes, programs)
 
     def _sizes(self) -> Sizes:
-        """Return width and height of each picture, 1 of those that cannot be decoded; compare masks with them."""
+        """Return width and height of each picture, and 1 for undecodable ones. Record an error for masks of other
+        sizes."""
         sizes: Sizes = self._headers[:, 1:3].astype(np.int64)
         if self._decoding.upright:
             turned = self._headers[:, 4] >= 5
@@ -284,9 +287,9 @@ class Work:
         for i, pixels in self._pixels.items():
             sizes[i] = pixels.shape[1], pixels.shape[0]
         for i, pixels in self._mask_pixels.items():
-            (width, height), found = sizes[i].tolist(), pixels.shape
-            if i not in self._errors and (height, width) != found[:2]:
-                what = f"expected a mask of the size of its picture, {width} x {height}, got {found[1]} x {found[0]}"
+            (width, height), shape = sizes[i].tolist(), pixels.shape
+            if i not in self._errors and (height, width) != shape[:2]:
+                what = f"expected a mask of the size of its picture, {width} x {height}, got {shape[1]} x {shape[0]}"
                 self._mask_errors[i] = DataError(what, stream=self._decoding.mask, hint=decoders.HINT)
         for i, error in self._mask_errors.items():
             self._errors.setdefault(i, error)
@@ -302,7 +305,7 @@ class Work:
     def _started(
         self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
     ) -> tuple[NDArray[Any], Any]:
-        wanted = self._decoding
+        decoding = self._decoding
         out = _memory.empty((len(self._good), *shape), np.uint8 if output.get("mean") is None else np.float32)
         if not len(out):
             return out, None
@@ -313,10 +316,10 @@ class Work:
             program.kinds,
             program.params(self._good),
             out=out,
-            upright=wanted.upright,
-            shrink=wanted.shrink,
-            threads=wanted.threads,
-            max_pixels=wanted.max_pixels,
+            upright=decoding.upright,
+            shrink=decoding.shrink,
+            threads=decoding.threads,
+            max_pixels=decoding.max_pixels,
             **output,
         )
         return out, batch
@@ -324,25 +327,25 @@ class Work:
     def _started_on_device(
         self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
     ) -> tuple[Any, Any]:
-        wanted, headers, good = self._decoding, self._headers, self._good
+        decoding, headers, good = self._decoding, self._headers, self._good
 
         def otherwise(place: int) -> Pixels:
-            """Decode on the processor, natively where that is built."""
-            data, header, color = encoded.at(place), headers[good[place]], "grey" if wanted.color == "grey" else "RGB"
-            return decode_pixels(data, header, color=color, upright=wanted.upright, max_pixels=wanted.max_pixels)
+            """Decode on the processor, natively where native code was built with libjpeg-turbo."""
+            data, header, color = encoded.at(place), headers[good[place]], "grey" if decoding.color == "grey" else "RGB"
+            return decode_pixels(data, header, color=color, upright=decoding.upright, max_pixels=decoding.max_pixels)
 
-        swapped = {i: found[:, :, ::-1] if wanted.color == "BGR" else found for i, found in pixels.items()}
+        swapped = {i: array[:, :, ::-1] if decoding.color == "BGR" else array for i, array in pixels.items()}
         job = torch_pictures().PictureJob(
             encoded.data,
             encoded.bounds,
             swapped,
             program.kinds,
             program.params(good),
-            device=wanted.device,
-            jpeg=torch_pictures().jpeg_decoder(wanted.device),
+            device=decoding.device,
+            jpeg=torch_pictures().jpeg_decoder(decoding.device),
             otherwise=otherwise,
             shape=shape,
-            upright=wanted.upright,
+            upright=decoding.upright,
             **output,
         )
         return None, torch_pictures().DevicePictures(job)
@@ -357,28 +360,28 @@ class Work:
     # ---- the end -------------------------------------------------------------------------------------
 
     def _gathered(self) -> Transformed:
-        wanted, values = self._decoding, dict(self._values)
-        values[wanted.stream] = self._filled(self._batches, wanted.stream)
-        if wanted.mask is not None:
-            masks = self._filled(self._mask_batches, wanted.mask)
-            values[wanted.mask] = DenseValue(masks.rows[..., 0])
-        if wanted.boxes is not None:
+        decoding, values = self._decoding, dict(self._values)
+        values[decoding.stream] = self._filled(self._batches, decoding.stream)
+        if decoding.mask is not None:
+            masks = self._filled(self._mask_batches, decoding.mask)
+            values[decoding.mask] = DenseValue(masks.rows[..., 0])
+        if decoding.boxes is not None:
             assert self._boxes is not None
-            values[wanted.boxes] = self._boxes
+            values[decoding.boxes] = self._boxes
         native = [batch.seconds for _, batch in (*self._batches, *self._mask_batches) if batch is not None]
         seconds = self._seconds + sum(native)
         return Transformed({name: values[name] for name in self._names}, self._errors, seconds)
 
     def _filled(self, batches: list[tuple[Any, Any]], stream: str) -> DenseValue:
-        """Wait for native threads, or a device; return the pictures of all sequences, zeros for those without."""
+        """Wait for native threads or a device, and return the pictures of all sequences, zeros for undecodable ones."""
         for _, batch in batches:
             for place, what in [] if batch is None else batch.result():
                 i = int(self._good[place])
                 self._errors.setdefault(i, DataError(what, stream=stream, hint=decoders.HINT))
         if batches[0][0] is None:
             refused = sum(batch.job.fallen_back for _, batch in batches)
-            if refused and not _told_of_refused:
-                _told_of_refused.append(refused)
+            if refused and not _reported_refused:
+                _reported_refused.append(refused)
                 _log.warning(
                     "%s refused %d pictures of a minibatch, which the processor decoded; this is said once",
                     self._decoding.device,
@@ -394,7 +397,7 @@ class Work:
         return DenseValue(everything)
 
     def _on_device(self, outs: list[Any]) -> DenseValue:
-        """Return pictures on the device; those of sequences without are left out by whoever drops these."""
+        """Return pictures on the device. Undecodable ones are missing, as the caller drops their sequences."""
         rows = torch_pictures().stacked(outs) if self._decoding.stacked else outs[0]
         if len(self._good) < self._count:
             rows = torch_pictures().spread(rows, self._good, self._count)
@@ -405,7 +408,7 @@ class Work:
 def decode_pixels(
     data: NDArray[np.uint8], header: NDArray[np.int32], *, color: str, upright: bool, max_pixels: int
 ) -> Pixels:
-    """Return the pixels of one picture, decoded as those of minibatches are; see `decoders.decode`."""
+    """Return the pixels of one picture, decoded as in minibatches. See `decoders.decode`."""
     kind, width, height, _, orientation = header.tolist()
     if not _native.NATIVE_JPEG or kind != decoders.JPEG or not width:
         return decoders.decode(data, header, color=color, upright=upright, max_pixels=max_pixels)
@@ -432,22 +435,22 @@ def decode_pixels(
 
 
 def torch_pictures() -> Any:
-    """Return the module that decodes by torch, which is imported when somebody asks for a device."""
+    """Return the module that decodes by torch, which is imported only for a device."""
     return importlib.import_module("feedline.interop.torch_pictures")
 
 
 class Ahead:
-    """Work that has begun; dropping it ends it."""
+    """Work that has begun. Deleting this object ends the work."""
 
     def __init__(self, work: Work) -> None:
         work.begin()
         self._work = work
 
     def result(self) -> Transformed:
-        """Wait for the work; see `Begun`."""
+        """Wait for the work. See `Begun`."""
         return self._work.result()
 
     def __del__(self) -> None:
-        work = getattr(self, "_work", None)  # none, if it could not begin
+        work = getattr(self, "_work", None)  # missing if the work could not begin
         if work is not None:
             work.cancel()

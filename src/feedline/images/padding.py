@@ -27,8 +27,9 @@ class Pad(PictureStep):
     Args:
         padding: pixels on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
         fill: level of constant borders, of all colours.
-        padding_mode: ``"constant"``; ``"edge"`` to repeat the outermost pixels; ``"reflect"`` to mirror the picture
-            without them, or ``"symmetric"`` with them. Borders may be wider than the picture, as `numpy.pad` allows.
+        padding_mode: ``"constant"``, ``"edge"`` to repeat the outermost pixels, ``"reflect"`` to mirror the picture
+            without them, or ``"symmetric"`` to mirror it with them. Borders may be wider than the picture, as
+            `numpy.pad` allows.
 
     Raises:
         ValueError: arguments out of range.

@@ -1,4 +1,4 @@
-"""Steps of one view, planned for the pictures of a minibatch: their operations, and to which of them they apply."""
+"""Steps of one view, planned for the pictures of a minibatch: their operations, and the pictures that they refuse."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Program(NamedTuple):
     """Operations for the pictures of a minibatch.
 
     Attributes:
-        ops: what to do with each, in this order.
-        refused: by index, why a step cannot be applied to a picture.
+        ops: operations, in this order.
+        refused: by index, the reason why a step cannot be applied to a picture.
     """
 
     ops: list[PictureOp]
@@ -29,13 +29,13 @@ class Program(NamedTuple):
         return np.array([op.kind for op in self.ops], np.uint8)
 
     def params(self, which: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the numbers of all operations of some pictures, float64 (pictures, numbers)."""
+        """Return the parameters of all operations for the pictures ``which``, float64 (pictures, numbers)."""
         if not self.ops:
             return np.empty((len(which), 0))
         return np.ascontiguousarray(np.concatenate([op.params for op in self.ops], axis=1)[which])
 
     def of_mask(self, fill: int) -> Program:
-        """Return the operations for masks: without colours, nothing between levels, borders of ``fill``."""
+        """Return the operations for masks: no changes of colours, no interpolation, borders of ``fill``."""
         ops = []
         for kind, params in self.ops:
             if kind == JITTER:
@@ -52,30 +52,30 @@ class Program(NamedTuple):
 def planned(
     steps: Sequence[tuple[int, PictureStep]], sizes: Sizes, draw: Callable[[int, int], Draws], to: tuple[int, int]
 ) -> Program:
-    """Plan the steps of a view, in turn.
+    """Plan the steps of a view, one after another.
 
     Args:
-        steps: each with the number that keys its draws.
+        steps: steps, each with the number that keys its draws.
         sizes: int64 (n, 2), width and height of each picture, at least 1.
-        draw: called with the number of a step and how many draws it needs for each picture.
-        to: width and height that pictures must have in the end.
+        draw: function of the number of a step and its number of draws for each picture, that returns the draws.
+        to: width and height that pictures must have after the last step.
 
     Raises:
-        SchemaError: a step returned operations or sizes that it must not.
+        SchemaError: a step returned invalid operations or sizes.
     """
     ops: list[PictureOp] = []
     refused: dict[int, str] = {}
     for number, step in steps:
         u = draw(number, step.draws) if step.draws else np.empty((len(sizes), 0))
-        more, after = step.plan(sizes, u)
-        for kind, params in more:
+        step_ops, after = step.plan(sizes, u)
+        for kind, params in step_ops:
             expected = (len(sizes), ARITIES.get(kind, 0))
             if kind not in ARITIES or params.shape != expected:
                 raise SchemaError(
                     f"expected operations of kinds {', '.join(map(str, ARITIES))} with params of shape {expected} from "
                     f"{step!r}, got kind {kind} with {params.shape}"
                 )
-        ops += more
+        ops += step_ops
         unfit: NDArray[np.bool_] = np.logical_or.reduce(after < 1, axis=1)
         if unfit.any():
             for i in np.flatnonzero(unfit).tolist():

@@ -22,7 +22,7 @@ from feedline.images.step import (
 
 
 class Resize(PictureStep):
-    """A picture resized, antialiased; sizes are torchvision's.
+    """A picture resized, antialiased, to the sizes of torchvision.
 
     Args:
         size: length of the shorter side in pixels, the other in proportion and rounded down, or (height, width).
@@ -52,7 +52,7 @@ class Resize(PictureStep):
         return [PictureOp(RESIZE, numbers(n, *to.T, self._filter))], to
 
     def _proportional(self, sizes: Sizes) -> Sizes:
-        # Sides are far below 2**26, so that products are exact, and quotients rounded as Python rounds them.
+        # Sides are far below 2**26, so that products are exact, and quotients are rounded as in Python.
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         new_short = np.full(len(sizes), self._shorter, np.int64)
         new_long = (new_short * long / short).astype(np.int64)
@@ -64,7 +64,7 @@ class Resize(PictureStep):
         return np.stack([np.where(upright, new_short, new_long), np.where(upright, new_long, new_short)], axis=1)
 
     def fixed_size(self, before: FixedSize) -> FixedSize:
-        """Return the size after resizing; None if only the shorter side is given and pictures differ."""
+        """Return the size after resizing, or None if only the shorter side is set and pictures differ."""
         if self._to is not None or before is None:
             return self._to
         width, height = self._proportional(np.array([before], np.int64))[0].tolist()

@@ -1,7 +1,7 @@
-"""What a step is: it turns sizes of pictures and random numbers into operations on pixels, and decodes nothing.
+"""Steps turn the sizes of pictures and random numbers into operations on pixels. They decode nothing.
 
-Steps are planned for all pictures of a minibatch at once. Native code then decodes each picture as far as its first
-crop needs, and runs its operations on uint8 pixels, one after the other.
+Steps are planned for all pictures of a minibatch at once. Native code then decodes the part of each picture that its
+first crop needs, and runs its operations on uint8 pixels, one after another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-#: Operations that native code knows, and the numbers that each takes.
+#: Kinds of operations in native code, and the number of parameters of each.
 CROP, RESIZE, FLIP, PAD, JITTER = 1, 2, 3, 4, 5
 ARITIES = {CROP: 4, RESIZE: 3, FLIP: 2, PAD: 6, JITTER: 5}
 
@@ -23,20 +23,20 @@ PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
 Sizes: TypeAlias = NDArray[np.int64]
 Draws: TypeAlias = NDArray[np.float64]
-#: Width and height, where all pictures have the same.
+#: Width and height, if all pictures have the same.
 FixedSize: TypeAlias = tuple[int, int] | None
 
 
 class PictureOp(NamedTuple):
-    """One operation on the pixels of all pictures of a minibatch, with numbers for each.
+    """One operation on the pixels of all pictures of a minibatch, with parameters for each.
 
-    Coordinates are those of the picture as the operations before left it.
+    Coordinates refer to the picture after the previous operations.
 
     Attributes:
         kind: 1 crop: x, y, width, height. 2 resize: width, height, filter (0 nearest, 1 triangle). 3 flip:
-            horizontally, vertically (0 or 1). 4 pad: left, top, right, bottom, mode (0 constant, 1 edge, 2 reflect,
-            3 symmetric), value. 5 jitter: brightness, contrast and saturation factors, hue shift, order (0 to 23: which
-            permutation of these four, lexicographically).
+            horizontally, vertically (0 or 1). 4 pad: left, top, right, bottom, mode (0 constant, 1 edge, 2 reflect, 3
+            symmetric), value. 5 jitter: brightness, contrast and saturation factors, hue shift, order (0 to 23:
+            lexicographic number of the permutation of these four).
         params: float64 (n, numbers of that kind).
     """
 
@@ -45,10 +45,10 @@ class PictureOp(NamedTuple):
 
 
 class PictureStep(ABC):
-    """A change of pictures, planned from their sizes; derive from it to add one.
+    """A change of pictures, planned from their sizes. Derive from this class to add a step.
 
     Attributes:
-        draws: random numbers that `plan` needs for each picture.
+        draws: number of random numbers that `plan` needs for each picture.
     """
 
     draws: int = 0
@@ -57,37 +57,37 @@ class PictureStep(ABC):
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
         """Return the operations of this step, and the sizes that pictures have after it.
 
-        A picture must get the same operations whichever pictures are planned with it.
+        The operations of a picture must not depend on the pictures that are planned with it.
 
         Args:
             sizes: int64 (n, 2), width and height of each picture before this step, at least 1.
             u: float64 (n, draws), independent and uniform in [0, 1).
 
         Returns:
-            Operations, always of the same kinds in the same order, and sizes int64 (n, 2): 0 of pictures to which this
-            step cannot be applied, which makes them unreadable.
+            Operations, always of the same kinds in the same order, and sizes int64 (n, 2). Size 0 marks a picture to
+            which this step cannot be applied, and makes it unreadable.
         """
 
     @abstractmethod
     def fixed_size(self, before: FixedSize) -> FixedSize:
-        """Return (width, height) after this step if it is the same for all pictures, else None.
+        """Return (width, height) after this step if all pictures have the same, else None.
 
         Args:
             before: (width, height) before this step if all pictures have the same, else None.
         """
 
     def refused(self, width: int, height: int) -> str:
-        """Say why this step cannot be applied to a picture of this size."""
+        """Return the reason why this step cannot be applied to a picture of this size."""
         return f"expected a picture that {self!r} can be applied to, got {width} x {height}"
 
     def __repr__(self) -> str:
-        given = inspect.signature(type(self)).parameters.values()
-        shown = [f"{p.name}={getattr(self, p.name)!r}" for p in given if getattr(self, p.name, p.default) != p.default]
+        params = inspect.signature(type(self)).parameters.values()
+        shown = [f"{p.name}={getattr(self, p.name)!r}" for p in params if getattr(self, p.name, p.default) != p.default]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def numbers(n: int, *columns: NDArray[np.generic] | float) -> NDArray[np.float64]:
-    """Return float64 (n, columns) out of columns, each an array (n,) or one number for all."""
+    """Stack columns, each an array (n,) or one number for all rows, into float64 (n, columns)."""
     table = np.empty((n, len(columns)))
     for i, column in enumerate(columns):
         table[:, i] = column
@@ -95,12 +95,12 @@ def numbers(n: int, *columns: NDArray[np.generic] | float) -> NDArray[np.float64
 
 
 def same_size(n: int, size: tuple[int, int]) -> Sizes:
-    """Return int64 (n, 2): one (width, height) for all."""
+    """Return int64 (n, 2): the same (width, height) for all."""
     return np.tile(np.array(size, np.int64), (n, 1))
 
 
 def width_height(what: str, size: int | Sequence[int]) -> tuple[int, int]:
-    """Return (width, height) of a side, or of (height, width), as torchvision orders them.
+    """Return (width, height) of a size in torchvision's form: one side, or (height, width).
 
     Raises:
         ValueError: neither one nor two whole numbers of at least 1.
@@ -114,26 +114,26 @@ def width_height(what: str, size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def borders(what: str, padding: int | Sequence[int]) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom) of a padding as torchvision declares it.
+    """Return (left, top, right, bottom) of a padding in torchvision's form.
 
     Raises:
         ValueError: other than one, two (left and right, top and bottom) or four whole numbers of at least 0.
     """
-    given = list(padding) if isinstance(padding, Sequence) else [padding]
-    if len(given) not in (1, 2, 4) or not all(isinstance(p, (int, np.integer)) and p >= 0 for p in given):
+    widths = list(padding) if isinstance(padding, Sequence) else [padding]
+    if len(widths) not in (1, 2, 4) or not all(isinstance(p, (int, np.integer)) and p >= 0 for p in widths):
         raise ValueError(
             f"expected a border, (left and right, top and bottom) or (left, top, right, bottom) of at least 0 as "
             f"{what}, got {padding!r}"
         )
-    left, top, right, bottom = (int(p) for p in given * (4 // len(given)))
+    left, top, right, bottom = (int(p) for p in widths * (4 // len(widths)))
     return left, top, right, bottom
 
 
 def level(what: str, value: int) -> int:
-    """Return a level of uint8 pixels.
+    """Return a checked level of uint8 pixels.
 
     Raises:
-        ValueError: it is not a whole number from 0 to 255.
+        ValueError: the level is not a whole number from 0 to 255.
     """
     if not isinstance(value, (int, np.integer)) or not 0 <= value <= 255:
         raise ValueError(f"expected a whole number from 0 to 255 as {what}, got {value!r}")
@@ -141,10 +141,10 @@ def level(what: str, value: int) -> int:
 
 
 def probability(what: str, value: float) -> float:
-    """Return a probability.
+    """Return a checked probability.
 
     Raises:
-        ValueError: it is not from 0 to 1.
+        ValueError: the probability is not from 0 to 1.
     """
     if not 0 <= value <= 1:
         raise ValueError(f"expected a probability from 0 to 1 as {what}, got {value!r}")
@@ -155,7 +155,7 @@ def chosen(what: str, name: str, choices: dict[str, int]) -> int:
     """Return the number of a choice.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no choice of that name.
     """
     if name not in choices:
         raise ValueError(f"expected {' or '.join(map(repr, choices))} as {what}, got {name!r}")

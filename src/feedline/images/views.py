@@ -10,12 +10,12 @@ from feedline.images.step import Draws, FixedSize, PictureOp, PictureStep, Sizes
 class MultiView(PictureStep):
     """Several views of each picture, stacked: samples get the shape (views, ...).
 
-    Steps before it are common to all views, which also share their random numbers. Steps after it are run for each view
-    with random numbers of its own. A picture is decoded once for each view.
+    Steps before it are common to all views, which also share their random numbers. Steps after it run for each view
+    with different random numbers. A picture is decoded once for each view.
 
     Args:
-        views: number of views; or, for each view, a step or a list of steps that it alone has, run before those that
-            follow. ``MultiView([[], Flip(1.0)])`` is a picture and its mirror image.
+        views: number of views, or, for each view, a step or a list of steps that only this view has, run before the
+            following steps. ``MultiView([[], Flip(1.0)])`` is a picture and its mirror image.
 
     Raises:
         ValueError: no view.
@@ -35,7 +35,7 @@ class MultiView(PictureStep):
                 raise TypeError(f"expected steps such as images.Flip in the views of MultiView, got {step!r:.80}")
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
-        """Return no operation: `Decode` plans each view for itself."""
+        """Return no operation: `Decode` plans each view separately."""
         return [], sizes
 
     def fixed_size(self, before: FixedSize) -> FixedSize:

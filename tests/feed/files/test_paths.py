@@ -246,7 +246,7 @@ def test_files_of_others_and_of_other_names_stay(tmp_path):
 
 def test_a_writer_whose_new_file_was_taken_for_a_left_over_makes_another(tmp_path, monkeypatch):
     """Between making its file and locking it there is an instant."""
-    real, taken = atomic._lock, []
+    real, taken = atomic.try_lock, []
 
     def lock(handle):
         if not taken:
@@ -256,7 +256,7 @@ def test_a_writer_whose_new_file_was_taken_for_a_left_over_makes_another(tmp_pat
             assert temporary(tmp_path) == []
         return real(handle)
 
-    monkeypatch.setattr(atomic, "_lock", lock)
+    monkeypatch.setattr(atomic, "try_lock", lock)
     with atomic_file(tmp_path / "data") as file:
         file.write(b"whole")
     assert (tmp_path / "data").read_bytes() == b"whole"

@@ -93,7 +93,7 @@ def test_what_is_still_there_is_not_fetched_again(web, tmp_path, etag):
 
 
 def test_what_tells_no_versions_apart_is_not_kept_for_later_runs(web, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(mirror, "_said", set())
+    monkeypatch.setattr(mirror, "_warned", set())
     web.etag, web.modified = False, None
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}

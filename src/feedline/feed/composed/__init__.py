@@ -1,11 +1,11 @@
-"""Corpora made of others: which of them gives the next sequence.
+"""Corpora made of other corpora.
 
-`weights` are exact ratios, `schedule` a period of who stands where, `stages` which schedule holds from where on, all
-pure arithmetic; `order` puts them above the orders of the parts, and `mixture` is what users declare. `packed` makes
-rows of documents, in an order of its own, and `unpacking` minibatches of rows.
+`weights` are exact ratios, a `schedule` repeats a period of sources, and `stages` are runs of places with one schedule.
+All three are pure arithmetic. `order` combines them with the orders of the parts, and `mixture` is the class that users
+declare. `packed` makes rows of documents, in their own order, and `lm_batches` turns rows into minibatches.
 
-`bucketed` makes batches of sequences of like length: `bucketed_order` within every window of another order, between
-`boundaries`.
+`bucketed` makes batches of sequences of like length. `bucketed_order` cuts every window of another order into them, by
+`bucket_boundaries`.
 """
 
 from feedline.feed.composed.bucketed import Bucketed

@@ -27,21 +27,22 @@ class Bucketed(Forwarding, Ordered):
     """A corpus whose minibatches hold sequences of like length, so that little of them is padding.
 
     Within each window of the corpus's order, sequences are put into buckets by length, each bucket is cut into batches,
-    and the batches are shuffled. A minibatch ends where a batch does: asked for at least ``budget`` samples, a source
-    delivers one batch at a time, of which every rank gets its part. Asked for fewer, it delivers batches in pieces.
+    and the batches are shuffled. A minibatch ends at the end of a batch. With minibatches of at least ``budget``
+    samples, a source delivers one batch at a time, and every rank gets its part. With smaller minibatches, it delivers
+    batches in pieces.
 
-    How many batches a window has follows from its lengths alone: steps, positions and resuming are as exact as for any
-    corpus, and restoring reads no more than a window. The last batch of a bucket in a window may be smaller, so windows
+    The number of batches of a window depends only on its lengths. So steps, positions and resuming are as exact as for
+    any corpus, and restoring reads at most a window. The last batch of a bucket in a window may be smaller, so windows
     should hold many batches.
 
     Args:
-        corpus: corpus that knows lengths before reading; also a `Mixture`.
-        boundaries: greatest length of each bucket, ascending; longer sequences are in one more bucket. An int: that
-            many buckets, whose boundaries leave the least padding over the whole corpus.
-        budget: samples of a batch whose sequences are padded to the boundary of their bucket; in the bucket of those
-            that are longer than the last boundary, to the longest in the window. A sequence longer than ``budget`` is a
-            batch of its own.
-        most: sequences of a batch; None: as many as the budget allows.
+        corpus: corpus that knows lengths before reading, which may be a `Mixture`.
+        boundaries: greatest length of each bucket, ascending. Longer sequences are in one more bucket. An int: a number
+            of buckets, whose boundaries leave the least padding over the whole corpus.
+        budget: samples of a batch whose sequences are padded to the boundary of their bucket. In the bucket above the
+            last boundary they are padded to the longest in the window. A sequence longer than ``budget`` is a separate
+            batch.
+        most: limit of sequences in a batch. None: as many as the budget allows.
 
     Attributes:
         boundaries: greatest length of each bucket, as a tuple.
@@ -62,17 +63,17 @@ class Bucketed(Forwarding, Ordered):
         if isinstance(boundaries, (str, bytes)):
             raise TypeError(f"expected boundaries as ints, or a number of buckets, got {boundaries!r}")
         if isinstance(boundaries, Sequence):
-            given = tuple(whole_number("a boundary", one, 1) for one in boundaries)
-            if not given or any(a >= b for a, b in pairwise(given)) or given[-1] >= 2**62:
+            bounds = tuple(whole_number("a boundary", boundary, 1) for boundary in boundaries)
+            if not bounds or any(a >= b for a, b in pairwise(bounds)) or bounds[-1] >= 2**62:
                 raise ValueError(f"expected ascending boundaries below 2**62, got {list(boundaries)}")
         else:
             buckets = whole_number("the number of buckets", boundaries, 1)
-            given = tuple(least_padding(*counted(self._all_lengths()), buckets)) or (1,)
-        self.boundaries: tuple[int, ...] = given
-        self._buckets = Buckets(given, budget, most)
+            bounds = tuple(least_padding(*counted(self._all_lengths()), buckets)) or (1,)
+        self.boundaries: tuple[int, ...] = bounds
+        self._buckets = Buckets(bounds, budget, most)
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Deserializer.capability`; the order is one of its own, whatever the corpus's is."""
+        """See `Deserializer.capability`. It has its own order, even if the corpus has none."""
         return self if kind is Ordered else super().capability(kind)  # type: ignore[return-value]
 
     def digest(self) -> str:
@@ -81,7 +82,7 @@ class Bucketed(Forwarding, Ordered):
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
-        """Return the corpus's order, in batches; see `Ordered.own_order`."""
+        """Return the corpus's order, in batches. See `Ordered.own_order`."""
         lengths = functools.partial(lengths_of, self._corpus)
         return BucketedOrder(order_of(self._corpus, seed, window), self._buckets, lengths)
 

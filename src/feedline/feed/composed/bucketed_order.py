@@ -1,8 +1,8 @@
 """The order of `Bucketed`: every window of another order, cut into batches of sequences of like length.
 
-What a window holds does not change, so that everything that follows from it stays: what is read when, where a sweep
-ends, what a position means. The number of batches of a window follows from its lengths alone, not from their order.
-Specified to the bit in docs/explanation/order.md.
+The sequences of a window do not change. So reads, the ends of sweeps and the meaning of positions do not change,
+either. The number of batches of a window depends only on its lengths, not on their order. Specified to the bit in
+docs/explanation/order.md.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from feedline.feed.timeline.plan import InParts, ended, permuted
 
 Ints = NDArray[np.int64]
 
-# Level of the key; docs/explanation/order.md lists the others.
+# Level of the key. docs/explanation/order.md lists all levels.
 BATCHES = 13
 
 
 class Buckets(NamedTuple):
-    """How sequences are put together.
+    """Rules for putting sequences together.
 
     Attributes:
-        boundaries: ascending; a sequence of n samples is in the first bucket whose boundary is at least n, or in one
-            more if there is none.
+        boundaries: ascending. A sequence of n samples is in the first bucket whose boundary is at least n, or in one
+            more bucket if there is none.
         budget_samples: samples of a batch whose sequences are padded to the boundary of their bucket.
-        most: sequences of a batch; None: no limit but the budget.
+        most: limit of sequences in a batch. None: only the budget limits them.
     """
 
     boundaries: tuple[int, ...]
@@ -40,17 +40,19 @@ class Buckets(NamedTuple):
     most: int | None
 
     def batches(self, lengths: Ints, permuted: Callable[[int], Ints] | None) -> tuple[Ints, Ints]:
-        """Return which sequences of a window stand where, int64 (n,), and where batches end, int64 (batches,).
+        """Return the index in the window of the sequence at each place, int64 (n,), and the ends of batches, int64
+        (batches,).
 
         Args:
             lengths: samples of each sequence, int64 (n,), in the window's order.
-            permuted: function from a number of batches to their order; None: by the first sequence of each.
+            permuted: function from a number of batches to their order. None: by the first sequence of each.
         """
         bucket = np.searchsorted(np.array(self.boundaries, np.int64), lengths, side="left")
         counts = np.bincount(bucket, minlength=len(self.boundaries) + 1)
         padded = np.array([*self.boundaries, int(lengths.max(initial=1))], np.int64)
         size = np.clip(self.budget_samples // np.maximum(padded, 1), 1, self.most)
-        grouped = np.argsort(bucket.astype(np.min_scalar_type(len(counts))), kind="stable")  # radix, for small integers
+        # A radix sort, as the integers are small.
+        grouped = np.argsort(bucket.astype(np.min_scalar_type(len(counts))), kind="stable")
         number = -(-counts // size)
         of = np.repeat(np.arange(len(counts)), number)
         place = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
@@ -68,7 +70,7 @@ class BucketedOrder(Timeline, InParts):
 
     Args:
         inner: order of the corpus.
-        buckets: how sequences are put together.
+        buckets: rules for putting sequences together.
         lengths: function from ordinals to the samples of sequences, int64 (n,).
     """
 
@@ -79,8 +81,8 @@ class BucketedOrder(Timeline, InParts):
         self.inner, self.buckets, self.lengths = inner, buckets, lengths
         self.chunk_table, self.blocks, self.swept = inner.chunk_table, inner.blocks, inner.swept
         self.steady, self.in_corpus_order = inner.steady, False
-        # The windows of last: each is laid out once, 12 bytes a sequence. The tuple is new whenever one is added, as
-        # other threads may be looking at the old one.
+        # The latest windows: each is laid out once, at 12 bytes a sequence. Adding one makes a new tuple, as other
+        # threads may be reading the old one.
         self._windows: tuple[_BucketedWindow, ...] = ()
 
     @property
@@ -95,12 +97,12 @@ class BucketedOrder(Timeline, InParts):
 
     def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
-        for known in self._windows:
-            if known.sweep == sweep and known.first <= ordinal < known.first + known.count:
-                return known
-        made = _BucketedWindow(self, self.inner.window_at(sweep, ordinal, window))
-        self._windows = (made, *self._windows[:1])
-        return made
+        for laid_out in self._windows:
+            if laid_out.sweep == sweep and laid_out.first <= ordinal < laid_out.first + laid_out.count:
+                return laid_out
+        added = _BucketedWindow(self, self.inner.window_at(sweep, ordinal, window))
+        self._windows = (added, *self._windows[:1])
+        return added
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`."""
@@ -116,7 +118,7 @@ class BucketedOrder(Timeline, InParts):
         return segment
 
     def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-        """See `InParts.ended`: sweeps of parts end where the window does that holds their last sequence."""
+        """See `InParts.ended`: sweeps of parts end at the end of the window that holds their last sequence."""
         return ended(self.inner, self._window_start(*a), self._window_start(*b))
 
     def _window_start(self, sweep: int, ordinal: int) -> tuple[int, int]:
@@ -129,7 +131,7 @@ class BucketedOrder(Timeline, InParts):
         return self.inner.to_json()
 
     def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> Timeline:
-        """See `Timeline.from_json`: what the inner order holds must be as it was, as batches follow from it."""
+        """See `Timeline.from_json`: the windows of the inner order must not have changed, as batches depend on them."""
         declared = self.to_json()
         saved = {key: state[key] for key in declared}
         if saved != declared:
@@ -143,7 +145,7 @@ class BucketedOrder(Timeline, InParts):
 
 
 class _BucketedWindow(WindowPlan):
-    """A window, laid out in batches when it is first looked into."""
+    """A window, laid out in batches at its first use."""
 
     def __init__(self, order: BucketedOrder, inner: WindowPlan) -> None:
         self.inner, self._order = inner, order
@@ -163,19 +165,20 @@ class _BucketedWindow(WindowPlan):
         return place[a:b], index[a:b]
 
     def breaks(self, start: int, n: int) -> list[int]:
-        """Return where batches end within the ``n`` sequences from place ``start``, counted from there."""
+        """Return the ends of batches within the ``n`` sequences from place ``start``, counted from ``start``."""
         _, _, ends, _ = self._layout
         return [end - start for end in ends[bisect_right(ends, start) : bisect_right(ends, start + n)]]
 
     def sweeps(self, start: int, n: int) -> Callable[[], Ints] | None:
-        """Return a function for the sweeps of the ``n`` sequences from place ``start``; None: they are the window's."""
+        """Return a function for the sweeps of the ``n`` sequences from place ``start``. None: all are in the sweep of
+        the window."""
         _, _, _, sweeps = self._layout
         return None if sweeps is None else lambda: sweeps()[start : start + n]
 
     @functools.cached_property
     def _layout(self) -> tuple[NDArray[np.uint32], Ints, list[int], Callable[[], Ints] | None]:
         order = self._order
-        whole = order.inner.segment(self.inner, 0, self.inner.count)
+        segment = order.inner.segment(self.inner, 0, self.inner.count)
         shuffled = None
         if order.shuffle:
 
@@ -183,6 +186,6 @@ class _BucketedWindow(WindowPlan):
                 cut = permuted(order, batches, self.sweep, BATCHES, self.number)
                 return np.asarray(cut(0, batches), np.int64)
 
-        which, ends = order.buckets.batches(order.lengths(whole.ordinals), shuffled)
-        sweeps = None if whole.sweeps is None else lambda: whole.own_sweeps()[which]
-        return whole.place[which], whole.index[which], ends.tolist(), sweeps
+        which, ends = order.buckets.batches(order.lengths(segment.ordinals), shuffled)
+        sweeps = None if segment.sweeps is None else lambda: segment.own_sweeps()[which]
+        return segment.place[which], segment.index[which], ends.tolist(), sweeps

@@ -1,4 +1,4 @@
-"""Several corpora, one after the other, as one."""
+"""Several corpora, one after another, as one."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Ints = NDArray[np.int64]
 
 
 class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiable):
-    """The sequences of several corpora, one corpus after the other.
+    """The sequences of several corpora, one corpus after another.
 
     Args:
         corpora: at least one, of any formats, with the same streams.
-        columns: names of the streams to keep, which all corpora must have; None: all. A sequence keeps the number of
-            samples that its corpus gives it.
+        columns: names of the streams to keep, which all corpora must have. None: all. A sequence keeps the number of
+            samples that it has in its corpus.
 
     Attributes:
         parts: the corpora.
@@ -49,7 +49,7 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
 
     Raises:
         SchemaError: the streams of two corpora differ.
-        ValueError: no corpus, or one that does not know the sizes of its chunks before reading them.
+        ValueError: no corpus, or a corpus that does not know the sizes of its chunks before reading them.
     """
 
     def __init__(self, *corpora: Deserializer, columns: Sequence[str] | None = None) -> None:
@@ -79,41 +79,41 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
         return h.hexdigest()
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
-        """Return the parts' keys of the sequences ``ordinals``, uint64 (n,); parts may have equal ones."""
-        found = np.empty(len(ordinals), np.uint64)
-        for k, at, own in self._by_part(ordinals):
-            found[at] = keys_of(self.parts[k], own)
-        return found
+        """Return the parts' keys of the sequences ``ordinals``, uint64 (n,). Parts may have equal keys."""
+        keys = np.empty(len(ordinals), np.uint64)
+        for k, at, part_ordinals in self._by_part(ordinals):
+            keys[at] = keys_of(self.parts[k], part_ordinals)
+        return keys
 
     def sources(self, ordinals: Ints) -> Ints:
-        """Return the number of the part that each sequence is from."""
+        """Return the number of the part of each sequence."""
         return np.searchsorted(self.firsts, ordinals, side="right") - 1
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Deserializer.capability`; rows of documents are those of all parts, or of none."""
+        """See `Deserializer.capability`. Rows of documents are available only if all parts have them."""
         return None if kind is RowsOfDocuments and self.finish is None else super().capability(kind)
 
     def documents(self, chunk: int) -> tuple[Ints, Ints]:
-        """Return the documents that the part's rows are packed from."""
-        part, own = self._part_of(chunk)
+        """Return the documents from which the part's rows are packed."""
+        part, number = self._part_of(chunk)
         rows = part.capability(RowsOfDocuments)
-        assert rows is not None  # as all parts are packed alike
-        return rows.documents(own)
+        assert rows is not None  # `capability` checked all parts
+        return rows.documents(number)
 
     # ---- reading ----------------------------------------------------------------------------------
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the parts of files that ``read`` reads for a chunk."""
-        part, own = self._part_of(chunk)
-        return chunk_extents(part, own)
+        part, number = self._part_of(chunk)
+        return chunk_extents(part, number)
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read a chunk whose extents were fetched."""
-        part, own = self._part_of(chunk)
-        return self._fitted(required(part, Fetchable).read_fetched(own, pieces))
+        part, number = self._part_of(chunk)
+        return self._fitted(required(part, Fetchable).read_fetched(number, pieces))
 
     def verified(self) -> Deserializer:
-        """Return this corpus over its parts with all checksums compared; see `Verifiable.verified`."""
+        """Return this corpus over its parts with all checksums compared. See `Verifiable.verified`."""
         parts = [verified(part) for part in self.parts]
         if all(a is b for a, b in zip(parts, self.parts, strict=True)):
             return self
@@ -124,8 +124,8 @@ def check_part(corpus: Any, of: str) -> None:
     """Check that something can be a part of a corpus of several.
 
     Raises:
-        TypeError: it is no corpus.
-        ValueError: it does not know its sizes.
+        TypeError: the object is no corpus.
+        ValueError: the corpus does not know its sizes.
     """
     if not isinstance(corpus, Deserializer):
         raise TypeError(f"expected feedline Deserializers for {of}, got {type(corpus).__name__}")
@@ -143,15 +143,15 @@ def check_part(corpus: Any, of: str) -> None:
 
 def lengths_of(corpus: Deserializer, ordinals: Ints) -> Ints:
     """Return the samples of the sequences ``ordinals``, int64 (n,)."""
-    found = corpus.lengths(ordinals)
-    return np.ones(len(ordinals), np.int64) if found is None else found
+    lengths = corpus.lengths(ordinals)
+    return np.ones(len(ordinals), np.int64) if lengths is None else lengths
 
 
 def same_schema(corpora: Sequence[Deserializer], columns: Sequence[str] | None) -> Schema:
-    """Return the streams that all of these corpora have, or those of ``columns``.
+    """Return the streams that all of these corpora have, or only ``columns``.
 
     Raises:
-        SchemaError: they differ, or one is missing.
+        SchemaError: streams differ, or one is missing.
     """
     first = corpora[0]
     if columns is None:
@@ -173,5 +173,5 @@ def same_schema(corpora: Sequence[Deserializer], columns: Sequence[str] | None) 
 
 
 def _kind(stream: Stream | None) -> tuple[Any, ...] | None:
-    """Return what two corpora must agree about: not the name in the data."""
+    """Return the properties in which two corpora must agree. The name in the data may differ."""
     return None if stream is None else (stream.shape, stream.dtype, stream.sparse, stream.defines_size)

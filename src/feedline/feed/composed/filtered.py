@@ -1,4 +1,4 @@
-"""The sequences of a corpus for which something holds, by its columns, its lengths or a list."""
+"""The sequences of a corpus that pass a filter on columns or lengths, or that are listed."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from feedline.feed.protocol import Deserializer, chunk_starts, num_chunks, whole
 Mask = NDArray[np.bool_]
 Predicate = Callable[[Any], Any]
 
-_PIECE_BYTES = 64 << 20  # of columns, given to predicates at a time
-_PIECE_SEQUENCES = 1 << 20  # whose lengths are looked up at a time
+_PIECE_BYTES = 64 << 20  # of columns, passed to predicates at a time
+_PIECE_SEQUENCES = 1 << 20  # lengths looked up at a time
 
 
 class Filtered(Chosen):
     """The sequences of a corpus for which ``where`` and ``lengths`` hold.
 
-    That is decided now, once, before any order, so that sweeps, states and ranks agree about it::
+    The constructor decides once, before any order, so that sweeps, states and ranks agree::
 
         meta = fl.ParquetDeserializer("web/", ["language", "score"])
         good = fl.Filtered(web, {"language": lambda x: x == "de", "score": lambda x: x > 0.8}, columns=meta)
 
-    Ordinals are counted over what is left, in the order of the corpus; `original` returns the corpus's. The digest
-    covers what is left: after a change of ``where`` that changes nothing, a state still fits.
+    Ordinals count the remaining sequences, in the order of the corpus, and `original` returns the corpus's ordinals.
+    The digest covers the remaining sequences, so that a state still fits after a change of ``where`` that keeps the
+    same ones.
 
     Args:
-        corpus: corpus to filter; it must know its sizes before reading, and have no order of its own.
-        where: bool (n,), one for each sequence of the corpus; or ordinals, integers (k,), in any order; or functions by
-            stream, which all have to hold. A function is called with the samples of consecutive sequences, an array
-            (m, *shape) (of dtype object for texts and byte strings), and returns bool (m,). None: all.
-        lengths: least and greatest number of samples of a sequence; None for no bound.
+        corpus: corpus to filter. It must know its sizes before reading, and must not have its own order.
+        where: bool (n,), one for each sequence of the corpus, or integers (k,), ordinals in any order, or functions by
+            stream, all of which must hold. A function is called with the samples of consecutive sequences, an array (m,
+            *shape) (of dtype object for texts and byte strings), and returns bool (m,). None: all.
+        lengths: least and greatest number of samples of a sequence. None: no bound.
         columns: corpus of the same sequences in the same order, whose streams ``where`` names: the same files opened
-            with these streams only, so that nothing else is read. None: ``corpus``, read as a whole.
+            with these streams only, so that nothing else is read. None: all streams of ``corpus`` are read.
 
     Raises:
-        DataError: nothing is left, or a sequence of ``columns`` is unreadable.
-        SchemaError: ``where`` names a stream that is missing or sparse, or that has not one sample for each sequence.
+        DataError: no sequence remains, or a sequence of ``columns`` is unreadable.
+        SchemaError: ``where`` names a stream that is missing or sparse, or does not have one sample for each sequence.
         IndexError: an ordinal is outside the corpus.
         TypeError, ValueError: an argument of another kind, or out of range.
     """
@@ -75,7 +76,7 @@ class Filtered(Chosen):
 
 
 def _given(where: Any, count: int) -> Mask:
-    """Return a mask of what an array names."""
+    """Return a mask of the sequences in a list or a mask."""
     if callable(where):
         raise TypeError('expected functions by stream as where of Filtered, got one: write {"score": function}')
     array = np.asarray(where)
@@ -103,14 +104,14 @@ def _by_lengths(corpus: Deserializer, bounds: Any, count: int) -> Mask:
     least, most = (None if bound is None else whole_number("lengths of Filtered", bound, 0) for bound in bounds)
     mask = np.ones(count, np.bool_)
     for first in range(0, count, _PIECE_SEQUENCES):
-        here = slice(first, min(count, first + _PIECE_SEQUENCES))
-        samples = lengths_of(corpus, np.arange(here.start, here.stop, dtype=np.int64))
-        mask[here] = (samples >= (least or 0)) & (samples <= (2**63 - 1 if most is None else most))
+        part = slice(first, min(count, first + _PIECE_SEQUENCES))
+        samples = lengths_of(corpus, np.arange(part.start, part.stop, dtype=np.int64))
+        mask[part] = (samples >= (least or 0)) & (samples <= (2**63 - 1 if most is None else most))
     return mask
 
 
 def _by_columns(corpus: Deserializer, where: Mapping[str, Predicate], count: int) -> Mask:
-    """Return a mask of the sequences for which functions of their streams hold; reads the corpus once."""
+    """Return a mask of the sequences for which functions of their streams hold. Reads the corpus once."""
     check_part(corpus, "columns of Filtered")
     for name, predicate in where.items():
         stream = corpus.schema.get(name)
@@ -166,10 +167,10 @@ def _column(name: str, value: Value, corpus: Deserializer, first: int) -> NDArra
 
 
 def _answers(name: str, predicate: Predicate, samples: NDArray[Any]) -> Mask:
-    found = np.asarray(predicate(samples))
-    if found.dtype != np.bool_ or found.shape != (len(samples),):
+    answers = np.asarray(predicate(samples))
+    if answers.dtype != np.bool_ or answers.shape != (len(samples),):
         raise TypeError(
-            f"expected bools ({len(samples)},) of the function for `{name}` in where of Filtered, got {found.dtype} "
-            f"{found.shape}"
+            f"expected bools ({len(samples)},) of the function for `{name}` in where of Filtered, got {answers.dtype} "
+            f"{answers.shape}"
         )
-    return found
+    return answers

@@ -1,8 +1,7 @@
 """Sequences split into frames: every sample becomes a separate sequence.
 
-For models that look at one frame at a time, with its neighbours in the sample. The order shuffles frames; the content
-of a frame is unchanged. Cost: chunks are those of the corpus, and are not copied unless a sequence is unreadable or
-streams differ in length.
+This is for models that look at one frame at a time, with its neighbours in the sample. The order shuffles frames, and
+the content of a frame is unchanged. Chunks are not copied unless a sequence is unreadable or streams differ in length.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ Ints = NDArray[np.int64]
 class Frames(Deserializer):
     """The frames of a corpus, one sequence each, in the order of its sequences.
 
-    A frame that a stream lacks, as its sequence is shorter than others', is unreadable; and so are all frames of an
-    unreadable sequence.
+    A frame is unreadable if a stream lacks it, because its sequence is shorter in that stream. All frames of an
+    unreadable sequence are unreadable, too.
 
     Args:
-        corpus: corpus whose sequences are taken apart; it must know their lengths before reading.
+        corpus: corpus whose sequences are split. It must know their lengths before reading.
 
     Raises:
         ValueError: the corpus does not know its sizes.
@@ -49,7 +48,7 @@ class Frames(Deserializer):
         return self._infos
 
     def digest(self) -> str:
-        """Return the corpus's digest, marked to differ from that of whole sequences."""
+        """Return the corpus's digest, marked to differ from the digest of whole sequences."""
         return f"{self.corpus.digest()}f"
 
     def paths(self) -> list[str]:
@@ -57,7 +56,7 @@ class Frames(Deserializer):
         return list(self.corpus.paths())
 
     def read(self, chunk: int) -> Chunk:
-        """Return the frames of a chunk; raises what the corpus raises."""
+        """Return the frames of a chunk. Raises the errors of the corpus."""
         return frames_of(self.corpus.read(chunk), self._kept.get(chunk))
 
     def close(self) -> None:
@@ -70,7 +69,7 @@ class Frames(Deserializer):
 
 
 def frames_of(chunk: Chunk, lengths: Ints) -> Chunk:
-    """Return the samples of a chunk as sequences: ``lengths[i]`` of sequence i, whatever its streams hold."""
+    """Return the samples of a chunk as sequences: ``lengths[i]`` of sequence i, even if a stream has fewer."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
     errors: dict[int, DataError] = {}
     for i, error in chunk.errors.items():
@@ -81,19 +80,19 @@ def frames_of(chunk: Chunk, lengths: Ints) -> Chunk:
             values[name] = in_sequences(value, None)
             continue
         within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
-        there = within < np.repeat(value.lengths, lengths)
-        rows = np.where(there, np.repeat(value.offsets[:-1], lengths) + within, 0)
-        values[name] = taken_rows(value, rows, there)
-        for i in np.flatnonzero(~there).tolist():
+        present = within < np.repeat(value.lengths, lengths)
+        rows = np.where(present, np.repeat(value.offsets[:-1], lengths) + within, 0)
+        values[name] = taken_rows(value, rows, present)
+        for i in np.flatnonzero(~present).tolist():
             what = "expected a sample of every stream for a frame, got a shorter sequence"
             errors.setdefault(i, DataError(what, stream=name))
     return Chunk(chunk.schema, values, errors, seals=chunk.seals)
 
 
 def repeated(chunk: Chunk, like: Chunk) -> Chunk:
-    """Return a chunk whose sequences, of one sample each, are repeated for the samples of those of ``like``.
+    """Return a chunk whose sequences, of one sample each, are repeated for each sample of the sequences of ``like``.
 
-    A sequence with more than one sample, or none, is unreadable, unless it is as long as that of ``like``.
+    A sequence with more than one sample, or none, is unreadable, unless it is as long as its counterpart in ``like``.
     """
     lengths = np.ones(len(like), np.int64) if like.lengths is None else like.lengths
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -112,13 +111,13 @@ def repeated(chunk: Chunk, like: Chunk) -> Chunk:
     return Chunk(chunk.schema, values, errors)
 
 
-def taken_rows(value: Value, rows: Ints, there: NDArray[np.bool_] | None = None) -> Value:
-    """Return copies of the samples ``rows``, one sequence each; where ``there`` is False, anything may stand."""
+def taken_rows(value: Value, rows: Ints, present: NDArray[np.bool_] | None = None) -> Value:
+    """Return copies of the samples ``rows``, one sequence each. Rows where ``present`` is False are arbitrary."""
     single = in_sequences(value, None)
     schema = Schema({"x": _stream(value)})
     if single.num_samples == 0:
         return no_values(schema, (), len(rows))["x"]
-    return Chunk(schema, {"x": single}).take(np.ascontiguousarray(rows if there is None else rows * there))["x"]
+    return Chunk(schema, {"x": single}).take(np.ascontiguousarray(rows if present is None else rows * present))["x"]
 
 
 def _stream(value: Value) -> Stream:

@@ -1,11 +1,12 @@
 """Join several corpora by sequence key: the first determines chunks and order, the others are looked up.
 
-Guarantees: a joined sequence has the streams of all parts; a sequence of the primary whose key is missing in another
-part is dropped and counted; a duplicate key in another part is an error, as it is ambiguous. Cost: resolved once, O(n
-log n) in blocks of bounded memory, into a table of 8 bytes per sequence and secondary (and 8 more if anything was
-dropped) in a mapped file of the cache folder (see `join_table`); opening it again reads O(chunks). Reading a chunk
-reads the primary's chunk and selects from the others: contiguous runs cost one read, scattered sequences as many as
-their format needs.
+A joined sequence has the streams of all parts. A sequence of the primary whose key is missing in another part is
+dropped and counted. A duplicate key in another part is an error, as it is ambiguous.
+
+A join is resolved once, in O(n log n) and in blocks of bounded memory, into a table of 8 bytes per sequence and
+secondary (and 8 more if any sequence was dropped). The table is a mapped file of the cache folder (see `join_table`),
+and opening it again reads O(chunks). Reading a chunk reads the primary's chunk and selects from the others: contiguous
+runs cost one read, scattered sequences as many as their format needs.
 """
 
 from __future__ import annotations
@@ -51,19 +52,20 @@ _SAMPLED = 1024  # sequences of each part whose keys and lengths the digest cove
 class Join(Deserializer, Keyed, Verifiable):
     """Sequences of several corpora, joined by their keys (`Deserializer.keys`).
 
-    The primary's chunks and order are the join's; ``ChunkInfo.bytes`` are the primary's, as it alone determines the
-    order. The length of a joined sequence is the longest of its parts', or that of the part with the stream that
-    defines the size. A sequence that is unreadable in one part is unreadable in the join, for that part's reason. The
-    primary may repeat a key: each occurrence looks up the same sequences. A part that says ``broadcast`` has its
-    sequences of one sample repeated for each sample of the primary's.
+    The join has the chunks and the order of the primary, and its ``ChunkInfo.bytes``, as only the primary determines
+    the order. The length of a joined sequence is the greatest length in its parts, or the length in the part whose
+    stream defines the size. A sequence that is unreadable in one part is unreadable in the join, with the error of that
+    part. The primary may repeat a key: each occurrence looks up the same sequences. If a part has ``broadcast`` set,
+    its sequences of one sample are repeated for each sample of the primary's sequence.
 
     Args:
         primary: corpus that determines chunks and order.
-        secondaries: corpora looked up by key; at least one. All stream names must differ.
-        cache: folder that keeps the resolved table, created with mode 0700; None: ``$XDG_CACHE_HOME/feedline``
-            (``~/.cache/feedline``); False: none. If it is not writable, the table is a temporary file in ``$TMPDIR``,
-            resolved again by every process. Tables of data that no longer exists may be deleted at any time.
-        memory: bytes of decoded chunks to cache of secondaries that can only be read chunk by chunk. If their order
+        secondaries: at least one corpus to look up by key. All stream names must differ.
+        cache: folder for the resolved table, created with mode 0700. None: ``$XDG_CACHE_HOME/feedline``
+            (``~/.cache/feedline``). False: no folder. If it is not writable, the table is a temporary file in
+            ``$TMPDIR``, resolved again by every process. Tables of data that no longer exists may be deleted at any
+            time.
+        memory: cache, in bytes, for decoded chunks of secondaries that can only be read chunk by chunk. If their order
             differs from the primary's, fewer bytes than their chunks in use cause repeated reads.
 
     Attributes:
@@ -72,7 +74,7 @@ class Join(Deserializer, Keyed, Verifiable):
     Raises:
         SchemaError: two streams have the same name, or two define the size.
         DataError: no key in common, or a duplicate key in a secondary.
-        ValueError: fewer than two parts, or one whose chunk sizes are unknown before reading.
+        ValueError: fewer than two parts, or a part whose chunk sizes are unknown before reading.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class Join(Deserializer, Keyed, Verifiable):
         return keys_of(self.parts[0], self._table.rows(ordinals)[:, 0])
 
     def _part_lengths(self, columns: Sequence[Ints]) -> Ints | None:
-        """Return the lengths of joined sequences, given the ordinals in each part."""
+        """Return the lengths of joined sequences from their ordinals in each part."""
         if self._sizing is not None:
             return self.parts[self._sizing].lengths(columns[self._sizing])
         longest: Ints | None = None
@@ -153,7 +155,7 @@ class Join(Deserializer, Keyed, Verifiable):
         for part, infos, starts in zip(self.parts, self._infos, self._starts, strict=True):
             h.update(f"{part.digest()} {part.schema.digest} {len(infos)};".encode())
             h.update(np.array(infos, "<i8").tobytes())
-            # Joins of the same data by different columns must not share a table; the parts' digests may not differ.
+            # Joins of the same data by different columns must not share a table, but may have parts with equal digests.
             some = distinct(np.linspace(0, max(starts[-1] - 1, 0), _SAMPLED).astype(np.int64))[: starts[-1]]
             h.update(np.ascontiguousarray(keys_of(part, some), "<u8").tobytes())
             lengths = part.lengths(some)
@@ -166,7 +168,7 @@ class Join(Deserializer, Keyed, Verifiable):
         """Return the joined sequences of the primary's chunk number ``chunk``.
 
         Raises:
-            DataError: a part cannot be read, or its keys are not those that the join was resolved with.
+            DataError: a part cannot be read, or its keys have changed since the join was resolved.
         """
         if not 0 <= chunk < len(self._infos[0]):
             raise IndexError(f"expected 0 <= chunk < {len(self._infos[0])}, got {chunk}")
@@ -206,18 +208,18 @@ class Join(Deserializer, Keyed, Verifiable):
             if part.capability(Broadcast) is not None:
                 chunk = repeated(chunk, chunks[0])
             values.update(chunk.values)
-            errors = {**chunk.errors, **errors}  # the first part's reason takes precedence
+            errors = {**chunk.errors, **errors}  # the error of the first part takes precedence
         return Chunk(self.schema, values, errors, seals=[seal for chunk in chunks for seal in chunk.seals])
 
     def _check_keys(self, rows: Ints) -> None:
-        """Compare keys: the digest only covers some of the data, and a wrong pair would go unnoticed forever."""
-        wanted = keys_of(self.parts[0], np.ascontiguousarray(rows[:, 0]))
+        """Compare keys: the digest covers only some of the data, and a wrong pair would go unnoticed forever."""
+        keys = keys_of(self.parts[0], np.ascontiguousarray(rows[:, 0]))
         for part, ordinals in zip(self.parts[1:], rows.T[1:], strict=True):
             got = keys_of(part, np.ascontiguousarray(ordinals))
-            if not np.array_equal(got, wanted):
-                bad = int(np.flatnonzero(got != wanted)[0])
+            if not np.array_equal(got, keys):
+                bad = int(np.flatnonzero(got != keys)[0])
                 raise DataError(
-                    f"expected key {wanted[bad]} in {part.name}, as the resolved join says, got {got[bad]}: "
+                    f"expected key {keys[bad]} in {part.name}, as the resolved join says, got {got[bad]}: "
                     "the keys have changed since the join was resolved",
                     path=part.name,
                     sequence=int(ordinals[bad]),
@@ -229,11 +231,11 @@ class Join(Deserializer, Keyed, Verifiable):
         parts = tuple(verified(part) for part in self.parts)
         if all(new is old for new, old in zip(parts, self.parts, strict=True)):
             return self
-        other = copy.copy(self)
-        other.parts = parts
-        other._kept = LruCache(other._read_part, lambda chunk: chunk.nbytes, self._memory)
-        other._owned = [new for new, old in zip(parts, self.parts, strict=True) if new is not old]
-        return other
+        twin = copy.copy(self)
+        twin.parts = parts
+        twin._kept = LruCache(twin._read_part, lambda chunk: chunk.nbytes, self._memory)
+        twin._owned = [new for new, old in zip(parts, self.parts, strict=True) if new is not old]
+        return twin
 
     def close(self) -> None:
         """Release the table and all parts."""

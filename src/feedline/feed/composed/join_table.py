@@ -1,14 +1,13 @@
-"""The resolved join: which sequence of each part makes up each joined sequence, in a mapped file.
+"""The resolved join: for each joined sequence, its ordinal in each part, in a mapped file.
 
 Resolving sorts the keys of each secondary on disk and looks up the primary's, block by block, so that private memory
-stays at some ten times the block (2^18 keys), whatever the data. The file is used only if its header matches these
-parts; rows are checked against their checksum and the parts' sizes before their first use, and a damaged file is
-resolved again.
-Layout, little endian::
+stays at some ten times the block (2^18 keys) for data of any size. The file is used only if its header matches these
+parts. Rows are checked against their checksum and the parts' sizes before their first use, and a damaged file is
+resolved again. Layout, little endian::
 
     header  64 bytes: magic, crc32c of the rest of the header, version, digest of the parts, sequences, width,
             chunks, crc32c of everything after the rows
-    rows    per joined sequence: ordinal in each secondary i64; preceded by the primary's if any was dropped
+    rows    per joined sequence: ordinal in each secondary i64, after the ordinal in the primary if any was dropped
     chunks  per chunk of the primary: sequences, samples, bytes i64
     crcs    per 2^16 rows: crc32c u32
 """
@@ -40,7 +39,7 @@ Ints = NDArray[np.int64]
 Lengths = Callable[[Sequence[Ints]], Ints | None]
 
 BLOCK_KEYS = 1 << 18
-"""Number of keys handled at a time."""
+"""Number of keys that are processed at a time."""
 
 _MAGIC = b"FLJOIN\0\0"
 _VERSION = 1
@@ -78,16 +77,16 @@ class JoinTable:
     Args:
         parts: the primary and the secondaries.
         infos: chunk table of each part.
-        lengths: function that returns the lengths of joined sequences, given the ordinals in each part.
+        lengths: function from the ordinals in each part to the lengths of joined sequences.
         digest: 16 bytes that identify the parts.
-        folder: folder to keep the file in; None: none.
+        folder: folder of the file. None: a temporary file.
         name: name of the join, for errors.
 
     Attributes:
         count: number of joined sequences.
         chunks: size of every chunk.
         first: int64 (chunks + 1,), joined sequences before each chunk.
-        path: path of the file; None: it is temporary.
+        path: path of the file. None: it is temporary.
     """
 
     def __init__(
@@ -126,8 +125,8 @@ class JoinTable:
             _log.warning("%s is damaged and is resolved again", self.path)
             self._load(rebuild=True)
             return self.rows(ordinals)
-        found = self._rows[ordinals].astype(np.int64, copy=False)
-        return found if self._has_primary else np.column_stack([ordinals, found])
+        rows = self._rows[ordinals].astype(np.int64, copy=False)
+        return rows if self._has_primary else np.column_stack([ordinals, rows])
 
     def _sound(self, ordinals: Ints) -> bool:
         """Return whether the rows of these sequences are undamaged."""
@@ -142,7 +141,7 @@ class JoinTable:
         return True
 
     def close(self) -> None:
-        """Release the file; the table is unusable afterwards."""
+        """Release the file. The table is unusable afterwards."""
         self._closed = True
         self._rows, self._crcs = np.empty((0, 0), np.int64), np.empty(0, np.uint32)
 
@@ -191,7 +190,7 @@ class JoinTable:
         return header
 
     def _good(self, block: int) -> bool:
-        """Return whether a block of rows matches its checksum and, whoever wrote it, names sequences that exist."""
+        """Return whether a block of rows matches its checksum and names sequences that exist."""
         rows = self._rows[block * _CRC_ROWS : (block + 1) * _CRC_ROWS]
         if _native.crc32c(rows) != self._crcs[block] or (rows < 0).any():
             return False
@@ -202,25 +201,25 @@ class JoinTable:
 
     def _resolve(self, file: BinaryIO) -> None:
         parts, totals = self._parts, self._totals
-        # Next to the table if possible: $TMPDIR may be a memory file system.
+        # In the folder of the table if possible, as $TMPDIR may be in memory.
         folder = self._folder if self._folder is not None and os.access(self._folder, os.W_OK) else None
         with _scratch(folder) as scratch:
-            found = _mapped(scratch, totals[0] * (len(parts) - 1)).reshape(totals[0], len(parts) - 1)
+            matches = _mapped(scratch, totals[0] * (len(parts) - 1)).reshape(totals[0], len(parts) - 1)
             for number in range(1, len(parts)):
                 with _scratch(folder) as keys_file:
                     keys, ordinals = _sorted_keys(parts[number], totals[number], keys_file, folder)
-                    _look_up(parts[0], totals[0], keys, ordinals, found[:, number - 1])
+                    _look_up(parts[0], totals[0], keys, ordinals, matches[:, number - 1])
                     del keys, ordinals
-            self._write(file, found)
+            self._write(file, matches)
 
-    def _write(self, file: BinaryIO, found: Ints) -> None:
+    def _write(self, file: BinaryIO, matches: Ints) -> None:
         parts, infos = self._parts, self._infos[0]
-        bounds = [range(a, min(a + BLOCK_KEYS, len(found))) for a in range(0, len(found), BLOCK_KEYS)]
-        kept = sum(int((found[b.start : b.stop] >= 0).all(axis=1).sum()) for b in bounds)
-        if kept == 0:
+        bounds = [range(a, min(a + BLOCK_KEYS, len(matches))) for a in range(0, len(matches), BLOCK_KEYS)]
+        count = sum(int((matches[b.start : b.stop] >= 0).all(axis=1).sum()) for b in bounds)
+        if count == 0:
             counts = ", ".join(f"{t} in {p.name}" for p, t in zip(parts, self._totals, strict=True))
             lacking = ", ".join(
-                f"{part.name} has {int((found[:, i] >= 0).sum())} of the primary's keys"
+                f"{part.name} has {int((matches[:, i] >= 0).sum())} of the primary's keys"
                 for i, part in enumerate(parts[1:])
             )
             raise DataError(
@@ -231,10 +230,10 @@ class JoinTable:
         starts = np.concatenate([[0], np.cumsum([info.sequences for info in infos])]).astype(np.int64)
         table = np.zeros((len(infos), 3), np.int64)
         table[:, 2] = [info.bytes for info in infos]
-        width = len(parts) if kept < len(found) else len(parts) - 1
+        width = len(parts) if count < len(matches) else len(parts) - 1
         file.write(bytes(_HEADER_BYTES))
         for bound in bounds:
-            part = found[bound.start : bound.stop]
+            part = matches[bound.start : bound.stop]
             good = (part >= 0).all(axis=1)
             primary = np.flatnonzero(good) + bound.start
             rows = np.column_stack([primary, part[good]])
@@ -244,12 +243,12 @@ class JoinTable:
             np.add.at(table[:, 1], chunk, 1 if lengths is None else lengths)
             file.write(np.ascontiguousarray(rows[:, -width:], "<i8").data)
         file.seek(_HEADER_BYTES)
-        sizes = [8 * width * min(_CRC_ROWS, kept - first) for first in range(0, kept, _CRC_ROWS)]
+        sizes = [8 * width * min(_CRC_ROWS, count - first) for first in range(0, count, _CRC_ROWS)]
         crcs = [_native.crc32c(file.read(size)) for size in sizes]
         tail = table.astype("<i8").tobytes() + np.array(crcs, "<u4").tobytes()
         file.write(tail)
         file.seek(0)
-        file.write(_Header(_VERSION, self._digest, kept, width, len(infos), tail=_native.crc32c(tail)).pack())
+        file.write(_Header(_VERSION, self._digest, count, width, len(infos), tail=_native.crc32c(tail)).pack())
         file.flush()
 
 
@@ -258,7 +257,7 @@ def _scratch(folder: Path | None) -> AbstractContextManager[BinaryIO]:
 
 
 def _mapped(file: BinaryIO, count: int, dtype: str = "<i8") -> NDArray[np.int64]:
-    """Return ``count`` numbers as a shared mapping of a file: its pages are the file's, not private memory."""
+    """Return ``count`` numbers as a shared mapping of a file: its pages belong to the file, not to private memory."""
     if count == 0:
         return np.empty(0, dtype)
     # Allocated, not sparse: a fault on a mapping of a full disk would kill the process.
@@ -308,9 +307,9 @@ def _sorted_run(corpus: Deserializer, a: int, b: int) -> tuple[NDArray[np.uint64
 
 
 def _ranges(keys: NDArray[np.uint64], edges: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """Yield slices of sorted runs that hold all keys of one range after the other, about two blocks in total.
+    """Yield slices of sorted runs that hold all keys of one range after another, about two blocks in total.
 
-    A run contributes every step-th key as a sample; a range with as many samples as there are runs holds at most 2 *
+    A run contributes every step-th key as a sample. A range with as many samples as there are runs holds at most 2 *
     runs * step keys. A key occurs once in a run, so duplicates cannot make a range longer.
     """
     count = len(edges) - 1
@@ -342,12 +341,12 @@ def _look_up(primary: Deserializer, total: int, keys: NDArray[np.uint64], ordina
     """Write, for each sequence of the primary, the ordinal with its key, or -1."""
     for a in range(0, total, BLOCK_KEYS):
         b = min(a + BLOCK_KEYS, total)
-        wanted = _keys(primary, a, b)
-        order = np.argsort(wanted, kind="stable")  # searching in order touches each page of the mapping once
-        wanted = wanted[order]
-        at = np.searchsorted(keys, wanted)
+        primary_keys = _keys(primary, a, b)
+        order = np.argsort(primary_keys, kind="stable")  # searching in order touches each page of the mapping once
+        primary_keys = primary_keys[order]
+        at = np.searchsorted(keys, primary_keys)
         hit = at < len(keys)
-        hit[hit] = keys[at[hit]] == wanted[hit]
+        hit[hit] = keys[at[hit]] == primary_keys[hit]
         result = np.full(b - a, -1, np.int64)
         result[order[hit]] = ordinals[at[hit]]
         out[a:b] = result

@@ -1,4 +1,4 @@
-"""Packed rows into what a model takes: labels, segments, positions, bounds; a transform of minibatches."""
+"""A transform that turns packed rows into the inputs of a model: labels, segments, positions and bounds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MADE = {"labels": "int64", "segment": "int32", "positions": "int32", "cu_seqlen
 
 
 class Unpacking(Transform):
-    """Makes the streams of `Packed` from tokens and pieces of rows.
+    """Makes the streams of `Packed` from the tokens and pieces of rows.
 
     Args:
         tokens: name of the stream of tokens.
         row: tokens of a row.
-        pad, ignore: token of padding, and label where there is none.
+        pad, ignore: token of padding, and label of places without one.
     """
 
     flat = ("cu_seqlens",)
@@ -48,18 +48,18 @@ class Unpacking(Transform):
         """Return the streams of minibatches.
 
         Raises:
-            SchemaError: a stream has the name of one that is made here.
+            SchemaError: a stream has the name of an added one.
         """
         streams = {name: stream for name, stream in before.items() if name != PIECES}
         if taken := [name for name in _MADE if name in streams]:
             raise SchemaError(
                 f"expected documents without a stream `{taken[0]}`, which {self.name} makes; open them with others"
             )
-        made = {name: Stream((), dtype) for name, dtype in _MADE.items()}
+        added = {name: Stream((), dtype) for name, dtype in _MADE.items()}
         first = streams.pop(self.tokens)
-        # The tokens count: bounds and documents are fewer.
+        # The tokens define the size, as there are fewer bounds and documents.
         counted = Stream(first.shape, first.dtype, defines_size=True)
-        return Schema({self.tokens: counted, **streams, **made})
+        return Schema({self.tokens: counted, **streams, **added})
 
     def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
@@ -95,13 +95,13 @@ class Unpacking(Transform):
         cut = np.flatnonzero(following != NONE)
         labels[starts[cut] + length[cut] - 1] = following[cut]
         every = tokens.offsets
-        ends = np.append(sequences[:-1], len(bounds))  # the last row has the end of all, too
-        made = {
+        ends = np.append(sequences[:-1], len(bounds))  # the last row also has the end of all bounds
+        added = {
             "labels": DenseValue(labels, every),
             "segment": DenseValue(segment.reshape(-1), every),
             "positions": DenseValue(positions.reshape(-1), every),
             "cu_seqlens": DenseValue(bounds, ends),
             "document": DenseValue(document, pieces.offsets),
         }
-        found = {name: made[name] if name in made else values[name] for name in after}
-        return Transformed(found, seconds=time.perf_counter() - began)
+        outputs = {name: added[name] if name in added else values[name] for name in after}
+        return Transformed(outputs, seconds=time.perf_counter() - began)

@@ -20,7 +20,7 @@ from feedline.feed.timeline import ChunkTable, Timeline, Window
 WHEN_EMPTY = ("repeat", "stop", "drop", "error")
 BATCHES = ("mixed", "one source")
 
-# Level of the key of a part's own seed; docs/explanation/order.md lists the others.
+# Level of the key of a part's seed. docs/explanation/order.md lists all levels.
 PART = 11
 
 Weights = Mapping[str, Any]
@@ -29,38 +29,38 @@ Weights = Mapping[str, Any]
 class Mixture(Concat, Ordered):
     """Several corpora in proportions that hold at every place.
 
-    Before any place that is a multiple of ``block``, a corpus of weight w (weights are divided by their sum) has given
-    n * w sequences of n, up to 1 - 1/(2K - 2) for K corpora: no rule does better. Within blocks the order is shuffled,
-    by the source's seed. Each corpus is delivered in its own order: none of its sequences comes twice before all of
-    them came once. What comes at a place, and at which place something comes, is arithmetic.
+    Before any place that is a multiple of ``block``, a corpus of weight w (weights are divided by their sum) has
+    delivered n * w of the n sequences, up to 1 - 1/(2K - 2) for K corpora: no rule does better. Within blocks the order
+    is shuffled, by the source's seed. Each corpus is delivered in its usual order: none of its sequences is repeated
+    before all were delivered. The sequence at a place, and the place of a sequence, are computed without reading.
 
-    Weights are of sequences; ``by="samples"`` makes them of samples, on average over a corpus. Numbers stand for what
-    their decimal text says. Proportions without a common denominator of at most 65,536 are rounded to it.
+    Weights count sequences. With ``by="samples"`` they count samples, on average over a corpus. Numbers have the value
+    of their decimal text. Proportions without a common denominator of at most 65,536 are rounded to it.
 
     Args:
-        corpora: corpora by name, of any formats, with the same streams; mixtures among them, too.
-        weights: weight by name, at least 0; 0 for names left out. None: ``by="samples"`` the samples, otherwise the
-            sequences of each corpus.
-        stages: ``[(place, weights), ...]``: from that many sequences of the mixture on, other weights hold.
-        temperature: T > 0: weights are raised to the power 1 / T, so that small corpora come more often.
+        corpora: corpora by name, of any formats, with the same streams. They may be mixtures.
+        weights: weight by name, at least 0, and 0 for missing names. None: the number of samples of each corpus with
+            ``by="samples"``, otherwise its number of sequences.
+        stages: ``[(place, weights), ...]``: from that number of sequences of the mixture on, other weights hold.
+        temperature: T > 0: weights are raised to the power 1 / T, so that small corpora are delivered more often.
         by: ``"sequences"`` or ``"samples"``.
         batches: ``"mixed"``: a minibatch of any size has every corpus in proportion. ``"one source"``: batches of
-            ``batch_size`` sequences are of one corpus each, proportions hold over batches, and minibatches end where
-            batches do; ask for at least as many samples as one has. What a corpus has left at its end, if it does not
-            fill a batch, is not delivered.
-        batch_size: sequences of a batch of one source; stages begin at multiples of it.
-        block: sequences that are shuffled together, or batches of one source; 1: none, so that corpora take turns as
-            evenly as they can.
-        when_empty: what happens where a corpus has no more sequences. ``"repeat"``: it begins again, and the mixture
-            has no end. ``"stop"``: the mixture ends. ``"drop"``: it goes on without that corpus, until none is left.
+            ``batch_size`` sequences are of one corpus each, proportions hold over batches, and minibatches end at the
+            ends of batches. Minibatches should have at least as many samples as a batch. The last sequences of a corpus
+            that do not fill a batch are not delivered.
+        batch_size: sequences of a batch of one source. Stages begin at multiples of it.
+        block: sequences that are shuffled together, or batches of one source. 1: no shuffle, so that corpora take turns
+            as evenly as possible.
+        when_empty: action when a corpus has no more sequences. ``"repeat"``: it begins again, and the mixture has no
+            end. ``"stop"``: the mixture ends. ``"drop"``: the mixture goes on without that corpus, until none remains.
             ``"error"``: a DataError.
-        max_sweeps: how often each corpus may be delivered before it has no more sequences: a number for all, or by
-            name; None: without limit. By default 1, or without limit for ``when_empty="repeat"``.
-        columns: names of the streams to keep; see `Concat`.
+        max_sweeps: number of sweeps after which a corpus has no more sequences: a number for all, or by name. None: no
+            limit. By default 1, or without limit for ``when_empty="repeat"``.
+        columns: names of the streams to keep. See `Concat`.
 
     Attributes:
-        names: names of the corpora, in the order of the mapping; `Minibatch.source` holds their numbers.
-        shares: share of each corpus in the first stage, as it is delivered.
+        names: names of the corpora, in the order of the mapping. `Minibatch.source` holds their numbers.
+        shares: share of each corpus in the first stage, after rounding.
 
     Raises:
         SchemaError: the streams of two corpora differ.
@@ -134,11 +134,11 @@ class Mixture(Concat, Ordered):
     ) -> list[tuple[int, dict[str, Fraction]]]:
         """Return stages that lead from one mixture to another, for ``stages``.
 
-        Shares change in equal steps at equal distances, in exact arithmetic: after step i of n they are those of
+        Shares change in equal steps at equal distances, in exact arithmetic: after step i of n they are the shares of
         ``begin`` plus i / n of the difference. The last stage begins at the place of ``end`` and has its weights.
 
         Args:
-            begin, end: a place, in sequences of the mixture, and the weights by name there.
+            begin, end: a place, in sequences of the mixture, and the weights by name at that place.
             steps: number of stages.
 
         Raises:
@@ -162,30 +162,30 @@ class Mixture(Concat, Ordered):
     # ---- declarations -----------------------------------------------------------------------------
 
     def _weights(self, weights: Any) -> tuple[Fraction, ...]:
-        """Return the weights of sequences that a declaration means."""
-        found = named("weights", weights, self.names)
+        """Return the weights of sequences for declared weights."""
+        parsed = named("weights", weights, self.names)
         if self._temperature is not None:
-            found = [ratio("a weight", f"{float(weight) ** (1 / self._temperature):.12g}") for weight in found]
+            parsed = [ratio("a weight", f"{float(weight) ** (1 / self._temperature):.12g}") for weight in parsed]
         if self._by == "samples":
             for k, table in enumerate(self._tables):
-                if found[k] and not table.total_samples:
+                if parsed[k] and not table.total_samples:
                     raise ValueError(f'expected samples in {self.names[k]!r} for by="samples", got none')
-            found = [
+            parsed = [
                 weight * Fraction(table.total_sequences, max(table.total_samples, 1))
-                for weight, table in zip(found, self._tables, strict=True)
+                for weight, table in zip(parsed, self._tables, strict=True)
             ]
-        return tuple(shares_of(found))
+        return tuple(shares_of(parsed))
 
     def _limits(self, max_sweeps: Any) -> list[int | None]:
-        """Return how often each corpus may be delivered."""
+        """Return the limit of sweeps of each corpus."""
         default = None if self.when_empty == "repeat" else 1
         if isinstance(max_sweeps, Mapping):
             if unknown := [name for name in max_sweeps if name not in self.names]:
                 raise ValueError(f"expected max_sweeps for {', '.join(self.names)}, got one for {unknown[0]!r}")
-            given = [max_sweeps.get(name, default) for name in self.names]
+            requested = [max_sweeps.get(name, default) for name in self.names]
         else:
-            given = [default if max_sweeps is None else max_sweeps] * len(self.names)
-        limits = [None if limit is None else whole_number("max_sweeps", limit, 1) for limit in given]
+            requested = [default if max_sweeps is None else max_sweeps] * len(self.names)
+        limits = [None if limit is None else whole_number("max_sweeps", limit, 1) for limit in requested]
         if self.when_empty == "repeat" and any(limit is not None for limit in limits):
             raise ValueError(
                 'expected when_empty="stop", "drop" or "error" with max_sweeps, got "repeat", which has no limit'
@@ -201,20 +201,20 @@ class Mixture(Concat, Ordered):
                 )
 
     def digest(self) -> str:
-        """Return 32 hex digits over the parts and the declaration, but for stages, which a state holds."""
+        """Return 32 hex digits over the parts and the declaration without stages, which are part of the state."""
         settings = [self.names, self.block, self.batch_size, self.when_empty, self._sweeps, super().digest()]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def verified(self) -> Deserializer:
-        """Return this mixture over its parts with all checksums compared; see `Verifiable.verified`."""
-        other = copy.copy(self)
-        other.parts = tuple(verified(part) for part in self.parts)
-        return other
+        """Return this mixture over its parts with all checksums compared. See `Verifiable.verified`."""
+        twin = copy.copy(self)
+        twin.parts = tuple(verified(part) for part in self.parts)
+        return twin
 
     # ---- order ------------------------------------------------------------------------------------
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
-        """Return the order of this mixture; see `Ordered.own_order`."""
+        """Return the order of this mixture. See `Ordered.own_order`."""
         shares = _window_shares(self.declared[0].weights)
         parts = [
             order_of(part, _native.hash_key([seed, k, PART]), _part_of(window, share))
@@ -233,8 +233,8 @@ class Mixture(Concat, Ordered):
 
 
 def _window_shares(weights: Sequence[Fraction]) -> list[Fraction]:
-    """Return each part's share of the window: its weight in the first stage, whatever stages follow, so that these may
-    be declared and changed in the run. Parts of weight 0 count with the smallest weight above."""
+    """Return each part's share of the window: its weight in the first stage. Later stages do not matter, so that they
+    may be declared and changed in the run. Parts of weight 0 count with the smallest positive weight."""
     least = min(weight for weight in weights if weight)
     return shares_of([weight or least for weight in weights])
 

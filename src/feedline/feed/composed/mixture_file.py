@@ -1,7 +1,7 @@
 """Mixtures described in a YAML or JSON file.
 
 A file has the key ``mixture``, a mapping from names to corpora, and any of `Mixture`'s other arguments. A corpus is a
-path, relative to the file's folder, or a mapping: ``path`` with what else is to be done with it, or a ``mixture``.
+path, relative to the file's folder, or a mapping: ``path`` with further options, or a ``mixture``.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ T = TypeVar("T")
 _MIXTURE = ("weights", "temperature", "by", "batches", "batch_size", "block", "when_empty", "max_sweeps", "columns")
 _PACKED = ("row", "method", "long", "tokens", "pad", "ignore", "seed")
 _STREAM = ("shape", "dtype", "sparse", "field", "defines_size")
-_MOST_BYTES = 1 << 24  # of a file
-_MOST_NODES = 1 << 20  # values in it, with what aliases stand for
+_MOST_BYTES = 1 << 24  # size of a file
+_MOST_NODES = 1 << 20  # values in a file, with its aliases expanded
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
-    """Open a description; see `open_corpus`.
+    """Open a description. See `open_corpus`.
 
     Raises:
-        DataError: it is damaged, or describes no mixture.
+        DataError: the file is damaged, or describes no mixture.
     """
     path = Path(paths[0])
     with open_regular(path) as file:
         text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
         raise DataError(f"expected a description of at most {_MOST_BYTES} bytes, got more", path=str(path))
-    return _Description(path, memory_bytes).whole(_parsed(path, text))
+    return _Description(path, memory_bytes).mixture(_parsed(path, text))
 
 
 def _parsed(path: Path, text: bytes) -> Any:
@@ -67,10 +67,10 @@ def _parsed(path: Path, text: bytes) -> Any:
 
 
 def _loaded(yaml: Any, text: bytes) -> Any:
-    """Return what YAML describes, whose aliases stand for no more than a file without any could hold.
+    """Return the content of YAML text, whose aliases may expand to no more values than a file without any could hold.
 
     Raises:
-        ValueError: they stand for more: a few lines of aliases of aliases can stand for any number of values.
+        ValueError: aliases expand to more. A few lines of aliases of aliases can expand to any number of values.
     """
     loader = yaml.SafeLoader(text)
     try:
@@ -81,10 +81,10 @@ def _loaded(yaml: Any, text: bytes) -> Any:
 
         def size(node: Any) -> int:
             if id(node) not in sizes:
-                sizes[id(node)] = _MOST_NODES  # of one that holds itself
+                sizes[id(node)] = _MOST_NODES  # final for a node that contains itself
                 inner = getattr(node, "value", None)
                 nodes = inner if isinstance(inner, list) else []
-                parts = [part for one in nodes for part in (one if isinstance(one, tuple) else (one,))]
+                parts = [part for entry in nodes for part in (entry if isinstance(entry, tuple) else (entry,))]
                 sizes[id(node)] = min(_MOST_NODES, 1 + sum(map(size, parts)))
             return sizes[id(node)]
 
@@ -100,29 +100,29 @@ def _stream(shape: Any, fields: Mapping[str, Any]) -> Stream:
 
 
 class _Description:
-    """The contents of a file, whose paths are relative to its folder, also if that is one of an object store."""
+    """The contents of a file, whose paths are relative to its folder, which may be in an object store."""
 
     def __init__(self, path: Path, memory_bytes: int) -> None:
         self._path, self._memory_bytes = path, memory_bytes
 
-    def whole(self, given: Any) -> Deserializer:
+    def mixture(self, content: Any) -> Deserializer:
         """Return the mixture that the file describes."""
-        if not isinstance(given, Mapping) or "mixture" not in given:
-            raise self._refusal("a mapping with `mixture`", given, "")
-        return self.corpus(given, "")
+        if not isinstance(content, Mapping) or "mixture" not in content:
+            raise self._refusal("a mapping with `mixture`", content, "")
+        return self.corpus(content, "")
 
-    def corpus(self, given: Any, where: str) -> Deserializer:
-        """Return what is described at a place of the file, such as ``mixture.web``."""
-        if isinstance(given, str):
-            return self._opened(given, {}, where)
-        known: tuple[str, ...] = ("path", "streams", "take", "packed")
-        if isinstance(given, Mapping) and "mixture" in given:
-            known = ("mixture", "stages", *_MIXTURE)
-        entries = self._mapping(given, known, where)
+    def corpus(self, description: Any, where: str) -> Deserializer:
+        """Return the corpus that is described at a place of the file, such as ``mixture.web``."""
+        if isinstance(description, str):
+            return self._opened(description, {}, where)
+        allowed: tuple[str, ...] = ("path", "streams", "take", "packed")
+        if isinstance(description, Mapping) and "mixture" in description:
+            allowed = ("mixture", "stages", *_MIXTURE)
+        entries = self._mapping(description, allowed, where)
         if "mixture" in entries:
             return self._mixture(entries, where)
         if not isinstance(entries.get("path"), str):
-            raise self._refusal("a path, or a mapping with `path` or `mixture`", given, where)
+            raise self._refusal("a path, or a mapping with `path` or `mixture`", description, where)
         corpus = self._opened(entries["path"], entries.get("streams", {}), where)
         if "take" in entries:
             bounds = entries["take"] if isinstance(entries["take"], list) else [entries["take"]]
@@ -143,10 +143,10 @@ class _Description:
         declared = []
         for k, stage in enumerate(stages):
             place = f"{where}.stages[{k}]".lstrip(".")
-            one = self._mapping(stage, ("at", "weights"), place)
-            if set(one) != {"at", "weights"}:
+            fields = self._mapping(stage, ("at", "weights"), place)
+            if set(fields) != {"at", "weights"}:
                 raise self._refusal("`at` and `weights`", stage, place)
-            declared.append((one["at"], one["weights"]))
+            declared.append((fields["at"], fields["weights"]))
         corpora = {name: self.corpus(part, f"{at}.{name}") for name, part in parts.items()}
         return self._made(where or "mixture", lambda: Mixture(corpora, stages=declared, **options))
 
@@ -159,9 +159,9 @@ class _Description:
             declared[name] = self._made(at, functools.partial(_stream, shape, fields))
 
         def opened() -> Deserializer:
-            beside = object_at(self._path)
-            if scheme_of(path) is None and beside is not None:
-                path_or_address: Any = f"{beside.url.rpartition('/')[0]}/{path}"
+            stored = object_at(self._path)
+            if scheme_of(path) is None and stored is not None:
+                path_or_address: Any = f"{stored.url.rpartition('/')[0]}/{path}"
             else:
                 path_or_address = without_file(path)
             if is_address(path_or_address):
@@ -172,7 +172,7 @@ class _Description:
         return self._made(where, opened)
 
     def _made(self, where: str, make: Callable[[], T]) -> T:
-        """Return what ``make()`` returns; a wrong argument is one of the file."""
+        """Return the result of ``make()``. Its errors about arguments become errors of the file."""
         try:
             return make()
         except FeedlineError as error:
@@ -181,13 +181,13 @@ class _Description:
         except (TypeError, ValueError, IndexError) as error:
             raise DataError(f"`{where}`: {error}", path=str(self._path)) from error
 
-    def _mapping(self, given: Any, known: tuple[str, ...] | None, where: str) -> dict[str, Any]:
-        if not isinstance(given, Mapping):
-            raise self._refusal("a mapping", given, where)
-        for key in given:
-            if not isinstance(key, str) or (known is not None and key not in known):
-                raise self._refusal(f"one of {', '.join(known or ('names',))}", key, where)
-        return dict(given)
+    def _mapping(self, mapping: Any, allowed: tuple[str, ...] | None, where: str) -> dict[str, Any]:
+        if not isinstance(mapping, Mapping):
+            raise self._refusal("a mapping", mapping, where)
+        for key in mapping:
+            if not isinstance(key, str) or (allowed is not None and key not in allowed):
+                raise self._refusal(f"one of {', '.join(allowed or ('names',))}", key, where)
+        return dict(mapping)
 
     def _refusal(self, expected: str, got: Any, where: str) -> DataError:
         return DataError(f"expected {expected} at `{where or 'the top'}`, got {shown(got, 100)}", path=str(self._path))

@@ -1,9 +1,8 @@
-"""The order "mixture-1": places of a mixture shown by the orders of its parts.
+"""The order "mixture-1": places of a mixture, filled by the orders of its parts.
 
-A window is a run of blocks of the mixture during which no part needs another of its own windows, so that what has to be
-in memory together is one window of each part, or two of one where it changes. Specified to the bit in
-docs/explanation/order.md. Cost: O(parts) to find a window, some ten nanoseconds a sequence and some microseconds a part
-for every segment.
+A window is a run of blocks of the mixture during which no part moves to another of its windows. So memory holds one
+window of each part, or two of the part whose window changes. Specified to the bit in docs/explanation/order.md. Finding
+a window is O(parts). A segment takes some ten nanoseconds a sequence and some microseconds a part.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from feedline.feed.unique import distinct
 # A weight in a state, whose denominator is not 0.
 _RATIO = re.compile("[0-9]{1,400}(/0*[1-9][0-9]{0,399})?")
 
-# Blocks of a window, at most.
+# Limit of blocks in a window.
 _MOST_BLOCKS = 4096
 
 
 class Rules(NamedTuple):
-    """What a mixture was declared to be, but for its stages.
+    """The declaration of a mixture, without its stages.
 
     Attributes:
         names: names of the parts.
-        max_sweeps: how often each part may be delivered; None: without limit.
-        when_empty: what happens then.
-        block: places that are shuffled together; batches, if ``batch`` is given.
-        batch: sequences of a batch, all of one part; None: parts alternate within batches.
+        max_sweeps: number of sweeps of each part. None: no limit.
+        when_empty: action when a part has no more sequences.
+        block: places, or batches if ``batch`` is set, that are shuffled together.
+        batch: sequences of a batch, all of one part. None: parts alternate within batches.
         shares: share of each part in the window.
         parse: function from weights by name to the weights of the parts.
     """
@@ -61,14 +60,14 @@ class MixtureOrder(Timeline, InParts):
 
     Args:
         parts: orders of the parts.
-        rules: what was declared of the mixture, but for its stages.
+        rules: declaration of the mixture, without its stages.
         declared: stages by ascending start, the first at 0.
         seed: seed of the shuffle in blocks.
         shuffle: whether anything is shuffled.
-        window: what the windows of the parts share; None: all data of all of them.
+        window: window that the parts share. None: all data of all parts.
 
     Attributes:
-        stages: who stands where.
+        stages: schedules of sources by place.
     """
 
     name: ClassVar[str] = "mixture-1"
@@ -92,14 +91,14 @@ class MixtureOrder(Timeline, InParts):
             self.blocks = _joined_blocks(parts)
         self.swept = any(part.swept for part in parts)
         self._bases = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
-        # The window of each part that was located in last: its permutation, up to 4 MiB, serves many segments. Shared
-        # with the orders that `changed` returns, as their parts are the same.
+        # The latest window of each part: its permutation, up to 4 MiB, serves many segments. Shared with the orders
+        # that `changed` returns, as their parts are the same.
         self._located: dict[int, WindowPlan] = {}
 
     @functools.cached_property
     def steady(self) -> bool:  # type: ignore[override]
-        """See `Timeline.steady`: a mixture may end with the first chunks of a part, which are others in the next
-        sweep."""
+        """See `Timeline.steady`: a mixture may end after the first chunks of a part, and the next sweep has other first
+        chunks."""
         return all(
             part.steady and (part.window is None or self._holds_all(k, part.window_at(0, 0)))
             for k, part in enumerate(self.parts)
@@ -143,7 +142,7 @@ class MixtureOrder(Timeline, InParts):
         return tuple(name for k, name in enumerate(self.rules.names) if x[k] < y[k])
 
     def _completed(self, sweep: int, n: int) -> list[int]:
-        """Return the sweeps of each part that were delivered completely before place ``n`` of a sweep; 0 for one
+        """Return the sweeps of each part that were delivered completely before place ``n`` of a sweep. 0 for a part
         without end."""
         lengths = [part.sweep_length for part in self.parts]
         return [
@@ -152,29 +151,29 @@ class MixtureOrder(Timeline, InParts):
         ]
 
     def shares(self, sweep: int, ordinal: int) -> dict[str, Share]:
-        """Return what each part has given before a place, by name.
+        """Return the sequences and shares of each part before a place, by name.
 
-        Weights are those declared, also where a corpus that has no more was dropped.
+        Shares follow the declared weights, even where an exhausted corpus was dropped.
         """
-        whole = self.stages.length or 0
-        totals = [self._declared_to(whole, k) * sweep + self._declared_to(ordinal, k) for k in range(len(self.parts))]
-        places = sweep * whole + ordinal
-        given = [
+        length = self.stages.length or 0
+        totals = [self._declared_to(length, k) * sweep + self._declared_to(ordinal, k) for k in range(len(self.parts))]
+        places = sweep * length + ordinal
+        counts = [
             sweep * total + count for total, count in zip(self.stages.totals, self.stages.counts(ordinal), strict=True)
         ]
         return {
             name: Share(count, count / max(places, 1), float(total / max(places, 1)))
-            for name, count, total in zip(self.rules.names, given, totals, strict=True)
+            for name, count, total in zip(self.rules.names, counts, totals, strict=True)
         }
 
     def _declared_to(self, n: int, k: int) -> Fraction:
         """Return the sequences of part ``k`` that the weights declare before place ``n`` of a sweep."""
-        stops = [*(one.start for one in self.declared[1:]), n]
+        stops = [*(stage.start for stage in self.declared[1:]), n]
         return sum(
             (
-                one.weights[k] / sum(one.weights) * (min(stop, n) - one.start)
-                for one, stop in zip(self.declared, stops, strict=True)
-                if one.start < n
+                stage.weights[k] / sum(stage.weights) * (min(stop, n) - stage.start)
+                for stage, stop in zip(self.declared, stops, strict=True)
+                if stage.start < n
             ),
             Fraction(0),
         )
@@ -182,8 +181,8 @@ class MixtureOrder(Timeline, InParts):
     # ---- stages -------------------------------------------------------------------------------------
 
     def changed(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[MixtureOrder, int]:
-        """Return the order with other weights from ``at``, or the next border of blocks after ``place``, and
-        that place.
+        """Return the order with other weights from ``at``, or from the next border of blocks after ``place``, and the
+        place of the change.
 
         Raises:
             TypeError, ValueError: an argument is out of range.
@@ -199,7 +198,7 @@ class MixtureOrder(Timeline, InParts):
                 f"expected other weights from place {border} on, the next border of blocks, up to 2**62, got {at}"
             )
         new = Declared(at, self.rules.parse(weights), changed=True)
-        order = self._with(sorted([*(one for one in self.declared if one.start != at), new]))
+        order = self._with(sorted([*(stage for stage in self.declared if stage.start != at), new]))
         if order.stages.length is not None and order.stages.length <= n:
             ended = self.rules.names[order.stages.ended_by or 0]
             raise ValueError(
@@ -209,11 +208,11 @@ class MixtureOrder(Timeline, InParts):
 
     def to_json(self) -> dict[str, Any]:
         """See `Timeline.to_json`."""
-        stages = [[one.start, [str(weight) for weight in one.weights], one.changed] for one in self.declared]
+        stages = [[stage.start, [str(weight) for weight in stage.weights], stage.changed] for stage in self.declared]
         return {"windows": [str(share) for share in self.rules.shares], "stages": stages}
 
     def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> MixtureOrder:
-        """See `Timeline.from_json`: the stages that have begun are those of the state, the others those declared."""
+        """See `Timeline.from_json`: stages that have begun come from the state, later ones from the declaration."""
         saved = _read(state["stages"], len(self.parts))
         windows = [str(share) for share in self.rules.shares]
         if state["windows"] != windows:
@@ -224,12 +223,12 @@ class MixtureOrder(Timeline, InParts):
                 hint="declare the first weights of before, and others as a later stage: stages=[(place, weights)]",
             )
         reached = None if sweep else max(ordinal, 1)
-        replaced = {one.start for one in saved if one.changed}
+        replaced = {stage.start for stage in saved if stage.changed}
 
         def begun(stages: Sequence[Declared]) -> list[Declared]:
-            """Return the declared stages that hold for places passed."""
-            passed = [one for one in stages if not one.changed and (reached is None or one.start < reached)]
-            return [one for one in passed if one.start not in replaced]
+            """Return the declared stages that hold for places before the position."""
+            passed = [stage for stage in stages if not stage.changed and (reached is None or stage.start < reached)]
+            return [stage for stage in passed if stage.start not in replaced]
 
         if begun(saved) != begun(self.declared):
             raise StateError(
@@ -239,9 +238,9 @@ class MixtureOrder(Timeline, InParts):
                 hint="declare the weights of before, and the new ones as a later stage: stages=[(place, weights)]; or "
                 "load the state and call change_weights",
             )
-        later = [one for one in self.declared if reached is not None and one.start >= reached and not one.changed]
-        kept = [one for one in saved if one.changed or one in begun(saved)]
-        order = self._with(sorted({one.start: one for one in [*later, *kept]}.values()))
+        later = [s for s in self.declared if reached is not None and s.start >= reached and not s.changed]
+        retained = [stage for stage in saved if stage.changed or stage in begun(saved)]
+        order = self._with(sorted({stage.start: stage for stage in [*later, *retained]}.values()))
         if reached is not None:
             was, now = (stages.block_around(reached - 1) for stages in (self._with(saved).stages, order.stages))
             if was != now:
@@ -255,10 +254,10 @@ class MixtureOrder(Timeline, InParts):
         return order
 
     def _with(self, declared: Sequence[Declared]) -> MixtureOrder:
-        other = copy.copy(self)
-        other.declared = tuple(declared)
-        other.stages = self._staged(other.declared)
-        return other
+        twin = copy.copy(self)
+        twin.declared = tuple(declared)
+        twin.stages = self._staged(twin.declared)
+        return twin
 
     def _staged(self, declared: Sequence[Declared]) -> Stages:
         batch = self.rules.batch or 1
@@ -266,8 +265,8 @@ class MixtureOrder(Timeline, InParts):
             None if sweeps is None or part.sweep_length is None else sweeps * part.sweep_length
             for part, sweeps in zip(self.parts, self.rules.max_sweeps, strict=True)
         ]
-        for one in declared:
-            check_place(one.start, batch)
+        for stage in declared:
+            check_place(stage.start, batch)
         return Stages(
             declared,
             limits,
@@ -287,7 +286,7 @@ class MixtureOrder(Timeline, InParts):
             hint='give it more of max_sweeps, or say when_empty="repeat", "stop" or "drop"',
         )
 
-    # ---- where the parts are -------------------------------------------------------------------------
+    # ---- positions of the parts -----------------------------------------------------------------------
 
     def _given(self, sweep: int, n: int) -> list[int]:
         """Return the items of each part before place ``n`` of a sweep, counted through all sweeps."""
@@ -295,8 +294,8 @@ class MixtureOrder(Timeline, InParts):
         return [self._offset(k, sweep) + count for k, count in enumerate(counts)]
 
     def _offset(self, k: int, sweep: int) -> int:
-        """Return the items of part ``k`` before a sweep of the mixture: whole sweeps of its own, so that none of its
-        items is given twice in one of them. A part without end goes on."""
+        """Return the items of part ``k`` before a sweep of the mixture: complete sweeps of the part, so that none of
+        its items is delivered twice in one of them. A part without end continues."""
         if not sweep:
             return 0
         length = self.parts[k].sweep_length or 1
@@ -318,8 +317,8 @@ class MixtureOrder(Timeline, InParts):
         block = (n - stage.start) // stages.block
         low = block // _MOST_BLOCKS * _MOST_BLOCKS
         high = low + _MOST_BLOCKS
-        given = stages.counts(stages.block_bounds(stage, block)[1])
-        for k, count in enumerate(given):
+        counts = stages.counts(stages.block_bounds(stage, block)[1])
+        for k, count in enumerate(counts):
             if self.parts[k].window is None or not stage.schedule.quotas[k]:
                 continue
             item = max(count - 1, stage.before[k])
@@ -339,20 +338,21 @@ class MixtureOrder(Timeline, InParts):
         return a, b if stage.stop is None else min(b, stage.stop)
 
     def _holds_all(self, k: int, plan: WindowPlan) -> bool:
-        """Return whether a window of part ``k`` has all its chunks, as those of its other sweeps then do."""
+        """Return whether a window of part ``k`` has all its chunks. Then the windows of its other sweeps have them,
+        too."""
         part = self.parts[k]
-        whole = plan.first == 0 and plan.last and len(plan.chunks) == len(part.table)
-        return whole and part.steady and not part.swept
+        complete = plan.first == 0 and plan.last and len(plan.chunks) == len(part.table)
+        return complete and part.steady and not part.swept
 
     def runs(self, k: int, low: int, high: int) -> list[tuple[WindowPlan, int, int]]:
         """Return the windows of part ``k`` that hold its items ``low`` to ``high - 1``, with the places in each."""
-        found = []
+        windows = []
         while low < high:
             plan, at = self.part_window(k, low)
             count = min(plan.count - at, high - low)
-            found.append((plan, at, at + count))
+            windows.append((plan, at, at + count))
             low += count
-        return found
+        return windows
 
     def chunks_of(self, k: int, low: int, high: int) -> Ints:
         """Return the chunks that the items ``low`` to ``high - 1`` of part ``k`` need, ascending."""
@@ -382,7 +382,8 @@ class _MixtureWindow(WindowPlan):
         """See `WindowPlan.locate`."""
         order, sweep, stages = self._order, self.sweep, self._order.stages
         source, item = stages.items(self.first + a, b - a)
-        # All items of the first part, then all of the next, and so on; `shift` is where those of a part begin there.
+        # All items of the first part, then all of the next, and so on. `shift` is the index at which the items of a
+        # part begin.
         shift = np.zeros(len(order.parts), np.int64)
         places, indices, sweeps = [], [], []
         before, low, high = 0, stages.counts(self.first + a), stages.counts(self.first + b)
@@ -392,9 +393,9 @@ class _MixtureWindow(WindowPlan):
             shift[k], offset = before - x, order._offset(k, sweep)
             before += y - x
             for plan, u, v in order.runs(k, x + offset, y + offset):
-                own, index = plan.locate(u, v)
+                chunk, index = plan.locate(u, v)
                 of = self._chunks[k].searchsorted(plan.chunks) + self._places[k]
-                places.append(of.astype(np.uint32)[own])
+                places.append(of.astype(np.uint32)[chunk])
                 indices.append(index)
                 inner = plan.sweeps_of(u, v - u) if isinstance(plan, _MixtureWindow) else plan.sweep
                 sweeps.append((v - u, inner))
@@ -404,7 +405,7 @@ class _MixtureWindow(WindowPlan):
         return np.concatenate(places)[where], np.concatenate(indices)[where]
 
     def sweeps_of(self, start: int, n: int) -> Callable[[], Ints]:
-        """Return a function for the sweep of its part that each of the ``n`` sequences from place ``start`` is in."""
+        """Return a function for the sweep, in its part, of each of the ``n`` sequences from place ``start``."""
         if self._told is None or self._told[:2] != (start, start + n):
             self.locate(start, start + n)
         assert self._told is not None
@@ -415,33 +416,34 @@ def _read(stages: Any, parts: int) -> list[Declared]:
     """Return the stages of a state.
 
     Raises:
-        ValueError: they are none of a mixture of so many parts.
+        ValueError: the stages are malformed, or not for this number of parts.
     """
-    found: list[Declared] = []
-    for one in stages if isinstance(stages, list) else ():
-        if not (isinstance(one, list) and len(one) == 3 and isinstance(one[1], list) and type(one[2]) is bool):
+    declared: list[Declared] = []
+    for entry in stages if isinstance(stages, list) else ():
+        if not (isinstance(entry, list) and len(entry) == 3 and isinstance(entry[1], list) and type(entry[2]) is bool):
             break
-        start, texts, changed = one
+        start, texts, changed = entry
         if not all(isinstance(text, str) and _RATIO.fullmatch(text) for text in texts) or len(texts) != parts:
             break
         weights = tuple(Fraction(text) for text in texts)
-        last = found[-1].start if found else -1
+        last = declared[-1].start if declared else -1
         if type(start) is not int or not last < start <= LAST_PLACE or not any(weights):
             break
-        found.append(Declared(start, weights, changed))
+        declared.append(Declared(start, weights, changed))
     else:
-        if found and found[0].start == 0:
-            return found
+        if declared and declared[0].start == 0:
+            return declared
     raise ValueError(f"expected stages of {parts} weights at ascending places from 0 on, got {shown(stages, 200)}")
 
 
 def _sweeps(runs: list[tuple[int, int | Callable[[], Ints]]], where: Ints) -> Ints:
-    """Return the sweeps at places ``where`` of runs of so many sequences, each in one sweep or with a function."""
+    """Return the sweeps at places ``where`` of consecutive runs. A run is a length, and its sweep or a function for its
+    sweeps."""
     return np.concatenate([sweep() if callable(sweep) else np.full(n, sweep, np.int64) for n, sweep in runs])[where]
 
 
 def _shown(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:
-    return [(one.start, [str(weight) for weight in one.weights]) for one in declared]
+    return [(stage.start, [str(weight) for weight in stage.weights]) for stage in declared]
 
 
 def _joined(tables: Sequence[ChunkTable]) -> ChunkTable:
@@ -451,7 +453,7 @@ def _joined(tables: Sequence[ChunkTable]) -> ChunkTable:
 
 
 def _joined_blocks(parts: Sequence[Timeline]) -> Blocks:
-    """Return the blocks of all parts; a chunk of a part without blocks is one."""
+    """Return the blocks of all parts; A chunk of a part without blocks is one block."""
     chunk, first, before = [], [], 0
     for part in parts:
         blocks = part.blocks

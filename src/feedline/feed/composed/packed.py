@@ -1,9 +1,9 @@
 """Documents of tokens packed into rows of one length.
 
-A chunk of documents is a chunk of rows: how many follows from lengths alone, so that positions, windows, partition and
-mixtures need no other law. Which documents share a row is drawn anew in every sweep: chunk numbers of the order carry
-the sweep. What is read are the tokens of rows, and where their pieces come from; segments, positions and labels are
-made with minibatches (`unpacking`), so that windows do not hold them.
+A chunk of documents is a chunk of rows. The number of rows depends only on lengths, so that positions, windows,
+partition and mixtures work as for any corpus. Every sweep draws which documents share a row: chunk numbers of the order
+carry the sweep. Reading returns the tokens of rows and the origins of their pieces. Segments, positions and labels are
+made with minibatches (`lm_batches`), so that windows do not hold them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ METHODS = ("best-fit", "first-fit", "split")
 LONG = ("split", "drop", "error")
 LONGEST_ROW = 1 << 24
 
-# Level of the key that shuffles the documents of a chunk; docs/explanation/order.md lists the others.
+# Level of the key that shuffles the documents of a chunk. docs/explanation/order.md lists all levels.
 COMPANIONS = 12
 
 Ints = NDArray[np.int64]
@@ -60,7 +60,7 @@ class _Pieces(NamedTuple):
     Attributes:
         row: int64 (n,), row of each piece in its chunk, ascending.
         document: int64 (n,), index of its document in the chunk.
-        first, length: int64 (n,), its tokens in the document.
+        first, length: int64 (n,), first token of the piece in the document, and its number of tokens.
     """
 
     row: Ints
@@ -70,7 +70,7 @@ class _Pieces(NamedTuple):
 
 
 class SweptOrder(FeedlineOrder):
-    """The order "feedline-1" of chunks that are packed anew in every sweep, which chunk numbers carry."""
+    """The order "feedline-1" for chunks that each sweep packs differently. Chunk numbers carry the sweep."""
 
     name: ClassVar[str] = "feedline-1-swept"
     swept = True
@@ -85,33 +85,34 @@ class SweptOrder(FeedlineOrder):
 class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
     """A corpus of rows of ``row`` tokens over a corpus of documents, whose sequences are tokens.
 
-    Streams of its minibatches, each of ``row`` samples a sequence but for the last two:
+    Streams of its minibatches, all but the last two of ``row`` samples a sequence:
 
-    - the tokens, under their name, and ``labels``: the next token of the same document, ``ignore`` at its end and
-      where there is padding; int64;
-    - ``segment``: 1 for the first document of a row, 2 for the next one, 0 for padding; ``positions``: place in the
-      document, from 0; int32;
-    - other streams of the documents, with zeros for padding;
-    - ``cu_seqlens``: int32, where documents and padding begin in all rows of the minibatch one after the other, and the
-      end: ``minibatch["cu_seqlens"].rows`` is what flash attention's functions of variable length take;
+    - the tokens, under their name, and ``labels``: the next token of the same document, int64, and ``ignore`` at its
+      end and for padding.
+    - ``segment``: 1 for the first document of a row, 2 for the next one, 0 for padding, and ``positions``: place in the
+      document, from 0. Both are int32.
+    - other streams of the documents, with zeros for padding.
+    - ``cu_seqlens``: int32, the beginnings of documents and padding in the concatenated rows of the minibatch, and the
+      end, as flash attention's functions of variable length take them: ``minibatch["cu_seqlens"].rows``.
     - ``document``: int64, ordinal of each document in a row.
 
-    Which documents share a row is drawn in every sweep, under ``seed``, but for ``"first-fit"``. A row with an
+    Every sweep draws which documents share a row, by ``seed``, except with ``"first-fit"``. A row with an
     unreadable document is unreadable. Documents without tokens are left out.
 
     Args:
         corpus: documents: one stream of integers with shape (), and others of the same length.
         row: tokens of a row, up to 2^24.
-        method: ``"best-fit"``: documents of a chunk by decreasing length, each where the least room is left; the number
-            of rows does not depend on the draw. ``"first-fit"``: in the order of the corpus, each where it first fits.
-            ``"split"``: in random order one after the other, cut where a row ends; only the last row of a chunk has
-            padding.
-        long: what becomes of documents longer than a row: ``"split"``: cut into rows and a rest, whose labels know the
-            next token; ``"drop"``; ``"error"``: a DataError. Not for ``method="split"``.
+        method: ``"best-fit"``: documents of a chunk by decreasing length, each into the fullest row that has room. The
+            number of rows does not depend on the draw. ``"first-fit"``: in the order of the corpus, each into the first
+            row that has room. ``"split"``: in random order, one after another, cut at the ends of rows. Only the last
+            row of a chunk has padding.
+        long: treatment of documents longer than a row. ``"split"``: they are cut into rows and a remainder, and the
+            last label of a piece is the next token. ``"drop"``: they are left out. ``"error"``: a DataError. Not for
+            ``method="split"``.
         tokens: name of the stream of tokens, if there are several of integers.
         pad: token of padding.
-        ignore: label where there is none.
-        seed: seed of the draw of companions.
+        ignore: label of places without one.
+        seed: seed of the draw.
 
     Attributes:
         row: tokens of a row.
@@ -119,7 +120,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     Raises:
         DataError: no tokens, or with ``long="error"`` a document longer than a row.
-        SchemaError: no stream of tokens, or one of another kind.
+        SchemaError: no stream of tokens, or a stream of another kind.
         ValueError: an argument out of range.
     """
 
@@ -157,7 +158,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         self.finish = Unpacking(self._tokens, self.row, pad=int(pad), ignore=int(ignore))
         streams = {name: Stream(stream.shape, stream.dtype) for name, stream in corpus.schema.items()}
         self.schema = Schema({**streams, PIECES: Stream((4,), "int64")})
-        self.finish.schema(self.schema)  # refuses names that it makes itself
+        self.finish.schema(self.schema)  # refuses the names of streams that it adds
         self.name = f"{corpus.name}, packed"
         self._documents = ChunkTable(corpus.chunks())
         self._infos = self._counted()
@@ -173,7 +174,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         return self._infos
 
     def digest(self) -> str:
-        """Return 32 hex digits over the corpus and how it is packed."""
+        """Return 32 hex digits over the corpus and the settings."""
         settings = [self._corpus.digest(), self.row, self._method, self._long, self._tokens, self._seed]
         settings += [self.finish.pad, self.finish.ignore]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
@@ -187,7 +188,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         return np.full(len(ordinals), self.row, np.int64)
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
-        """Return the order of rows; see `Ordered.own_order`."""
+        """Return the order of rows. See `Ordered.own_order`."""
         return SweptOrder(ChunkTable(self._infos), seed, shuffle, window or Window(chunks=max(1, len(self._infos))))
 
     def _counted(self) -> list[ChunkInfo]:
@@ -199,9 +200,9 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
                 tokens = int(table.samples[c])
                 rows = -(-tokens // self.row)
             else:
-                kept = self._cut(c)
+                pieces = self._cut(c)
                 fit = _native.first_fit if self._method == "first-fit" else _native.best_fit
-                rows, tokens = (fit(kept.length, self.row)[2] if len(kept.length) else 0), int(kept.length.sum())
+                rows, tokens = (fit(pieces.length, self.row)[2] if len(pieces.length) else 0), int(pieces.length.sum())
             self._kept += tokens
             infos.append(ChunkInfo(rows, rows * self.row, stored))
         return infos
@@ -213,7 +214,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         return lengths_of(self._corpus, np.arange(first, stop, dtype=np.int64))
 
     def _cut(self, chunk: int) -> _Pieces:
-        """Return the pieces that the documents of a chunk are packed as, in their order and without rows."""
+        """Return the pieces of the documents of a chunk, in the order of documents and without rows."""
         lengths = self._lengths_of(chunk)
         longer = lengths > self.row
         if self._long == "error" and longer.any():
@@ -250,7 +251,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         return _Pieces(row[order], pieces.document[order], pieces.first[order], pieces.length[order])
 
     def _laid_out(self, key: int, lengths: Ints) -> _Pieces:
-        """Return documents in random order, cut where rows end."""
+        """Return documents in random order, cut at the ends of rows."""
         order = _native.fisher_yates(key, len(lengths)).astype(np.int64)
         ends = np.cumsum(lengths[order])
         total = int(ends[-1]) if len(ends) else 0
@@ -274,7 +275,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
-        """Return the rows of a chunk, in the sweep that its number carries; raises what the corpus raises."""
+        """Return the rows of a chunk, in the sweep that its number carries. Raises the errors of the corpus."""
         return self._rows(self._corpus.read(chunk & CHUNK_MASK), chunk)
 
     def extents(self, chunk: int) -> Sequence[Extent]:
@@ -295,7 +296,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         offset = before[:-1] - before[bounds[pieces.row]]
         every = np.arange(rows + 1, dtype=np.int64) * self.row
         # Unreadable documents may have no tokens to copy.
-        held = ~np.isin(pieces.document, list(documents.errors))
+        readable = ~np.isin(pieces.document, list(documents.errors))
         values: dict[str, Any] = {}
         for name, value in documents.values.items():
             assert isinstance(value, DenseValue)
@@ -303,10 +304,10 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
             fill = np.array(self.finish.pad if name == self._tokens else 0, value.rows.dtype)
             packed = _native.packed_values(
                 value.rows,
-                pieces.row[held],
-                offset[held],
-                starts[held],
-                pieces.length[held],
+                pieces.row[readable],
+                offset[readable],
+                starts[readable],
+                pieces.length[readable],
                 count=rows,
                 row=self.row,
                 fill=fill,
@@ -326,7 +327,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         return Chunk(self.schema, values, errors)
 
     def _check(self, documents: Chunk, number: int) -> None:
-        """Check that a chunk has the documents that it was packed by, in all streams."""
+        """Check that a chunk has the documents for which it was packed, in all streams."""
         expected = self._lengths_of(number)
         for name, value in documents.values.items():
             wrong = np.flatnonzero(value.lengths != expected)
@@ -341,21 +342,21 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
                 )
 
     def verified(self) -> Deserializer:
-        """Return the same over the verified corpus; see `Verifiable.verified`."""
-        other = copy.copy(self)
-        other._corpus = verified(self._corpus)
-        return other
+        """Return the same rows over the verified corpus. See `Verifiable.verified`."""
+        twin = copy.copy(self)
+        twin._corpus = verified(self._corpus)
+        return twin
 
     def close(self) -> None:
         """Close the corpus."""
         self._corpus.close()
 
 
-def _tokens_of(corpus: Deserializer, given: str | None) -> str:
+def _tokens_of(corpus: Deserializer, requested: str | None) -> str:
     """Return the name of the stream of tokens.
 
     Raises:
-        SchemaError: there is none, or several.
+        SchemaError: there is no such stream, or several.
     """
     for name, stream in corpus.schema.items():
         if stream.sparse or stream.is_bytes:
@@ -365,13 +366,13 @@ def _tokens_of(corpus: Deserializer, given: str | None) -> str:
         for name, stream in corpus.schema.items()
         if not stream.sparse and stream.shape == () and stream.dtype.kind in "iu" and stream.dtype != np.uint64
     ]
-    if given is not None:
-        if given not in integers:
-            found = corpus.schema.get(given)
+    if requested is not None:
+        if requested not in integers:
+            actual = corpus.schema.get(requested)
             raise SchemaError(
-                f"expected a stream of integers with shape () as tokens, got `{given}`: {found or 'none'}"
+                f"expected a stream of integers with shape () as tokens, got `{requested}`: {actual or 'none'}"
             )
-        return given
+        return requested
     if len(integers) != 1:
         raise SchemaError(
             f"expected one stream of integers with shape () in {corpus.name} for Packed, got "
@@ -381,10 +382,10 @@ def _tokens_of(corpus: Deserializer, given: str | None) -> str:
 
 
 def _following(value: Value, pieces: _Pieces) -> Ints:
-    """Return the token that follows each piece in its document, int64; `NONE` at the end of the document."""
+    """Return the token after each piece in its document, int64, and `NONE` at the end of the document."""
     assert isinstance(value, DenseValue)
     ends = value.offsets[pieces.document] + pieces.first + pieces.length
     goes_on = ends < value.offsets[pieces.document + 1]
-    found = np.full(len(ends), NONE, np.int64)
-    found[goes_on] = value.rows[ends[goes_on]]
-    return found
+    following = np.full(len(ends), NONE, np.int64)
+    following[goes_on] = value.rows[ends[goes_on]]
+    return following

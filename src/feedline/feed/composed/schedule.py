@@ -1,8 +1,8 @@
-"""Who stands where for ever, under one vector of weights: a period, continued.
+"""The source of every place under one vector of weights: a period that repeats without end.
 
-The theorem behind it is Tijdeman's (1980, "The chairman assignment problem"): the items of a source before any place n
-differ from n times its weight by at most 1 - 1/(2K - 2), for K sources, and no schedule does better for all weights.
-Cost: building a period takes some milliseconds, everything else is arithmetic.
+It follows Tijdeman's theorem (1980, "The chairman assignment problem"): the items of a source before any place n differ
+from n times its weight by at most 1 - 1/(2K - 2), for K sources, and no schedule does better for all weights. Building
+a period takes some milliseconds, everything else is arithmetic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PeriodicSchedule:
 
     Attributes:
         quotas: places of each source in a period.
-        period: their sum.
+        period: places in a period.
     """
 
     __slots__ = ("_bases", "_bounds", "_places", "_quotas", "_rank", "_source", "period", "quotas")
@@ -33,7 +33,7 @@ class PeriodicSchedule:
         self.quotas, self.period = quotas, sum(quotas)
         self._quotas = np.array(quotas, np.int64)
         self._source, self._rank = _native.mixture_schedule(self._quotas)
-        # The places of source k are _places[_bounds[k]:_bounds[k + 1]], ascending; each with k * period added.
+        # The places of source k are _places[_bounds[k]:_bounds[k + 1]], ascending, each with k * period added.
         self._bounds: Ints = np.concatenate([[0], np.cumsum(self._quotas)])
         places = np.argsort(self._source, kind="stable").astype(np.int64)
         self._bases: Ints = np.arange(len(quotas), dtype=np.int64) * self.period
@@ -42,14 +42,14 @@ class PeriodicSchedule:
     def items(
         self, first: int, count: int, *, seed: int, stage: int, block: int, length: int | None
     ) -> tuple[Sources, Ints]:
-        """Return the source of places ``first`` to ``first + count - 1``, uint16 (n,), and which of its items stands
-        there, int64 (n,).
+        """Return the source of places ``first`` to ``first + count - 1``, uint16 (n,), and the number of its item,
+        int64 (n,).
 
         Args:
             first, count: the places.
-            seed, stage: what keys the shuffle of sources within blocks; the items of a source stay in order.
-            block: places in a block; 1: not shuffled.
-            length: number of places in all, where the last block ends; None: no end.
+            seed, stage: keys of the shuffle of sources within blocks. The items of a source stay in order.
+            block: places in a block. 1: not shuffled.
+            length: number of all places, where the last block ends. None: no end.
         """
         return _native.mixture_items(
             self._quotas,
@@ -64,15 +64,15 @@ class PeriodicSchedule:
         )
 
     def counts(self, n: int) -> Ints:
-        """Return how many items of each source stand before place ``n``, int64 (sources,)."""
+        """Return the number of items of each source before place ``n``, int64 (sources,)."""
         period, r = divmod(n, self.period)
-        found: Ints = self._places.searchsorted(self._bases + r)
-        found -= self._bounds[:-1]
-        found += period * self._quotas
-        return found
+        counts: Ints = self._places.searchsorted(self._bases + r)
+        counts -= self._bounds[:-1]
+        counts += period * self._quotas
+        return counts
 
     def where(self, k: int, item: int) -> int | None:
-        """Return the place of an item of source ``k``; None if it has no places."""
+        """Return the place of an item of source ``k``, or None if the source has no places."""
         if not self.quotas[k]:
             return None
         period, r = divmod(item, self.quotas[k])

@@ -1,4 +1,4 @@
-"""Leave out the sequences of a corpus that a quarantine file lists; they keep their places in every order."""
+"""Leave out the sequences of a corpus that a quarantine file lists. They keep their places in every order."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
-    """A corpus in which listed sequences are unreadable: in the place of each stands an error.
+    """A corpus in which listed sequences are unreadable: each is replaced by an error.
 
-    That error is a `ListedError`, which sources leave out whatever ``on_error`` says. A chunk of which every sequence
-    is listed is never read. States are those of the corpus itself.
+    That error is a `ListedError`, which sources leave out with every ``on_error``. A chunk is never read if all of its
+    sequences are listed. States are the same as without the list.
 
     Args:
         corpus: corpus to read.
-        skip: quarantine file, or several.
+        skip: one or several quarantine files.
 
     Attributes:
-        listed: their ordinals, ascending.
+        listed: ordinals of the listed sequences, ascending.
 
     Raises:
         DataError: a file is not a list of sequences of this corpus.
@@ -64,7 +64,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         if not is_sized(corpus):
             raise ValueError(f"expected a corpus that knows its sizes before reading with skip, got {corpus.name}")
         before = np.empty(0, np.int64)
-        if type(corpus) is Skipping:  # one list of all that is left out
+        if type(corpus) is Skipping:  # merge both lists
             before = corpus.listed
             corpus = corpus._corpus
         super().__init__(corpus)
@@ -72,7 +72,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         paths = [skip] if isinstance(skip, (str, os.PathLike)) else list(skip)
         listed = [_listed(Path(path), int(self._starts[-1])) for path in paths]
         self.listed: NDArray[np.int64] = distinct(np.concatenate([before, *listed]))
-        # A chunk that is not read is no view of a mapped file.
+        # Chunks that are not read are not views of mapped files.
         counts = np.diff(np.searchsorted(self.listed, self._starts))
         self._unread = frozenset(np.flatnonzero((counts > 0) & (counts == np.diff(self._starts))).tolist())
         views = corpus.capability(RandomAccess)
@@ -86,19 +86,19 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         return frozenset(self.listed.tolist())
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """Return the corpus's files for those of ``chunks`` that are read."""
+        """Return the corpus's files for the ``chunks`` that are read."""
         return files_of(self._corpus, [chunk for chunk in chunks if chunk not in self._unread])
 
     def hold_bounds(self) -> None:
-        """Have the corpus hold its bounds."""
+        """Make the corpus hold its bounds."""
         required(self._corpus, Mapped).hold_bounds()
 
     def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return the corpus's extents; none for a chunk that is not read."""
+        """Return the corpus's extents, and none for a chunk that is not read."""
         return () if chunk in self._unread else chunk_extents(self._corpus, chunk)
 
     def read(self, chunk: int) -> Chunk:
-        """Return the chunk with its listed sequences marked; raises what the corpus raises."""
+        """Return the chunk with its listed sequences marked. Raises the errors of the corpus."""
         if chunk in self._unread:
             return self._nothing(int(self._starts[chunk + 1] - self._starts[chunk]))
         return self._marked(self._corpus.read(chunk), int(self._starts[chunk]))
@@ -118,15 +118,15 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         if chunk in self._unread:
             start, stop, _ = slice(start, stop).indices(int(self._starts[chunk + 1] - self._starts[chunk]))
             return self._nothing(stop - start), None
-        held, index = required(self._corpus, RandomAccess).view(chunk, start, stop)
+        viewed, index = required(self._corpus, RandomAccess).view(chunk, start, stop)
         first = int(self._starts[chunk]) + start
-        count = held.num_sequences if index is None else len(index)
+        count = viewed.num_sequences if index is None else len(index)
         listed = self._among(first, first + count)
         if not listed:
-            return held, index
+            return viewed, index
         places = listed if index is None else index[listed].tolist()
-        errors = {**held.errors, **dict.fromkeys(places, LISTED)}
-        return Chunk(held.schema, held.values, errors, seals=held.seals), index
+        errors = {**viewed.errors, **dict.fromkeys(places, LISTED)}
+        return Chunk(viewed.schema, viewed.values, errors, seals=viewed.seals), index
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the sequences ``ordinals``, in that order, like ``read``."""
@@ -136,8 +136,8 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
 
     def _among(self, first: int, stop: int) -> list[int]:
         a, b = np.searchsorted(self.listed, (first, stop))
-        found: list[int] = (self.listed[a:b] - first).tolist()
-        return found
+        places: list[int] = (self.listed[a:b] - first).tolist()
+        return places
 
     def _nothing(self, count: int) -> Chunk:
         return Chunk(self.schema, no_values(self.schema, (), count), dict.fromkeys(range(count), LISTED))
@@ -150,7 +150,8 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
 
 
 def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
-    """Yield the ordinals that a corpus leaves out, and those that each of its parts does; no digest covers them."""
+    """Yield the ordinals that a corpus leaves out, then the ordinals that its parts leave out. No digest covers
+    them."""
     if isinstance(corpus, Skipping):
         yield corpus.listed
     if isinstance(corpus, (Forwarding, Tokenized)):
@@ -163,11 +164,11 @@ def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
 
 
 def _listed(path: Path, count: int) -> NDArray[np.int64]:
-    found: list[int] = []
+    ordinals: list[int] = []
     with open_file(path) as file:
         for number, line in enumerate(file, 1):
-            found.append(_sequence(path, number, line, count))
-    return np.array(found, np.int64)
+            ordinals.append(_sequence(path, number, line, count))
+    return np.array(ordinals, np.int64)
 
 
 def _sequence(path: Path, number: int, line: bytes, count: int) -> int:

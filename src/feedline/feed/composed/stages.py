@@ -1,8 +1,8 @@
-"""Stages: which weights hold from where on, what has been given before, and where sources end.
+"""Stages: the weights that hold for a run of places, the items before it, and the ends of sources.
 
 The items of every source are numbered through all stages, so that a change of weights neither loses nor repeats any.
-Within a stage, sources are shuffled in blocks of places, counted from its beginning; the last block of a stage may be
-shorter. All of it is a pure function of weights, limits and seed; nothing here knows what an item is.
+Within a stage, sources are shuffled in blocks of places, counted from its beginning. The last block of a stage may be
+shorter. All of it is a pure function of weights, limits and seed, for items of any kind.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from feedline.feed.composed.schedule import Ints, PeriodicSchedule, Sources, last_at_most, schedule_of
 from feedline.feed.composed.weights import quotas_of
 
-# Places of a mixture, at most: native code counts in 64 bits.
+# Limit of places in a mixture: native code counts in 64 bits.
 LAST_PLACE = 2**62
 
 
 class Declared(NamedTuple):
-    """A stage as somebody declared it.
+    """A declared stage.
 
     Attributes:
         start: place at which it begins.
@@ -38,9 +38,9 @@ class Stage(NamedTuple):
     """A run of places with one schedule.
 
     Attributes:
-        start, stop: its places; None: it does not end. The start keys its shuffle.
-        schedule: who stands where, counted from ``start``.
-        before: items of each source before it.
+        start, stop: first place, and end of its places. None: no end. The start keys the shuffle.
+        schedule: source of each place, counted from ``start``.
+        before: items of each source before this stage.
     """
 
     start: int
@@ -50,26 +50,27 @@ class Stage(NamedTuple):
 
 
 class Stages:
-    """Which source stands at which place of a mixture, and with which of its items.
+    """The source of every place of a mixture, and the number of its item.
 
-    In a mixture whose batches are of one source each, ``batch`` consecutive places hold consecutive items of it, and
-    all that stages say of a place is said of a batch: so counts are as close to the weights as they are without.
+    In a mixture whose batches are of one source each, ``batch`` consecutive places hold consecutive items of one
+    source, and stages schedule batches instead of places. So batches are as close to the weights as places are
+    otherwise.
 
     Args:
-        declared: stages by ascending start, the first at 0; all at multiples of ``batch``.
-        limits: items that each source has; None: no limit.
-        dropping: whether a mixture goes on without a source that has no more items, until none has; otherwise it ends
-            at the first place that would need one.
+        declared: stages by ascending start, the first at 0, and all at multiples of ``batch``.
+        limits: number of items of each source. None: no limit.
+        dropping: whether a mixture goes on without a source that has no more items, until none has any. Otherwise it
+            ends at the first place that would need one.
         seed: seed of the shuffle.
-        block: places, or batches, that are shuffled together; 1: none.
-        batch: places of a batch of one source; 1: sources alternate place by place.
+        block: places, or batches, that are shuffled together. 1: no shuffle.
+        batch: places of a batch of one source. 1: sources alternate place by place.
 
     Attributes:
         stages: the stages, split where a source is dropped.
         block: places that are shuffled together.
-        length: number of places; None: no end.
-        ended_by: the source whose items ended the mixture; None: it has no end, or all have.
-        totals: items of each source, if there is an end.
+        length: number of places. None: no end.
+        ended_by: the source whose items ended the mixture. None: the mixture has no end, or all sources ended.
+        totals: number of items of each source, if the mixture has an end.
     """
 
     def __init__(
@@ -86,18 +87,18 @@ class Stages:
         self.stages: list[Stage] = []
         self.length: int | None = None
         self.ended_by: int | None = None
-        # Counted in batches up to the end of this function.
+        # In this function, places and items are counted in batches.
         most = [None if limit is None else limit // batch for limit in limits]
-        starts = [one.start // batch for one in declared]
+        starts = [declaration.start // batch for declaration in declared]
         before = [0] * len(most)
         gone: set[int] = set()
-        for one, start, stop in zip(declared, starts, [*starts[1:], None], strict=True):
+        for declaration, start, stop in zip(declared, starts, [*starts[1:], None], strict=True):
             while stop is None or start < stop:
-                left = [Fraction(0) if k in gone else weight for k, weight in enumerate(one.weights)]
-                if not any(left):
+                weights = [Fraction(0) if k in gone else weight for k, weight in enumerate(declaration.weights)]
+                if not any(weights):
                     self.length = start * batch
                     break
-                schedule = schedule_of(tuple(quotas_of(left)))
+                schedule = schedule_of(tuple(quotas_of(weights)))
                 ends = [
                     (start + place, k)
                     for k, limit in enumerate(most)
@@ -121,15 +122,15 @@ class Stages:
             if self.length is not None:
                 break
         self._starts = [stage.start for stage in self.stages]
-        self.totals = tuple(count * batch for count in before)  # items of each source, if it has an end
+        self.totals = tuple(count * batch for count in before)
 
     def at(self, n: int) -> Stage:
         """Return the stage of place ``n``."""
         return self.stages[last_at_most(self._starts, n)]
 
     def items(self, first: int, count: int) -> tuple[Sources, Ints]:
-        """Return the source of places ``first`` to ``first + count - 1``, uint16 (n,), and which of its items stands
-        there, int64 (n,)."""
+        """Return the source of places ``first`` to ``first + count - 1``, uint16 (n,), and the number of its item,
+        int64 (n,)."""
         sources, items = [], []
         stop = first + count
         while first < stop:
@@ -148,7 +149,8 @@ class Stages:
         return np.concatenate([np.empty(0, np.uint16), *sources]), np.concatenate([np.empty(0, np.int64), *items])
 
     def _batches(self, stage: Stage, first: int, stop: int) -> tuple[Sources, Ints]:
-        """Return source and number, counted from the beginning of the stage, of the batches at some of its places."""
+        """Return the sources of the batches ``first`` to ``stop - 1`` of a stage, and their numbers, counted within the
+        stage."""
         low, batch = (first - stage.start) // self._batch, self._batch
         return stage.schedule.items(
             low,
@@ -160,7 +162,7 @@ class Stages:
         )
 
     def counts(self, n: int) -> list[int]:
-        """Return how many items of each source stand before place ``n``."""
+        """Return the number of items of each source before place ``n``."""
         stage = self.at(max(n - 1, 0))
         a = stage.start + (n - stage.start) // self.block * self.block
         if stage.stop is not None and n == stage.stop:
@@ -172,12 +174,12 @@ class Stages:
         counts *= self._batch
         counts += stage.before
         if a < n:
-            counts[source[-1]] -= (stage.start - n) % self._batch  # what follows of the last batch
-        found: list[int] = counts.tolist()
-        return found
+            counts[source[-1]] -= (stage.start - n) % self._batch  # the rest of the last batch
+        per_source: list[int] = counts.tolist()
+        return per_source
 
     def block_of(self, stage: Stage, k: int, item: int) -> int | None:
-        """Return the block of a stage that holds an item of source ``k``; None if it comes in a later one, or never."""
+        """Return the block of a stage that holds an item of source ``k``. None: a later stage holds it, or none."""
         even = stage.schedule.where(k, (item - stage.before[k]) // self._batch)
         if even is None or (stage.stop is not None and stage.start + even * self._batch >= stage.stop):
             return None
@@ -199,7 +201,7 @@ def check_place(start: int, batch: int) -> None:
     """Check that a stage may begin at a place.
 
     Raises:
-        ValueError: that is in the middle of a batch.
+        ValueError: the place is in the middle of a batch.
     """
     if start % batch:
         raise ValueError(f"expected stages at multiples of {batch}, the sequences of a batch, got place {start}")

@@ -1,8 +1,8 @@
-"""A corpus of some of another's sequences, chosen once, before any order: `Take` by place, `Filtered` by content.
+"""A corpus of some of another's sequences, selected once, before any order: `Take` by place, `Filtered` by content.
 
-What is chosen is part of the digest, so that a state of another choice is refused. Chunks keep their borders, and have
-fewer sequences; those left empty are gone. Cost: nothing per sequence for a run of them, otherwise 8 bytes for each
-chosen one.
+The selection is part of the digest, so that a state of another selection is refused. Chunks keep their borders, and
+have fewer sequences. Empty chunks are dropped. A run of sequences takes no memory, other selections 8 bytes for each
+sequence.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _DIGEST_PIECE = 1 << 20  # ordinals
 
 
 class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfParts):
-    """The sequences ``which`` of a corpus, in its order; their ordinals are counted from 0.
+    """The sequences ``which`` of a corpus, in its order. Their ordinals are counted from 0.
 
-    Errors of sequences that the corpus marks as unreadable name the sequence of the corpus, and keys are the corpus's.
+    Errors of unreadable sequences name the sequence by its ordinal in the corpus, and keys are the corpus's.
 
     Args:
-        corpus: corpus to choose from, which `check_part` has passed, without an order of its own.
+        corpus: corpus to select from. `check_part` has accepted it, and it does not have its own order.
         which: a range with step 1, or int64 (n,) of ascending ordinals of ``corpus``.
 
     Raises:
-        DataError: nothing is chosen.
-        ValueError: the corpus does not know its sizes, or has an order of its own.
+        DataError: no sequence is selected.
+        ValueError: the corpus does not know its sizes, or has its own order.
     """
 
     def __init__(self, corpus: Deserializer, which: range | Ints) -> None:
@@ -71,7 +71,7 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         if not len(which):
             raise DataError("expected at least one sequence to be chosen, got none", path=corpus.name)
         self._first = int(which[0])
-        # A run needs no list.
+        # None for a run, which needs no list.
         self._which: Ints | None = None
         if not isinstance(which, range) and int(which[-1]) - self._first != len(which) - 1:
             self._which = which
@@ -90,14 +90,14 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     # ---- description ------------------------------------------------------------------------------
 
     def chunks(self) -> Sequence[ChunkInfo]:
-        """Return the size of every chunk that is not empty; stored bytes in proportion to samples."""
+        """Return the size of every chunk that is not empty, with stored bytes in proportion to samples."""
         if self._infos is None:
             infos = self._corpus.chunks()
             self._infos = [self._info(k, infos[number]) for k, number in enumerate(self._numbers.tolist())]
         return self._infos
 
     def digest(self) -> str:
-        """Return 32 hex digits over the corpus's digest and the ordinals of what is chosen."""
+        """Return 32 hex digits over the corpus's digest and the selected ordinals."""
         h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
         h.update(f" chosen {self._first} {self._count};".encode())
         if self._which is not None:
@@ -114,13 +114,13 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         return keys_of(self._corpus, self.original(ordinals))
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Forwarding.capability`; keys are the corpus's, whose ordinals are others."""
+        """See `Forwarding.capability`. `keys` translates ordinals, so it is not forwarded."""
         return self if kind is Keyed else super().capability(kind)  # type: ignore[return-value]
 
     def sources(self, ordinals: Ints) -> Ints:
-        """Return the number of the corpus's part that each sequence is from, int64 (n,)."""
+        """Return the number of the corpus's part of each sequence, int64 (n,)."""
         parts = self._corpus.capability(OfParts)
-        assert parts is not None  # as `capability` says
+        assert parts is not None  # or `capability` returned None
         return parts.sources(self.original(ordinals))
 
     def original(self, ordinals: Ints) -> Ints:
@@ -137,41 +137,42 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     # ---- reading ----------------------------------------------------------------------------------
 
     def read(self, chunk: int) -> Chunk:
-        """Return the chosen sequences of a chunk: a view where the corpus gives one and they are a run, else a copy."""
+        """Return the selected sequences of a chunk: a view if the corpus returns one and they are a run, else a
+        copy."""
         number, which = self._located(chunk)
         if not self._whole(chunk):
             return self.read_slice(chunk, 0, len(which))
         return self._named(self._corpus.read(number), which + self._originals[number])
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Return the sequences ``start:stop`` of a chunk like ``read``; reads what lies between them, too."""
+        """Return the sequences ``start:stop`` of a chunk like ``read``. The sequences between them are read, too."""
         number, which = self._located(chunk, start, stop)
         if not len(which):
             return read_slice(self._corpus, number, 0, 0)
         low, high = int(which[0]), int(which[-1]) + 1
-        found = read_slice(self._corpus, number, low, high)
-        found = found if high - low == len(which) else found.take(which - low)
-        return self._named(found, which + self._originals[number])
+        taken = read_slice(self._corpus, number, low, high)
+        taken = taken if high - low == len(which) else taken.take(which - low)
+        return self._named(taken, which + self._originals[number])
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
-        """Return a view of the corpus that holds the sequences ``start:stop`` of a chunk, and where they are in it."""
+        """Return a view of the corpus that holds the sequences ``start:stop`` of a chunk, and their indices in it."""
         number, which = self._located(chunk, start, stop)
         if not len(which):
             return read_slice(self._corpus, number, 0, 0), None
         low, high = int(which[0]), int(which[-1]) + 1
         part = {} if low == 0 and high == self._sequences(number) else {"start": low, "stop": high}
-        held, inner = required(self._corpus, RandomAccess).view(number, **part)
-        if inner is not None:  # its errors have their places
-            return held, inner[which - low]
-        held = self._named(held, np.arange(low, high) + self._originals[number])
-        return held, None if high - low == len(which) else which - low
+        viewed, inner = required(self._corpus, RandomAccess).view(number, **part)
+        if inner is not None:  # errors of the view are by index in it already
+            return viewed, inner[which - low]
+        viewed = self._named(viewed, np.arange(low, high) + self._originals[number])
+        return viewed, None if high - low == len(which) else which - low
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """Return the mapped files that ``chunks`` are views of."""
+        """Return the mapped files under ``chunks``."""
         return files_of(self._corpus, self._numbers[np.asarray(chunks, np.int64)].tolist())
 
     def hold_bounds(self) -> None:
-        """Have the corpus hold its bounds."""
+        """Make the corpus hold its bounds."""
         required(self._corpus, Mapped).hold_bounds()
 
     def extents(self, chunk: int) -> Sequence[Extent]:
@@ -181,15 +182,15 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
         number, which = self._located(chunk)
-        found = required(self._corpus, Fetchable).read_fetched(number, pieces)
-        found = found if self._whole(chunk) else found.take(which)
-        return self._named(found, which + self._originals[number])
+        taken = required(self._corpus, Fetchable).read_fetched(number, pieces)
+        taken = taken if self._whole(chunk) else taken.take(which)
+        return self._named(taken, which + self._originals[number])
 
     def select(self, ordinals: Ints) -> Chunk:
         """Return the sequences ``ordinals``, in that order, as one chunk."""
         which = self.original(ordinals)
-        found = self._corpus.select(which)
-        return self._named(found, which)
+        taken = self._corpus.select(which)
+        return self._named(taken, which)
 
     # ---- internals --------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         return ordinals + self._first if self._which is None else self._which[ordinals]
 
     def _before(self, ordinals: Ints) -> Ints:
-        """Return how many are chosen before each ordinal of the corpus."""
+        """Return the number of selected sequences before each ordinal of the corpus."""
         if self._which is None:
             return np.clip(ordinals - self._first, 0, self._count)
         return np.searchsorted(self._which, ordinals)
@@ -208,8 +209,8 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         first, stop = int(self._starts[k]), int(self._starts[k + 1])
         lengths = self._corpus.lengths(self._own(np.arange(first, stop)))
         samples = stop - first if lengths is None else int(lengths.sum())
-        part, whole = (samples, info.samples) if samples else (stop - first, info.sequences)
-        return ChunkInfo(stop - first, samples, -(-info.bytes * part // max(whole, 1)))
+        part, total = (samples, info.samples) if samples else (stop - first, info.sequences)
+        return ChunkInfo(stop - first, samples, -(-info.bytes * part // max(total, 1)))
 
     def _sequences(self, number: int) -> int:
         return int(self._originals[number + 1] - self._originals[number])
@@ -218,7 +219,7 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         return int(self._starts[chunk + 1] - self._starts[chunk]) == self._sequences(int(self._numbers[chunk]))
 
     def _located(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[int, Ints]:
-        """Return the corpus's number of a chunk, and which of its sequences ``start:stop`` are."""
+        """Return the corpus's number of a chunk, and the indices in it of the sequences ``start:stop``."""
         if not 0 <= chunk < len(self._numbers):
             raise IndexError(f"expected 0 <= chunk < {len(self._numbers)}, got {chunk}")
         first = int(self._starts[chunk])
@@ -239,17 +240,17 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
 class Take(Chosen):
     """A run of the sequences of a corpus: ``Take(corpus, stop)`` or ``Take(corpus, start, stop)``.
 
-    Ordinals are counted from the first one taken. Reads only the chunks concerned; mapped ones stay mapped.
+    Ordinals are counted from the first sequence taken. Only the necessary chunks are read, and mapped ones stay mapped.
 
     Args:
-        corpus: corpus to take from; it must know its sizes before reading, and have no order of its own.
-        *bounds: number of sequences to take; or ordinal of the first, and of the one behind the last. None: the
+        corpus: corpus to take from. It must know its sizes before reading, and must not have its own order.
+        *bounds: number of sequences to take, or the ordinals of the first and of the end (exclusive). None: the
             beginning, or the end of the corpus. Negative ones count from the end, as in slices.
 
     Raises:
-        DataError: nothing is taken.
-        IndexError: there are fewer sequences.
-        TypeError, ValueError: something else than one or two integers, or a corpus of another kind.
+        DataError: no sequence is taken.
+        IndexError: the corpus has fewer sequences.
+        TypeError, ValueError: other bounds than one or two integers, or a corpus of another kind.
     """
 
     def __init__(self, corpus: Deserializer, *bounds: int | None) -> None:
@@ -263,11 +264,11 @@ class Take(Chosen):
         self.name = f"{corpus.name}[{first}:{end}]"
 
 
-def _place(what: str, given: Any, default: int, count: int) -> int:
+def _place(what: str, bound: Any, default: int, count: int) -> int:
     """Return a bound counted from the beginning."""
-    if given is None:
+    if bound is None:
         return default
-    place = whole_number(f"{what} of Take", given, -(2**63))
+    place = whole_number(f"{what} of Take", bound, -(2**63))
     if not -count <= place <= count:
-        raise IndexError(f"expected {what} of Take from {-count} to {count}, the sequences of the corpus, got {given}")
+        raise IndexError(f"expected {what} of Take from {-count} to {count}, the sequences of the corpus, got {bound}")
     return place + count if place < 0 else place

@@ -1,4 +1,4 @@
-"""The tokens of texts, made while they are read."""
+"""A corpus of the tokens of texts, which reading tokenizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
 # Bytes of text that are tokenized together: enough for all cores, as the tokens of a batch take ten times its memory.
 _AT_A_TIME = 1 << 20
 
-# Texts by whose tokens functions are told apart: scripts, cases, blanks, numbers, code, and the empty text.
+# Texts whose tokens distinguish functions: scripts, cases, blanks, numbers, code, and the empty text.
 _SAMPLES = (
     "The quick brown fox, 3 of them; jumped over (at least) 12,345.67 lazy dogs!",
     "Änderungen über Nacht: ÉCOLE, smørrebrød, naïve façade, straße",
@@ -38,27 +38,27 @@ _SAMPLES = (
 class Tokenized(Deserializer, Unsized):
     """A corpus whose texts are replaced by their tokens, one sequence each.
 
-    How many tokens a text has is known once it was read. So this is what `convert` writes to a store, whose documents
-    `Packed` and `Bucketed` then take; a `MinibatchSource` reads it as any corpus of unknown chunk sizes.
+    The number of tokens of a text is unknown before reading. `convert` can write this corpus to a store, whose
+    documents `Packed` and `Bucketed` accept. A `MinibatchSource` reads it as any corpus of unknown chunk sizes.
 
     Args:
         corpus: corpus with a stream of texts, one to a sequence.
-        tokenizer: path of a ``tokenizer.json``, or a `tokenizers.Tokenizer`; its truncation and padding are left out.
-            Or a function from a list of texts to one list of token ids each, the same in every call. It is told from
-            other functions by its name and by what it makes of some texts, for which it is called at once.
-        text: name of the stream of texts; None: the only one.
+        tokenizer: path of a ``tokenizer.json``, or a `tokenizers.Tokenizer`, without its truncation and padding. Or a
+            function from a list of texts to one list of token ids each, the same in every call. Its identity is its
+            name and its tokens for some texts, for which the constructor calls it.
+        text: name of the stream of texts. None: the only one.
         tokens: name of the stream of tokens.
-        append: token, or its id, behind every text; None: none.
-        special: whether the tokenizer adds the special tokens of its own to every text.
+        append: token, or its id, to append to every text. None: no token.
+        special: whether the tokenizer adds its special tokens to every text.
         keep: names of other streams to keep.
-        dtype: dtype of the tokens; None: uint16 if the vocabulary allows, otherwise int32. A function needs one.
+        dtype: dtype of the tokens. None: uint16 if the vocabulary allows, otherwise int32. Required for a function.
 
     Raises:
         DataError: the tokenizer cannot be read.
         ModuleNotFoundError: the library tokenizers is not installed.
         SchemaError: there is no such stream, or it holds no texts.
-        TypeError, ValueError: an argument is of a wrong kind, or out of range; or the corpus is a mixture, or another
-            one with an order of its own.
+        TypeError, ValueError: an argument is of a wrong kind, or out of range, or the corpus is a mixture or has
+            its own order.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class Tokenized(Deserializer, Unsized):
             self._encode: Tokenizer = tokenizer
             identity = _identity(tokenizer)
         else:
-            made = _library_tokenizer(tokenizer)
-            largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
+            library = _library_tokenizer(tokenizer)
+            largest = max(library.get_vocab(with_added_tokens=True).values(), default=0)
             if isinstance(append, str):
-                found = made.token_to_id(append)
-                if found is None:
+                token_id = library.token_to_id(append)
+                if token_id is None:
                     raise ValueError(f"expected append as a token of the vocabulary, got {append!r}")
-                append = found
-            self._encode = lambda texts: [one.ids for one in made.encode_batch_fast(texts, add_special_tokens=special)]
-            identity = made.to_str()
+                append = token_id
+            self._encode = lambda texts: [e.ids for e in library.encode_batch_fast(texts, add_special_tokens=special)]
+            identity = library.to_str()
         kind = np.dtype(dtype if dtype is not None else "uint16" if (largest or 0) < 1 << 16 else "int32")
         if kind.kind not in "iu":
             raise TypeError(f"expected an integer dtype for tokens, got {kind}")
@@ -120,7 +120,7 @@ class Tokenized(Deserializer, Unsized):
         raise NotImplementedError
 
     def read(self, chunk: int) -> Chunk:
-        """Return the tokens of a chunk of texts; one that is not UTF-8 is an unreadable sequence."""
+        """Return the tokens of a chunk of texts. A text that is not UTF-8 is an unreadable sequence."""
         read = self._corpus.read(chunk)
         value = read.values[self._text]
         assert isinstance(value, BytesValue)
@@ -142,26 +142,26 @@ class Tokenized(Deserializer, Unsized):
                     stream=self._text,
                 )
             for i, ids in zip(which, encoded, strict=True):
-                made = np.array([*ids, *self._end], np.int64)
-                if len(made) and not 0 <= made.min() <= made.max() <= self._most:
+                token_ids = np.array([*ids, *self._end], np.int64)
+                if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() <= self._most:
                     errors[i] = DataError(
-                        f"expected tokens from 0 to {self._most}, got {made.min()} to {made.max()}",
+                        f"expected tokens from 0 to {self._most}, got {token_ids.min()} to {token_ids.max()}",
                         path=self.name,
                         stream=self._text,
                     )
                     continue
-                lengths[i] = len(made)
-                pieces.append(made.astype(pieces[0].dtype))
+                lengths[i] = len(token_ids)
+                pieces.append(token_ids.astype(pieces[0].dtype))
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         tokens = Value.from_dense(np.concatenate(pieces), offsets)
-        kept = {name: read.values[name] for name in self._keep}
-        return Chunk(self.schema, {self._tokens: tokens, **kept}, errors, seals=read.seals if kept else ())
+        extra = {name: read.values[name] for name in self._keep}
+        return Chunk(self.schema, {self._tokens: tokens, **extra}, errors, seals=read.seals if extra else ())
 
     def _texts(self, value: BytesValue, errors: dict[int, DataError]) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield runs of texts with their indices; those that cannot be decoded are added to ``errors``."""
+        """Yield runs of texts with their indices. Texts that cannot be decoded are added to ``errors``."""
         which: list[int] = []
         texts: list[str] = []
-        held, bounds = 0, value.bounds.tolist()
+        nbytes, bounds = 0, value.bounds.tolist()
         for i in range(value.num_sequences):
             if i in errors:
                 continue
@@ -172,10 +172,10 @@ class Tokenized(Deserializer, Unsized):
                 errors[i] = DataError(f"expected a text in UTF-8: {error}", path=self.name, stream=self._text)
                 continue
             which.append(i)
-            held += len(encoded)
-            if held >= _AT_A_TIME:
+            nbytes += len(encoded)
+            if nbytes >= _AT_A_TIME:
                 yield which, texts
-                which, texts, held = [], [], 0
+                which, texts, nbytes = [], [], 0
         if texts:
             yield which, texts
 
@@ -193,27 +193,27 @@ class Tokenized(Deserializer, Unsized):
 
 
 def _identity(function: Tokenizer) -> str:
-    """Return what tells a function from others: names alone would not tell two lambdas apart."""
-    made = [[int(token) for token in tokens] for tokens in function(list(_SAMPLES))]
-    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)} {made}"
+    """Return the identity of a function. Names alone would not distinguish two lambdas."""
+    token_lists = [[int(token) for token in tokens] for tokens in function(list(_SAMPLES))]
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)} {token_lists}"
 
 
 def _text_of(corpus: Deserializer, text: str | None) -> str:
     """Return the name of the stream of texts.
 
     Raises:
-        SchemaError: there is none, or several and ``text`` does not say which.
+        SchemaError: there is no such stream, or there are several and ``text`` is None.
     """
-    found = [name for name, stream in corpus.schema.items() if stream.is_bytes]
-    there = ", ".join(found) or "none"
-    if text is None and len(found) != 1:
-        raise SchemaError(f"expected one stream of texts in {corpus.name}, got {there}; name it by text=")
-    if text is not None and text not in found:
-        raise SchemaError(f"expected a stream of texts for text=, got {text!r}; {corpus.name} has {there}")
-    return found[0] if text is None else text
+    names = [name for name, stream in corpus.schema.items() if stream.is_bytes]
+    listed = ", ".join(names) or "none"
+    if text is None and len(names) != 1:
+        raise SchemaError(f"expected one stream of texts in {corpus.name}, got {listed}; name it by text=")
+    if text is not None and text not in names:
+        raise SchemaError(f"expected a stream of texts for text=, got {text!r}; {corpus.name} has {listed}")
+    return names[0] if text is None else text
 
 
-def _library_tokenizer(given: Any) -> Any:
+def _library_tokenizer(tokenizer: Any) -> Any:
     """Return a tokenizer of the library, for whole texts."""
     try:
         import tokenizers
@@ -221,25 +221,25 @@ def _library_tokenizer(given: Any) -> Any:
         raise ModuleNotFoundError(
             f"the library tokenizers is not installed; run: {install_line('tokenizers')}"
         ) from error
-    if isinstance(given, (str, os.PathLike)):
+    if isinstance(tokenizer, (str, os.PathLike)):
         try:
-            with open_regular(given) as file:
+            with open_regular(tokenizer) as file:
                 text = file.read().decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"expected a tokenizer.json: {error}", path=str(given)) from error
-    elif isinstance(given, tokenizers.Tokenizer):
-        text = given.to_str()
+            raise DataError(f"expected a tokenizer.json: {error}", path=str(tokenizer)) from error
+    elif isinstance(tokenizer, tokenizers.Tokenizer):
+        text = tokenizer.to_str()
     else:
         raise TypeError(
-            f"expected a path of a tokenizer.json, a tokenizers.Tokenizer or a function, got {type(given).__name__}"
+            f"expected a path of a tokenizer.json, a tokenizers.Tokenizer or a function, got {type(tokenizer).__name__}"
         )
     try:
-        made = tokenizers.Tokenizer.from_str(text)
+        loaded = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain exceptions
         raise DataError(
             f"expected a tokenizer of the library tokenizers: {error}",
-            path=str(given) if isinstance(given, (str, os.PathLike)) else None,
+            path=str(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else None,
         ) from error
-    made.no_truncation()
-    made.no_padding()
-    return made
+    loaded.no_truncation()
+    loaded.no_padding()
+    return loaded

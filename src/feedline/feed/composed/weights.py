@@ -12,15 +12,15 @@ from typing import Any
 from feedline.errors import shown
 
 LONGEST_PERIOD = 1 << 16
-"""Places in a period of a schedule, at most. Shares that have no common denominator up to here are rounded to it."""
+"""Limit of places in a period of a schedule. Shares without a common denominator up to this limit are rounded to it."""
 
 
 def ratio(what: str, value: Any) -> Fraction:
-    """Return a weight as the ratio that its decimal text says: 0.1 is one tenth.
+    """Return a weight as the exact ratio of its decimal text: 0.1 is one tenth.
 
     Raises:
-        TypeError: it is not a number.
-        ValueError: it is negative, infinite or not a number at all.
+        TypeError: the weight is not a number.
+        ValueError: the weight is negative, infinite or NaN.
     """
     if isinstance(value, bool) or not isinstance(value, (numbers.Real, Decimal, str)):
         raise TypeError(f"expected {what} as a number, got {shown(value, 80)}")
@@ -40,7 +40,7 @@ def shares_of(weights: Sequence[Fraction]) -> list[Fraction]:
 
 
 def quotas_of(weights: Sequence[Fraction]) -> list[int]:
-    """Return how many places each source gets in a period, the sum of all of them.
+    """Return the number of places of each source in a period. Their sum is the length of the period.
 
     They are exactly in proportion if a period of at most `LONGEST_PERIOD` allows it. Otherwise they are rounded by
     largest remainder, ties to the first, with at least one place for every positive weight.
@@ -54,33 +54,33 @@ def quotas_of(weights: Sequence[Fraction]) -> list[int]:
         return [int(share * common) for share in shares]
     if sum(share > 0 for share in shares) > LONGEST_PERIOD:
         raise ValueError(f"expected at most {LONGEST_PERIOD} sources in a mixture, got {len(shares)}")
-    wanted = [share * LONGEST_PERIOD for share in shares]
-    quotas = [max(int(want), int(want > 0)) for want in wanted]
-    rest = LONGEST_PERIOD - sum(quotas)
-    most_missing = sorted(range(len(quotas)), key=lambda k: (quotas[k] - wanted[k], k))
-    while rest:  # once, unless many sources were lifted to one place
-        if rest > 0:
-            chosen = [k for k in most_missing if shares[k] > 0][:rest]
+    exact = [share * LONGEST_PERIOD for share in shares]
+    quotas = [max(int(places), int(places > 0)) for places in exact]
+    missing = LONGEST_PERIOD - sum(quotas)
+    most_missing = sorted(range(len(quotas)), key=lambda k: (quotas[k] - exact[k], k))
+    while missing:  # once, unless many sources were lifted to one place
+        if missing > 0:
+            adjusted = [k for k in most_missing if shares[k] > 0][:missing]
         else:
-            chosen = [k for k in reversed(most_missing) if quotas[k] > 1][:-rest]
-        for k in chosen:
-            quotas[k] += 1 if rest > 0 else -1
-        rest = LONGEST_PERIOD - sum(quotas)
+            adjusted = [k for k in reversed(most_missing) if quotas[k] > 1][:-missing]
+        for k in adjusted:
+            quotas[k] += 1 if missing > 0 else -1
+        missing = LONGEST_PERIOD - sum(quotas)
     return quotas
 
 
 def named(what: str, weights: Any, names: Sequence[str]) -> list[Fraction]:
-    """Return the weights of the sources ``names``, given as a mapping; 0 for those left out.
+    """Return the weights of the sources ``names`` from a mapping, 0 for missing names.
 
     Raises:
-        TypeError: it is not a mapping from names to numbers.
+        TypeError: the weights are not a mapping from names to numbers.
         ValueError: a name is unknown, a weight out of range, or all are 0.
     """
     if not isinstance(weights, Mapping):
         raise TypeError(f"expected {what} as a mapping from names to numbers, got {shown(weights, 80)}")
     if unknown := [name for name in weights if name not in names]:
         raise ValueError(f"expected {what} for {', '.join(names)}, got one for {unknown[0]!r}")
-    found = [ratio(f"the weight of {name!r}", weights.get(name, 0)) for name in names]
-    if not any(found):
+    ratios = [ratio(f"the weight of {name!r}", weights.get(name, 0)) for name in names]
+    if not any(ratios):
         raise ValueError(f"expected {what} of which at least one is above 0, got {shown(dict(weights), 200)}")
-    return found
+    return ratios

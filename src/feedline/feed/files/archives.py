@@ -1,4 +1,5 @@
-"""Members of zip archives, read by one thread at a time; archives that lie about themselves are bounded."""
+"""Members of zip archives, read by one thread at a time. Sizes in an archive's directory are checked before memory is
+allocated for them."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ def open_archive(path: str) -> zipfile.ZipFile:
     """Open a zip archive.
 
     Raises:
-        DataError: there is none, or its directory is damaged.
+        DataError: the file is missing, or its directory is damaged.
     """
-    with open_file(path):  # no FIFO, which would block
+    with open_file(path):  # refuses a FIFO, which would block
         pass
     try:
         return zipfile.ZipFile(path if object_at(path) is None else open_file(path, -1))
@@ -34,10 +35,10 @@ def open_archive(path: str) -> zipfile.ZipFile:
 
 
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Return what a member holds; its checksum is compared.
+    """Return the content of a member, whose checksum is compared.
 
     Raises:
-        DataError: it is damaged.
+        DataError: the member is damaged.
     """
     _check_end(archive, member)
     try:
@@ -47,10 +48,10 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
 
 
 def read_part(archive: zipfile.ZipFile, member: zipfile.ZipInfo, start: int, stop: int) -> bytes:
-    """Return the bytes ``start:stop`` of a member; of one that is stored as it is nothing else is read.
+    """Return the bytes ``start:stop`` of a member. Nothing else is read if the member is stored uncompressed.
 
     Raises:
-        DataError: it is damaged.
+        DataError: the member is damaged.
     """
     if member.compress_type != zipfile.ZIP_STORED or archive.fp is None:
         return read_member(archive, member)[start:stop]
@@ -60,7 +61,7 @@ def read_part(archive: zipfile.ZipFile, member: zipfile.ZipInfo, start: int, sto
         header = os.pread(file, _LOCAL_HEADER_BYTES, member.header_offset)
         if not header.startswith(b"PK\x03\x04"):
             raise ValueError("no header")
-        # The directory need not have the same extra fields.
+        # The extra fields here may differ from the extra fields in the directory.
         data = member.header_offset + _LOCAL_HEADER_BYTES + sum(struct.unpack("<HH", header[26:30]))
         return os.pread(file, max(0, min(stop, member.compress_size) - start), data + start)
     except _ERRORS as error:
@@ -68,5 +69,5 @@ def read_part(archive: zipfile.ZipFile, member: zipfile.ZipInfo, start: int, sto
 
 
 def _check_end(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    if member.header_offset + member.compress_size > archive.start_dir:  # of which zipfile would make a buffer
+    if member.header_offset + member.compress_size > archive.start_dir:  # zipfile would allocate that size
         raise DataError(f"expected `{member.filename}` to end before the archive's directory, got a damaged size")

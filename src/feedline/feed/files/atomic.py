@@ -1,9 +1,9 @@
 """Write a file completely or not at all.
 
 The content is written to a temporary file in the same folder, flushed to disk, and renamed: readers see the old file or
-the whole new one, concurrent writers do not mix, and an error leaves nothing behind. A writer locks its temporary file,
+the complete new one, concurrent writers do not mix, and an error leaves no file. A writer locks its temporary file,
 which distinguishes it from the leftovers of a killed writer, on this machine and, if the file system supports locks, on
-others; the next writer of that name removes leftovers.
+others. The next writer of that name removes leftovers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def atomic_file(path: Path, mode: int = 0o644, hint: str | None = None) -> Itera
 
     Args:
         path: path to create or replace.
-        mode: permission bits; the umask does not apply.
+        mode: permission bits. The umask does not apply.
         hint: advice to add to the error on a full disk.
 
     Raises:
@@ -68,14 +68,14 @@ def room_for(what: str, folder: Path | str, path: Path | str, hint: str | None =
     try:
         yield
     except OSError as error:
-        wanted = "room for"
+        need = "room for"
         if error.errno in _NO_DESCRIPTOR:
-            wanted, hint = "to open", "raise the limit (ulimit -n), or close open files"
+            need, hint = "to open", "raise the limit (ulimit -n), or close open files"
         elif error.errno in _FAILING:
-            wanted, hint = "to write", f"check the disk or the mount{'' if hint is None else f', or {hint}'}"
+            need, hint = "to write", f"check the disk or the mount{'' if hint is None else f', or {hint}'}"
         elif error.errno not in _NO_SPACE:
             raise
-        message = f"expected {wanted} {what} in {folder}, got: {error.strerror}"
+        message = f"expected {need} {what} in {folder}, got: {error.strerror}"
         raise DataError(message, path=str(path), hint=hint) from error
 
 
@@ -87,12 +87,12 @@ def _prefix(path: Path) -> str:
 
 
 def _claim(path: Path) -> tuple[int, str]:
-    """Create and lock a temporary file for ``path``; return (descriptor, name)."""
+    """Create and lock a temporary file for ``path``, and return its descriptor and name."""
     while True:
         handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
         claimed = False
         try:
-            # Until it is locked it looks like a leftover; a process that takes it for one holds the lock, or has
+            # Until it is locked it looks like a leftover. A process that takes it for one holds the lock, or has
             # removed it.
             claimed = try_lock(handle) is not False and os.fstat(handle).st_nlink > 0
         finally:
@@ -105,7 +105,7 @@ def _claim(path: Path) -> tuple[int, str]:
 
 
 def try_lock(handle: int) -> bool | None:
-    """Lock a file and return whether that succeeded; None: the file system has no locks."""
+    """Lock a file and return whether that succeeded. None: the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -120,15 +120,15 @@ class _Listing(NamedTuple):
 
     folder: Path
     files: dict[str, list[str]]
-    until: float  # when it is to be listed again
+    until: float  # time of the next listing
 
 
 _LISTED_SHARE = 0.05
-"""Share of the time that may go into listing a folder: with an index for each of 10^5 files in one, each would list it
-for as long as it takes to write 50."""
+"""Limit for the share of time spent on listing a folder: in a folder of 10^5 files with an index each, one listing
+takes as long as writing 50 indexes."""
 
 _SHORT_S = 0.0005
-"""Listing that takes less is always done again: that finds what a writer has left a moment ago."""
+"""Listings that take less time are always repeated, which finds leftovers from a moment ago."""
 
 _TEMPORARY = re.compile(r"(\..*\.)[a-z0-9_]{8}\.tmp", re.DOTALL)
 
@@ -136,29 +136,29 @@ _listing: _Listing | None = None  # of the folder that was last written to
 
 
 def _listed(folder: Path) -> _Listing:
-    """Return the temporary files of a folder; they may have been listed a moment ago."""
+    """Return the temporary files of a folder, which may have been listed a moment ago."""
     global _listing
     now, listing = time.monotonic(), _listing
     if listing is None or listing.folder != folder or now >= listing.until:
         files: dict[str, list[str]] = {}
         for entry in os.scandir(folder):
-            found = _TEMPORARY.fullmatch(entry.name)
-            if found:
-                files.setdefault(found[1], []).append(entry.path)
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match:
+                files.setdefault(match[1], []).append(entry.path)
         listed = time.monotonic()
         # Replaced, not changed: other threads may be reading it.
-        took = listed - now if listed - now > _SHORT_S else 0.0
-        _listing = listing = _Listing(folder, files, listed + took / _LISTED_SHARE)
+        duration = listed - now if listed - now > _SHORT_S else 0.0
+        _listing = listing = _Listing(folder, files, listed + duration / _LISTED_SHARE)
     return listing
 
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files for ``path`` whose writers are gone."""
     try:
-        found = _listed(path.parent).files.get(_prefix(path), ())
+        names = _listed(path.parent).files.get(_prefix(path), ())
     except OSError:
         return  # a folder that may be written but not listed
-    for name in found:
+    for name in names:
         # Other users' files are theirs to remove.
         with contextlib.suppress(OSError):
             handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -175,6 +175,6 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError:
-        pass  # some network file systems refuse; the file's own bytes are safe
+        pass  # some network file systems refuse: the bytes of the file are safe
     finally:
         os.close(handle)

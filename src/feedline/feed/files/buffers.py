@@ -1,4 +1,4 @@
-"""Buffers for text that is read, reused: fresh pages are expensive."""
+"""Reused buffers for text that is read: fresh pages are expensive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReadBuffers:
     """Lends buffers and gives them away, and keeps two idle ones of each kind. Threads may share it.
 
     Args:
-        padding_bytes: bytes before and after the text.
+        padding_bytes: bytes of padding before the text, and again after it.
     """
 
     def __init__(self, padding_bytes: int) -> None:
@@ -37,22 +37,22 @@ class ReadBuffers:
         """Return a buffer as `lend` does, for as long as anything refers to it or to views of it."""
         returned = self._returned
         buffer = self._taken(returned, size)
-        # NumPy lets views refer to the first array over a memoryview, not to what is behind that: this array dies last,
-        # and, as the garbage collector does not track arrays, only once nothing can reach it.
-        given = np.frombuffer(buffer.data, np.uint8)
-        weakref.finalize(given, _take_back, returned, buffer).atexit = False
-        return given
+        # NumPy lets views refer to the first array over a memoryview, not to the buffer under it. So this array dies
+        # last, and, as the garbage collector does not track arrays, only once nothing can reach it.
+        array = np.frombuffer(buffer.data, np.uint8)
+        weakref.finalize(array, _take_back, returned, buffer).atexit = False
+        return array
 
-    def _taken(self, kept: list[NDArray[np.uint8]], size: int) -> NDArray[np.uint8]:
+    def _taken(self, idle: list[NDArray[np.uint8]], size: int) -> NDArray[np.uint8]:
         needed = size + 2 * self._padding_bytes
         try:
-            buffer = kept.pop()
+            buffer = idle.pop()
         except IndexError:
             return np.empty(needed, np.uint8)
         return buffer if len(buffer) >= needed else np.empty(needed, np.uint8)
 
     def clear(self) -> None:
-        """Release the buffers; those given away, once nothing refers to them."""
+        """Release the buffers. The ones from `give` are released once nothing refers to them."""
         self._idle.clear()
         self._returned = []
 

@@ -1,8 +1,8 @@
 """Cache files that can be regenerated: open a valid one, or write it, in the user's own folder.
 
-Guarantees: no process sees a partial file; a stale or damaged one is replaced; several processes may write one at the
-same time. If the folder is not writable, the file is a temporary one without a name (in ``$TMPDIR``), written again by
-every process: slower to open, but using no more private memory.
+No process sees a partial file. A stale or damaged file is replaced. Several processes may write one at the same time.
+If the folder is not writable, the file is a temporary one without a name (in ``$TMPDIR``), written again by every
+process: slower to open, but using no more private memory.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _log = logging.getLogger("feedline")
 def user_cache() -> Path:
     """Return ``$XDG_CACHE_HOME/feedline``, by default ``~/.cache/feedline``.
 
-    A user id without a home folder that it can write to, as containers have them, has ``$TMPDIR/feedline-UID``.
+    For a user without a writable home folder, as in containers, it is ``$TMPDIR/feedline-UID``.
 
     Raises:
-        DataError: that folder is somebody else's.
+        DataError: that folder belongs to another user.
     """
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "feedline"
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "feedline"
     with contextlib.suppress(RuntimeError):  # no home
         folder = Path.home() / ".cache" / "feedline"
-        there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
-        if there == folder or (there.is_dir() and os.access(there, os.W_OK, effective_ids=True)):
+        nearest = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+        if nearest == folder or (nearest.is_dir() and os.access(nearest, os.W_OK, effective_ids=True)):
             return folder
     folder = Path(tempfile.gettempdir()) / f"feedline-{os.geteuid()}"
     with contextlib.suppress(OSError):
@@ -62,12 +62,12 @@ def cached_file(
     """Return an open file with the content that ``write`` writes.
 
     Args:
-        folder: folder to keep it in, created with mode 0700; None: a temporary file without a name.
+        folder: folder of the file, created with mode 0700. None: a temporary file without a name.
         name: name of the file in the folder.
         usable: whether an existing file, open at its start, has the right content.
         write: function that writes the content to an empty file, open for reading and writing.
         rebuild: whether to ignore an existing file.
-        elsewhere: how the caller's user chooses another folder, for errors.
+        elsewhere: advice on how to choose another folder, for errors.
 
     Raises:
         DataError: the folder is writable by others, or no space is left.
@@ -75,9 +75,9 @@ def cached_file(
     if folder is not None:
         path = folder / name
         refuse_foreign(folder, elsewhere)
-        found = None if rebuild else _existing(path, usable)
-        if found is not None:
-            return found
+        existing = None if rebuild else _existing(path, usable)
+        if existing is not None:
+            return existing
         try:
             own_folder(folder, elsewhere)
             with atomic_file(path, 0o600, elsewhere) as file:
@@ -119,17 +119,17 @@ def own_folder(folder: Path, elsewhere: str = _ELSEWHERE) -> None:
 
     Raises:
         DataError: others can write to it.
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
     make_folder(folder)
     refuse_foreign(folder, elsewhere)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for the user only, if it is missing, and those above it for others to read at most.
+    """Create a folder for the user only, if it is missing, and missing parents that others can at most read.
 
     Raises:
-        OSError: it cannot be created, or is something else.
+        OSError: the folder cannot be created, or the path is not a folder.
     """
     missing = []
     above = folder.parent
@@ -149,7 +149,8 @@ def _is_ours(status: os.stat_result, owners: Collection[int] = ()) -> bool:
 def is_trusted(file: BinaryIO, folder: Path, owners: Collection[int] = ()) -> bool:
     """Return whether a file found in ``folder`` was written by this user, root or one of ``owners``.
 
-    It was if only they can write to the folder; otherwise the file must be owned by them, and not writable by others.
+    The file is trusted if only they can write to the folder. Otherwise the file must be owned by them, and not writable
+    by others.
     """
     return _is_ours(folder.stat(), owners) or _is_ours(os.fstat(file.fileno()), owners)
 
@@ -158,13 +159,13 @@ def refuse_foreign(folder: Path, elsewhere: str = _ELSEWHERE) -> None:
     """Refuse a cache folder that others can write to: they could plant files.
 
     Raises:
-        DataError: they can.
+        DataError: others can write to the folder.
     """
     try:
-        status, own = folder.stat(), folder.lstat()
+        status, link = folder.stat(), folder.lstat()
     except OSError:
         return  # a missing folder holds no files
-    if not _is_ours(status) or own.st_uid not in (0, os.geteuid()):  # a link of somebody else's may lead anywhere
+    if not _is_ours(status) or link.st_uid not in (0, os.geteuid()):  # a link of another user may lead anywhere
         raise DataError(
             f"expected a cache folder that only you can write, got {folder}",
             path=str(folder),

@@ -11,9 +11,9 @@ class Watched:
     """A mapped file.
 
     Args:
-        mapped: its mapping.
-        status: its status from before its content was checked.
-        place: its path, if others can modify it.
+        mapped: mapping of the file.
+        status: status of the file from before its content was checked.
+        place: path of the file, if others can modify it.
     """
 
     def __init__(self, mapped: mmap.mmap, status: os.stat_result, place: Path | None) -> None:
@@ -35,7 +35,7 @@ class Watched:
         try:
             state = _state(os.stat(self._place))
         except OSError:
-            return False  # it was removed, and only the mapping refers to it
+            return False  # the file was removed, and only the mapping refers to it
         if state == self._state or state[:2] != self._state[:2]:
             return False
         self._state = state
@@ -43,5 +43,5 @@ class Watched:
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
-    """Return which file it is, and which version of it."""
+    """Return the identity of the file and of its version."""
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns

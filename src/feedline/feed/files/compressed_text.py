@@ -1,10 +1,11 @@
-"""Text packed by gzip, zlib or Zstandard, read from anywhere: one pass finds points to begin at, which an index keeps.
+"""Text packed by gzip, zlib or Zstandard, read from anywhere: one pass finds points to begin at, and an index keeps
+them.
 
-A *point* is a place in the file where decoding can begin, and the bytes of text before it; a *span* is the text from
+A *point* is a place in the file where decoding can begin, and the bytes of text before it. A *span* is the text from
 one point to the next, at least `SPAN_BYTES` of it. gzip has points between members (bgzip, several files in one) and,
-with the 32 KiB of text before them, between the blocks of a member, as zlib has; Zstandard only between frames.
-Decoding is native for gzip and zlib, pyarrow's for Zstandard; all without the GIL. Every span has a checksum, compared
-whenever it is read.
+with the 32 KiB of text before them, between the blocks of a member, as zlib has. Zstandard has points only between
+frames. Decoding is native for gzip and zlib, and pyarrow's for Zstandard, always without the GIL. Every span has a
+checksum, compared whenever it is read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from feedline.feed.files.remote import remote_of
 from feedline.feed.files.streaming import blocks
 
 SPAN_BYTES = 2 << 20
-"""Bytes of text between points, at least."""
+"""Minimum bytes of text between points."""
 
 FRAME_BYTES = 32 << 20
 """Bytes of text in a frame of Zstandard above which files are unpacked: it has no points inside."""
@@ -42,14 +43,15 @@ POINT = np.dtype(
         *(("bits", "u1"), ("byte", "u1"), ("zero", "<u2"), ("kind", "<u4")),
     ]
 )
-"""A point: byte of the file, byte of the text, where its window begins among the windows, checksums of the span and of
-the window, the bits of the byte before that belong to the next block; ``kind`` is 0 without a window, else 1."""
+"""A point: byte of the file, byte of the text, offset of its window among the windows, checksums of the span and of the
+window, and the number of bits of the byte before that belong to the next block. ``kind`` is 0 without a window, else
+1."""
 
 WINDOW_BYTES = 32 << 10
-_SLACK = 264  # bytes of room that the decoder leaves
+_SLACK = 264  # spare bytes that the decoder needs after the text
 _BLOCK_BYTES = 1 << 20
 MOST_SPAN = 256 << 20
-"""Bytes of text in a span; a block of gzip that is longer is refused."""
+"""Limit of bytes of text in a span. A longer block of gzip is refused."""
 _INPUT, _OUTPUT, _POINT, _END = 0, 1, 2, 3
 _PLAIN, _WINDOW = 0, 1
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -77,11 +79,11 @@ class Unpacker(abc.ABC):
 
     @abc.abstractmethod
     def parts(self, file: BinaryIO, path: Path, size: int) -> Iterator[NDArray[np.uint8]]:
-        """Yield the text; each part is valid until the next.
+        """Yield the text in parts, each valid until the next.
 
         Raises:
             DataError: the file is damaged.
-            LargeFrameError: it has no points where they are needed.
+            LargeFrameError: the file has no points where they are needed.
         """
 
     def points(self) -> NDArray[Any]:
@@ -127,25 +129,25 @@ class Points(NamedTuple):
         """Return the text of a span from its bytes in the file.
 
         Raises:
-            ValueError: they are damaged.
+            ValueError: the bytes are damaged.
         """
-        here, after = self.table[number], self.table[number + 1]
-        size = int(after["text"] - here["text"])
+        point, end = self.table[number], self.table[number + 1]
+        size = int(end["text"] - point["text"])
         if not size:
-            return np.empty(0, np.uint8)  # zeros behind the last member, frames without text
+            return np.empty(0, np.uint8)  # zeros after the last member, frames without text
         if self.packing == "zstd":
             text = _unzstd(packed, size)
         else:
-            text = _inflated(here, packed, window, size, self.packing == "zlib")
-        if len(text) != size or _native.crc32c(text) != here["crc"]:
+            text = _inflated(point, packed, window, size, self.packing == "zlib")
+        if len(text) != size or _native.crc32c(text) != point["crc"]:
             raise ValueError("other text than when it was indexed")
         return text
 
 
 def packing_of(head: bytes, zlib: bool = False) -> str | None:
-    """Return how a file that begins with ``head`` is packed: ``"gzip"``, ``"zstd"``, or None: not at all.
+    """Return the packing of a file that begins with ``head``: ``"gzip"``, ``"zstd"``, or None: not packed.
 
-    With ``zlib`` also ``"zlib"``, whose two bytes a text may begin with.
+    With ``zlib`` also ``"zlib"``, which a text may resemble: its magic number has only two bytes.
     """
     if head.startswith(_GZIP):
         return "gzip"
@@ -155,7 +157,7 @@ def packing_of(head: bytes, zlib: bool = False) -> str | None:
 
 
 def unpacker(packing: str) -> Unpacker:
-    """Return an unpacker of files packed so."""
+    """Return an unpacker for a packing."""
     return _Zstd() if packing == "zstd" else _Deflate(packing)
 
 
@@ -177,14 +179,14 @@ class _Deflate(Unpacker):
     def parts(self, file: BinaryIO, path: Path, size: int) -> Iterator[NDArray[np.uint8]]:
         packing, inflater = self._packing, _native.Inflater.file(self._packing == "zlib")
         out = np.empty(WINDOW_BYTES + _BLOCK_BYTES + _SLACK, np.uint8)
-        at, left = 0, np.empty(0, np.uint8)
+        at, remainder = 0, np.empty(0, np.uint8)
         for block in blocks(file, path, size, _BLOCK_BYTES):
-            given = np.concatenate([left, block])
-            last, used = self.done + len(given) == size, 0
+            data = np.concatenate([remainder, block])
+            last, used = self.done + len(data) == size, 0
             while True:
-                wanted = max(0, self._since + SPAN_BYTES - (self.total - at))
+                point_after = max(0, self._since + SPAN_BYTES - (self.total - at))
                 status, consumed, to, member = inflater.run(
-                    given, used, len(given), last, out, position=at, point_after=wanted
+                    data, used, len(data), last, out, position=at, point_after=point_after
                 )
                 used += consumed
                 if self.total + to - at - self._since > MOST_SPAN:
@@ -202,15 +204,15 @@ class _Deflate(Unpacker):
                 else:
                     break
             self.done += used
-            left = given[used:].copy()
+            remainder = data[used:].copy()
             if status < _INPUT:
                 raise _damaged(packing, inflater.problem, path, self.done)
 
 
 def _window(out: NDArray[np.uint8], at: int) -> NDArray[np.uint8]:
     window = np.zeros(WINDOW_BYTES, np.uint8)
-    held = min(at, WINDOW_BYTES)
-    window[WINDOW_BYTES - held :] = out[at - held : at]
+    count = min(at, WINDOW_BYTES)
+    window[WINDOW_BYTES - count :] = out[at - count : at]
     return window
 
 
@@ -236,8 +238,8 @@ def _inflated(
 class _Frame(NamedTuple):
     begin: int
     end: int
-    text: int | None  # its size; None: not told
-    most: int  # bytes that the text can have
+    text: int | None  # size of the text. None: the header has none
+    most: int  # largest possible size of the text
 
 
 def _is_skippable(head: bytes) -> bool:
@@ -264,7 +266,7 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         single = kind >> 5 & 1
         at = 5 + (not single) + (0, 1, 2, 4)[kind & 3]
         width = (single, 2, 4, 8)[kind >> 6]
-        told = None if not width else int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+        text_bytes = None if not width else int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
         place, count = begin + at + width, 0
         while True:
             block = read_at(file, 3, place)
@@ -277,9 +279,9 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
                 break
         place += 4 if kind & 4 else 0
         most = count * _MOST_BLOCK
-        if place > size or (told is not None and told > most):
+        if place > size or (text_bytes is not None and text_bytes > most):
             raise _damaged("zstd", "it was cut" if place > size else "a frame of impossible size", path, begin)
-        yield _Frame(begin, place, told, most if told is None else told)
+        yield _Frame(begin, place, text_bytes, most if text_bytes is None else text_bytes)
         begin = place
 
 
@@ -306,7 +308,7 @@ def _unzstd(packed: NDArray[np.uint8], size: int | None, most: int = 0) -> NDArr
     """Return the text of whole frames.
 
     Raises:
-        ValueError: they are damaged, or their text has another size.
+        ValueError: the frames are damaged, or their text has another size.
     """
     import pyarrow as pa
 
@@ -318,46 +320,48 @@ def _unzstd(packed: NDArray[np.uint8], size: int | None, most: int = 0) -> NDArr
                 text = stream.read_buffer(most + 1)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(error) from error
-    found = np.frombuffer(text, np.uint8)
-    if size is not None and len(found) != size:
-        raise ValueError(f"{len(found)} bytes of text instead of {size}")
-    return found
+    array = np.frombuffer(text, np.uint8)
+    if size is not None and len(array) != size:
+        raise ValueError(f"{len(array)} bytes of text instead of {size}")
+    return array
 
 
-# ---- what has no points -------------------------------------------------------------------------------
+# ---- files without points -----------------------------------------------------------------------------
 
 
 class LargeFrameError(Exception):
-    """A frame of Zstandard has more than `FRAME_BYTES` of text: the file is to be unpacked, see `unpack`."""
+    """A frame of Zstandard has more than `FRAME_BYTES` of text: the file must be unpacked, see `unpack`."""
 
 
 def unpacked(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str]) -> Path | None:
-    """Return the file that `unpack` once wrote the text of ``path`` to, if it is there; O(1).
+    """Return the file to which `unpack` once wrote the text of ``path``, if it exists, in O(1).
 
     Args:
-        path, file: the file of Zstandard, open.
+        path, file: path of the Zstandard file, and the open file.
         cache: as for `unpack`.
     """
     if cache is False:
         return None
     folder, place = _place(path, file, cache)
     try:
-        with open_regular(place) as found:
-            return place if is_trusted(found, folder) else None
+        with open_regular(place) as text_file:
+            return place if is_trusted(text_file, folder) else None
     except OSError:
         return None
 
 
 def unpack(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str], budget_bytes: int) -> Path:
-    """Write the text of a file of Zstandard with a large frame, which has no points inside, to a cache folder.
+    """Write the text of a Zstandard file with a large frame, which has no points inside, to a cache folder.
 
     Args:
-        path, file: the packed file, open.
-        cache: as for an index: True: ``$XDG_CACHE_HOME/feedline``; a folder; False: it cannot be unpacked.
-        budget_bytes: bytes that the text may take there.
+        path, file: path of the packed file, and the open file.
+        cache: as for an index. True: ``$XDG_CACHE_HOME/feedline``. A path: that folder. False: the file cannot be
+            unpacked.
+        budget_bytes: bytes that the text may take in that folder.
 
     Raises:
-        DataError: it is damaged, larger than ``budget_bytes``, there is no room, or ``cache`` is False.
+        DataError: the file is damaged, its text is larger than ``budget_bytes`` or than the free space, or ``cache`` is
+            False.
     """
     hint = (
         "compress it again in frames (`zstd --seekable`, `pzstd`, or pieces one after the other), pass "
@@ -389,7 +393,7 @@ def unpack(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str], bud
 
 
 def _place(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Return the cache folder, and the file in it for the text of ``path`` as it is now."""
+    """Return the cache folder, and the file in it for the text of the present version of ``path``."""
     folder = user_cache() if isinstance(cache, bool) else Path(cache)
     status = status_of(file)
     what = f"{os.fsencode(path.absolute())!r} {status.st_size} {status.st_mtime_ns}"
@@ -413,34 +417,35 @@ def _streamed(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def head_of(file: BinaryIO, size: int, packing: str | None = None) -> bytes:
-    """Return the first bytes of text of an open file, at most ``size``; of a damaged one those before the damage.
+    """Return the first bytes of text of an open file, at most ``size``. A damaged file yields the bytes before the
+    damage.
 
     Args:
         file: the file.
         size: bytes of text.
-        packing: how it is packed; None: as its first bytes say.
+        packing: packing of the file. None: detected from its first bytes.
     """
     packing = packing or packing_of(read_at(file, 4, 0))
     if packing is None:
         return read_at(file, size, 0)
-    return text_of(read_at(file, size + _BLOCK_BYTES, 0), packing, size)  # what cannot be compressed becomes longer
+    return text_of(read_at(file, size + _BLOCK_BYTES, 0), packing, size)  # incompressible text becomes longer
 
 
 def text_of(packed: bytes, packing: str, size: int) -> bytes:
     """Return the first bytes of the text of a file that begins with ``packed``, at most ``size``, as `head_of` does."""
     if packing != "zstd":
         out = np.empty(size + _SLACK, np.uint8)
-        given = np.frombuffer(packed, np.uint8)
+        data = np.frombuffer(packed, np.uint8)
         inflater = _native.Inflater.file(packing == "zlib")
-        _, _, end, _ = inflater.run(given, 0, len(given), True, out, position=0, point_after=size)
+        _, _, end, _ = inflater.run(data, 0, len(data), True, out, position=0, point_after=size)
         return out[: min(end, size)].tobytes()
     import pyarrow as pa
 
-    found = b""
+    text = b""
     try:
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-            while len(found) < size and (part := stream.read(size - len(found))):
-                found += part
+            while len(text) < size and (part := stream.read(size - len(text))):
+                text += part
     except (pa.ArrowException, OSError):
-        pass  # the rest was not given
-    return found
+        pass  # ``packed`` ends in the middle of a frame
+    return text

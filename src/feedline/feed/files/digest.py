@@ -19,7 +19,7 @@ BLOCK_BYTES = 64 << 10
 
 
 class ContentDigest:
-    """Hashes numbers and blocks; `hexdigest` returns 32 hex digits."""
+    """Hashes numbers and blocks."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
@@ -29,8 +29,10 @@ class ContentDigest:
         self._hash.update((",".join(map(str, values)) + ";").encode())
 
     def array(self, array: Any) -> None:
-        """Add the size of an array, or of what is sliced like one, and whole rows from its head, middle and tail."""
-        # With all of `feedline.data`: most datasets of a loader are digested without an array, or not at all.
+        """Add the size of an array, or of an object that slices like one, and complete rows from its head, middle and
+        tail."""
+        # Imported here, as it imports all of `feedline.data`: most datasets of a loader are digested without an array,
+        # or not at all.
         from feedline.feed.files.mapped_arrays import in_reach
 
         self.numbers(array.nbytes, len(array))
@@ -51,7 +53,7 @@ class ContentDigest:
             self._hash.update(file.read(BLOCK_BYTES))
 
     def hexdigest(self) -> str:
-        """Return 32 hex digits over everything added, in order."""
+        """Return 32 hex digits of the added content, in order."""
         return self._hash.hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""Measure what a corpus costs to read on this machine: its share in the page cache, and the speed of the disk.
+"""Measure the cost of reading a corpus on this machine: its share in the page cache, and the speed of the disk.
 
-Measurements bypass the page cache, and so change nothing. The figures are for people; no order ever depends on them.
+Measurements bypass the page cache, and so change nothing. The figures are for people: no order ever depends on them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from feedline.concurrency.threads import begin
 from feedline.errors import DataError
 
 PAGE_BYTES = mmap.PAGESIZE
-# Sizes and queue depths at which disks perform best: sequentially, a few large reads; at random, many small ones.
+# Sizes and queue depths at which disks perform best: a few large sequential reads, or many small random ones.
 LARGE_BYTES, LARGE_DEPTH = 4 << 20, 4
 SMALL_DEPTH = 32
 _LOOKS = 4096  # most pages checked for residency
@@ -32,9 +32,9 @@ class Survey(NamedTuple):
 
     Attributes:
         bytes: total size of the files.
-        resident: share of them in the page cache, 0 to 1; an estimate for more than 4096 pages.
-        sequential: bytes per second in large reads; None if the file system does not support direct I/O.
-        random: reads per second, of ``piece`` bytes at random places; None likewise.
+        resident: share of them in the page cache, 0 to 1, an estimate for more than 4096 pages.
+        sequential: bytes per second in large reads. None if the file system does not support direct I/O.
+        random: reads per second, of ``piece`` bytes at random places. None likewise.
         piece: bytes of a random read.
     """
 
@@ -54,7 +54,7 @@ def survey(files: Sequence[str], piece: int, seconds: float = 1.0) -> Survey | N
         seconds: duration, half of it for each kind of read.
 
         Returns:
-            The survey; None if there are no files, or all are empty.
+            The survey. None if there are no files, or all are empty.
 
     Raises:
         DataError: a file cannot be read.
@@ -78,7 +78,7 @@ def survey(files: Sequence[str], piece: int, seconds: float = 1.0) -> Survey | N
 
 
 def evict(files: Sequence[str]) -> None:
-    """Ask the kernel to drop ``files`` from the page cache; it keeps mapped pages.
+    """Ask the kernel to drop ``files`` from the page cache. It keeps mapped pages.
 
     Raises:
         DataError: a file cannot be opened.
@@ -101,24 +101,24 @@ def resident(files: Sequence[str]) -> float:
 
 
 def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float:
-    held, total = 0.0, int(sizes.sum())
+    cached, total = 0.0, int(sizes.sum())
     for path, size in zip(files, sizes.tolist(), strict=True):
         if not size:
             continue
         pages = -(-size // PAGE_BYTES)
         looks = max(1, min(pages, _LOOKS * size // total))
-        # For mapped files the kernel reports residency without reading. For files that we may not write it reports
-        # nothing; then pages are read if that does not block.
+        # For mapped files the kernel reports residency without reading. For files that the user may not write it
+        # reports nothing. Then pages are read if that does not block.
         with _open(path) as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
             view = np.frombuffer(mapped, np.uint8)
             try:
                 with _readable(path):
                     reader = _native.Fetcher(depth=1)
-                    found = reader.held(reader.add(path, size, view.ctypes.data, direct=False), 0, size, looks)
+                    hits = reader.held(reader.add(path, size, view.ctypes.data, direct=False), 0, size, looks)
             finally:
                 del view
-        held += found / looks * size
-    return held / total
+        cached += hits / looks * size
+    return cached / total
 
 
 def _rate(
@@ -131,7 +131,8 @@ def _rate(
     files: Sequence[str],
 ) -> float:
     """Return the number of reads per second from random aligned places, ``depth`` at a time."""
-    rounded = (-(-piece // PAGE_BYTES) + (piece % PAGE_BYTES > 0)) * PAGE_BYTES  # all that an unaligned piece touches
+    # Bytes of all pages that an unaligned piece touches.
+    rounded = (-(-piece // PAGE_BYTES) + (piece % PAGE_BYTES > 0)) * PAGE_BYTES
     share, errors = sizes / sizes.sum(), list[DataError]()
     done = [0] * depth
     began = time.perf_counter()

@@ -18,7 +18,7 @@ class LruCache(Generic[Key, Item]):
     """Caches the results of ``make(key)`` and evicts the least recently used. Thread-safe.
 
     Args:
-        make: function called once per missing key, however many threads request it; exceptions are not cached.
+        make: function called once per missing key, however many threads request it. Exceptions are not cached.
         cost: function that returns the cost of an item, in the unit of ``budget``.
         budget: maximum total cost of cached items. An item that costs more by itself is returned, but not cached.
     """
@@ -28,7 +28,7 @@ class LruCache(Generic[Key, Item]):
         self._shelf: PerProcess[_Shelf[Key, Item]] = PerProcess(_Shelf)
 
     def get(self, key: Key) -> Item:
-        """Return the item of ``key``, made now if it is not cached."""
+        """Return the item of ``key``, calling ``make`` if it is not cached."""
         shelf = self._shelf.get()
         with shelf.lock:
             job = shelf.items.get(key)

@@ -1,4 +1,4 @@
-"""List the files that a path stands for, in a machine-independent order, and open files safely.
+"""List the files that a path or pattern names, in a machine-independent order, and open files safely.
 
 Data is read from regular files only: opening a FIFO waits for a writer, possibly forever, and a device may return
 anything. So all files in the feed are opened through this module.
@@ -27,10 +27,10 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
     """Return the files of a corpus.
 
     Args:
-        path: a file; a list of files, kept in order; a folder, of which all visible files are taken; a glob pattern
-            (``**`` for any depth); or one with braces, ``{000..099}`` or ``{a,b}``, which stand for their alternatives
-            in order. Folder and pattern are sorted by the bytes of the path relative to the folder or to the pattern's
-            fixed part; indexes, which lie next to their texts, are excluded.
+        path: a file, a list of files (kept in order), a folder (all its visible files), a glob pattern (``**`` for any
+            depth), or a pattern with braces, ``{000..099}`` or ``{a,b}``, which expand to their alternatives in order.
+            Files of a folder or pattern are sorted by the bytes of their path relative to the folder or to the
+            pattern's fixed part. Indexes, which are next to their texts, are excluded.
 
     Raises:
         DataError: nothing matches, a file that braces name is missing, or access is denied. Files given by name are not
@@ -45,9 +45,9 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def list_places(path: PathLike) -> list[Path]:
-    """Return what a path or a pattern stands for: files, in the order of `list_files`, and folders.
+    """Return the files of a path or a pattern, in the order of `list_files`, and its folders.
 
-    A pattern without braces stands for folders only if it matches no files.
+    A pattern without braces matches folders only if it matches no files.
 
     Raises:
         DataError: nothing matches, a file or folder that braces name is missing, or access is denied. A file given by
@@ -57,39 +57,39 @@ def list_places(path: PathLike) -> list[Path]:
 
 
 def _listed(path: PathLike, *, folders: bool) -> list[Path]:
-    """Return what a path stands for: ``folders`` themselves, or the files in the one that it names."""
-    one = Path(path)
-    with looking(one):
-        if one.is_dir() and not folders:
-            return _in_order([p for p in one.iterdir() if p.is_file() and not p.name.startswith(".")], one)
-        if one.exists():
-            return [one]
+    """Return the paths that match: ``folders`` themselves, or the files in a folder."""
+    target = Path(path)
+    with looking(target):
+        if target.is_dir() and not folders:
+            return _in_order([p for p in target.iterdir() if p.is_file() and not p.name.startswith(".")], target)
+        if target.exists():
+            return [target]
         if len(names := expand_braces(str(path))) > 1:
             _require_all(names)
             return [place for name in names for place in _listed(name, folders=folders)]
         if not glob.has_magic(str(path)):
-            return [one]
-        found = [Path(p) for p in glob.glob(str(path), recursive=True)]
-        files = [p for p in found if os.path.isfile(p)]
-        return _in_order(files or [p for p in found if folders and os.path.isdir(p)], one)
+            return [target]
+        matches = [Path(p) for p in glob.glob(str(path), recursive=True)]
+        files = [p for p in matches if os.path.isfile(p)]
+        return _in_order(files or [p for p in matches if folders and os.path.isdir(p)], target)
 
 
-def _in_order(found: list[Path], path: Path) -> list[Path]:
-    found = [p for p in found if p.suffix != INDEX_SUFFIX]
-    if not found:
+def _in_order(files: list[Path], path: Path) -> list[Path]:
+    files = [p for p in files if p.suffix != INDEX_SUFFIX]
+    if not files:
         raise DataError(f"expected files at {path}, got none")
-    return sorted(found, key=lambda p: os.fsencode(p.as_posix()))
+    return sorted(files, key=lambda p: os.fsencode(p.as_posix()))
 
 
 def _require_all(names: list[str]) -> None:
     missing = [name for name in names if not glob.has_magic(name) and not os.path.exists(name)]
     if missing:
-        more = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
-        raise DataError(f"expected a file{more}: No such file or directory", path=missing[0])
+        suffix = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
+        raise DataError(f"expected a file{suffix}: No such file or directory", path=missing[0])
 
 
 def name_of(paths: Sequence[PathLike]) -> str:
-    """Return what errors call a corpus of these files."""
+    """Return the name of a corpus of these files, for errors."""
     first = shown_path(os.fspath(paths[0]))
     return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
 
@@ -99,7 +99,7 @@ _MOST_NAMES = 1 << 20
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Return what a pattern with ``{a,b}`` or ``{000..099}`` stands for, as a shell would; itself if it has neither.
+    """Expand a pattern with ``{a,b}`` or ``{000..099}`` as a shell does. Other patterns are returned unchanged.
 
     Raises:
         ValueError: more than a million names.
@@ -137,15 +137,15 @@ def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> 
         links: whether to follow a link, rather than refuse it.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file.
+        OSError: the file cannot be opened, or is not a regular file.
     """
-    found = remote.object_at(path)
-    if found is not None:
-        return remote.opened(found, path, buffering)
+    remote_object = remote.object_at(path)
+    if remote_object is not None:
+        return remote.opened(remote_object, path, buffering)
     # Checked before opening, as opening a device may have side effects, and after, as it may have been replaced.
     _require_regular(os.stat(path, follow_symlinks=links), path)
-    more = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
-    file = open(path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
+    extra = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    file = open(path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | extra))  # noqa: SIM115
     try:
         _require_regular(os.fstat(file.fileno()), path)
     except BaseException:
@@ -158,7 +158,7 @@ def open_file(path: PathLike, buffering: int = 0) -> BinaryIO:
     """Open the file at ``path`` for reading, by default unbuffered.
 
     Raises:
-        DataError: it cannot be opened, or is not a regular file.
+        DataError: the file cannot be opened, or is not a regular file.
     """
     try:
         return open_regular(path, buffering)
@@ -186,7 +186,7 @@ def reading(path: PathLike, byte: int | None = None) -> Iterator[None]:
     """A context that reads an open file from ``byte`` on, and turns a failing disk into a DataError.
 
     Raises:
-        DataError: reading failed; on network file systems also because the file was replaced or removed.
+        DataError: reading failed, on network file systems also because the file was replaced or removed.
     """
     try:
         yield
@@ -200,7 +200,7 @@ def reading(path: PathLike, byte: int | None = None) -> Iterator[None]:
 
 
 def read_at(file: BinaryIO, size: int, byte: int) -> bytes:
-    """Return at most ``size`` bytes of a file that `open_file` opened, from ``byte`` on; fewer at its end.
+    """Return at most ``size`` bytes of a file that `open_file` opened, from ``byte`` on, and fewer at its end.
 
     Raises:
         DataError: reading failed.
@@ -213,34 +213,34 @@ def status_of(file: BinaryIO) -> os.stat_result:
     """Return size and times of a file that `open_file` opened.
 
     Raises:
-        DataError: they are unavailable.
+        DataError: the file system does not return them.
     """
     with reading(file.name):
         status = os.fstat(file.fileno())
-    found = remote.remote_of(file)
-    if found is None:
+    remote_object = remote.remote_of(file)
+    if remote_object is None:
         return status
-    # Its file changes whenever something is fetched; the object does not.
+    # Its file changes with every fetch. The object does not.
     fields = list(status[:10])
-    fields[7:10] = [found.modified_ns // 10**9] * 3
-    return os.stat_result(fields, {"st_mtime_ns": found.modified_ns, "st_ctime_ns": found.modified_ns})
+    fields[7:10] = [remote_object.modified_ns // 10**9] * 3
+    return os.stat_result(fields, {"st_mtime_ns": remote_object.modified_ns, "st_ctime_ns": remote_object.modified_ns})
 
 
 def size_of(path: PathLike) -> int:
     """Return the size of a file in bytes.
 
     Raises:
-        OSError: there is none.
+        OSError: the file does not exist.
     """
-    found = remote.object_at(path)
-    return os.stat(path).st_size if found is None else found.size
+    remote_object = remote.object_at(path)
+    return os.stat(path).st_size if remote_object is None else remote_object.size
 
 
 def open_to_append(path: PathLike) -> TextIO:
-    """Open a file to append UTF-8 text, creating it if necessary; a FIFO without a reader is refused, not waited for.
+    """Open a file to append UTF-8 text, creating it if necessary. A FIFO without a reader is refused, not waited for.
 
     Raises:
-        OSError: it cannot be opened or created.
+        OSError: the file cannot be opened or created.
     """
     return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666))
 
@@ -256,7 +256,7 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """Return what a file that is not regular is, by its mode."""
+    """Return the kind of a file that is not regular, by its mode."""
     return _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 

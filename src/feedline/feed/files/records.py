@@ -1,4 +1,4 @@
-"""Small JSON files that say that a piece of work is complete."""
+"""Small JSON files that record that a piece of work is complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from feedline.feed.files.paths import open_file
 
 
 def record(path: Path, values: Any) -> None:
-    """Write ``values``, in JSON types; they are on disk when this returns.
+    """Write ``values``, in JSON types. They are on disk when this returns.
 
     Raises:
         DataError: no space is left.
@@ -22,7 +22,7 @@ def record(path: Path, values: Any) -> None:
 
 
 def recorded(path: Path) -> Any:
-    """Return what `record` wrote; None if it did not."""
+    """Return the values that `record` wrote, or None if there is no record."""
     if not path.is_file():
         return None
     with open_file(path) as file:

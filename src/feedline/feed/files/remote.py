@@ -1,11 +1,11 @@
-"""Files whose bytes lie in an object store: which there are, and how their bytes come within reach of an open file.
+"""Files whose bytes are in an object store: a registry of them, and access to their bytes through open files.
 
 A corpus of remote objects is opened by the paths of placeholders: empty files with the objects' names, so that folders,
-patterns and suffixes mean what they mean for local files. `opened` gives a file that reads the object's bytes instead.
-Whoever reads by its descriptor, as native code does, has to ask `within_reach` first: the file behind it is sparse, and
-what was not fetched reads as zeros.
+patterns and suffixes work as for local files. `opened` returns a file that reads the object's bytes instead. Code that
+reads from its descriptor, as native code does, must call `within_reach` first: the underlying file is sparse, and bytes
+that were not fetched read as zeros.
 
-What fetches the bytes, and where they are kept, is not known here; see `feedline.feed.remote`.
+Fetching and storing the bytes is left to `feedline.feed.remote`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Held(Protocol):
     """Bytes of an object that are in its file until they are released."""
 
     def release(self) -> None:
-        """Let go of them; once."""
+        """Release the bytes. Call this once."""
 
 
 class RemoteObject(Protocol):
     """An object in a store.
 
     Attributes:
-        url: its address, for errors; without credentials.
-        size: its size in bytes.
-        modified_ns: when it was last modified, in nanoseconds since 1970.
-        whole: whether all of its bytes are in its file, and stay there.
-        room_bytes: the most that is kept of this and other objects.
+        url: address of the object without credentials, for errors.
+        size: size of the object in bytes.
+        modified_ns: time of the last modification, in nanoseconds since 1970.
+        whole: whether all bytes of the object are in its file, and stay in it.
+        room_bytes: limit of the cache for the bytes of this and other objects.
         mapped: whether an array is a map of its file.
     """
 
@@ -60,133 +60,133 @@ class RemoteObject(Protocol):
         """Return a path that opens the same file, for as long as this object lives."""
 
     def hold(self, begin: int, end: int, ahead: tuple[int, int] | None = None) -> Held:
-        """Fetch the bytes ``begin:end`` that are not in the file, and begin to fetch others that are likely to be read.
+        """Fetch the bytes ``begin:end`` that are not in the file, and begin to fetch the range ``ahead``.
 
         Raises:
-            DataError: they cannot be had, or the disk has no room for them.
+            DataError: the bytes cannot be fetched, or the disk has no room for them.
         """
 
     def stays_there(self, begin: int, end: int) -> bool:
-        """Return whether the bytes ``begin:end`` are in the file, and stay there for as long as this object is used."""
+        """Return whether the bytes ``begin:end`` are in the file, and stay in it for as long as this object is used."""
 
     def settle(self, path: str) -> None:
         """Fetch all bytes, keep them for as long as this object is used, and put the file in the place of ``path``.
 
         Raises:
-            DataError: they cannot be had, or the cache has no room for them.
+            DataError: the bytes cannot be fetched, or the cache has no room for them.
         """
 
     def read(self, begin: int, into: memoryview, ahead: tuple[int, int] | None = None) -> None:
-        """Fill memory with the bytes from ``begin`` on, and begin to fetch others that are likely to be read.
+        """Fill memory with the bytes from ``begin`` on, and begin to fetch the range ``ahead``.
 
         Raises:
-            DataError: they cannot be had.
+            DataError: the bytes cannot be fetched.
         """
 
 
-# By the path of their placeholder, and of their file; several corpora may know the same object as one of their own.
+# By the path of their placeholder, and of their file. Several corpora may register the same object.
 _objects: dict[str, tuple[RemoteObject, ...]] = {}
 _lock = threading.Lock()
 
 
 def register(objects: Mapping[str, RemoteObject]) -> None:
-    """Make objects known by the absolute paths of their placeholders."""
+    """Register objects by the absolute paths of their placeholders."""
     with _lock:
-        for path, one in objects.items():
-            _objects[path] = (*_objects.get(path, ()), one)
+        for path, remote_object in objects.items():
+            _objects[path] = (*_objects.get(path, ()), remote_object)
 
 
 def unregister(objects: Mapping[str, RemoteObject]) -> None:
-    """Forget objects that were registered; a path stands for others as before."""
+    """Forget objects that were registered. Other objects of the same paths remain."""
     with _lock:
-        for path, one in objects.items():
-            left = tuple(other for other in _objects.get(path, ()) if other is not one)
-            if left:
-                _objects[path] = left
+        for path, remote_object in objects.items():
+            remaining = tuple(registered for registered in _objects.get(path, ()) if registered is not remote_object)
+            if remaining:
+                _objects[path] = remaining
             else:
                 _objects.pop(path, None)
 
 
 def check_room(paths: Sequence[str], why: str, instead: str) -> None:
-    """Check that the cache has room for all of those of ``paths`` that are objects.
+    """Check that the cache has room for all ``paths`` that are objects.
 
     Args:
         paths: paths of files and placeholders.
-        why: why all of them are needed.
-        instead: what else than a larger cache helps.
+        why: reason why all of them are needed.
+        instead: remedy other than a larger cache.
 
     Raises:
-        DataError: it has not.
+        DataError: the cache is too small.
     """
-    found = [one for path in paths if (one := object_at(path)) is not None]
-    total = sum(one.size for one in found)
-    if found and total > found[0].room_bytes:
+    objects = [remote_object for path in paths if (remote_object := object_at(path)) is not None]
+    total = sum(remote_object.size for remote_object in objects)
+    if objects and total > objects[0].room_bytes:
         raise DataError(
-            f"expected a cache with room for all {total} bytes of {why}, got one of {found[0].room_bytes} bytes",
-            path=found[0].url,
+            f"expected a cache with room for all {total} bytes of {why}, got one of {objects[0].room_bytes} bytes",
+            path=objects[0].url,
             hint=f"raise the cache_bytes of fl.Remote to {total * 101 // 100 + (1 << 20)}, or {instead}",
         )
 
 
 def settle(paths: Sequence[str]) -> None:
-    """Make those of ``paths`` that are objects local files, which may be read in any way; see `check_room`.
+    """Replace all ``paths`` that are objects with local files, which may be read in any way. See `check_room`.
 
     Raises:
-        DataError: their bytes cannot be had, or the cache has no room for them.
+        DataError: bytes cannot be fetched, or the cache has no room for them.
     """
-    found = [path for path in paths if object_at(path) is not None]
-    if not found:
+    remote_paths = [path for path in paths if object_at(path) is not None]
+    if not remote_paths:
         return
-    _log.info("%s and %d more objects are fetched whole", _objects[found[0]][0].url, len(found) - 1)
+    _log.info("%s and %d more objects are fetched whole", _objects[remote_paths[0]][0].url, len(remote_paths) - 1)
 
-    def whole(path: str) -> None:
-        # Each of those who know it keeps it, as any of them may be the last one.
-        for one in _objects.get(path, ()):
-            one.settle(path)
-            unregister({path: one})
+    def settle_all(path: str) -> None:
+        # Every registered object keeps the bytes, as any of them may be the last one in use.
+        for remote_object in _objects.get(path, ()):
+            remote_object.settle(path)
+            unregister({path: remote_object})
 
-    call_each(whole, found, _SETTLED_AT_ONCE)
+    call_each(settle_all, remote_paths, _SETTLED_AT_ONCE)
 
 
 def object_at(path: str | os.PathLike[str]) -> RemoteObject | None:
-    """Return the object that a path stands for; None: it is a local file."""
+    """Return the object of a placeholder's path. None: it is a local file."""
     if not _objects:
         return None
     path = os.fspath(path)
-    found = _objects.get(path)
-    if found is None and ("/." in path or "//" in path):
-        # As the system would; else what a list names in another way would be the empty placeholder.
-        found = _objects.get(os.path.normpath(path))
-    return None if found is None else found[-1]
+    registered = _objects.get(path)
+    if registered is None and ("/." in path or "//" in path):
+        # Normalised as the system does, or another spelling of the path would open the empty placeholder.
+        registered = _objects.get(os.path.normpath(path))
+    return None if registered is None else registered[-1]
 
 
 def by_ranges(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file must not be read but by the functions of this package, as parts of it may be missing."""
-    found = object_at(path)
-    return found is not None and not found.whole
+    """Return whether a file may be read only through the functions of this package, as parts of it may be missing."""
+    remote_object = object_at(path)
+    return remote_object is not None and not remote_object.whole
 
 
-def opened(found: RemoteObject, path: str | os.PathLike[str], buffering: int) -> BinaryIO:
-    """Open the file of an object, which fetches what is read."""
-    raw = _RemoteFile(found, os.fspath(path))
+def opened(remote_object: RemoteObject, path: str | os.PathLike[str], buffering: int) -> BinaryIO:
+    """Open the file of an object. Reading fetches missing bytes."""
+    raw = _RemoteFile(remote_object, os.fspath(path))
     if buffering == 0:
         return raw
     return io.BufferedReader(raw, io.DEFAULT_BUFFER_SIZE if buffering < 2 else buffering)
 
 
 class _RemoteFile(io.FileIO):
-    """The file of an object. Reading from it fetches; its descriptor does not."""
+    """The file of an object. Reading fetches missing bytes, but reading from the descriptor does not."""
 
-    def __init__(self, found: RemoteObject, path: str) -> None:
-        super().__init__(found.descriptor(), "rb", closefd=True)
+    def __init__(self, remote_object: RemoteObject, path: str) -> None:
+        super().__init__(remote_object.descriptor(), "rb", closefd=True)
         self.name = path
-        self.remote = found
-        self._end = 0  # of what was read last
-        self._in_turn = 0  # bytes read one after the other
-        self._ahead = 0  # end of what is being fetched ahead
+        self.remote = remote_object
+        self._end = 0  # end of the last read
+        self._in_turn = 0  # bytes read sequentially
+        self._ahead = 0  # end of the range that is fetched ahead
 
     def _next(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Return what is worth fetching while ``begin:end`` is read: what follows, if reads follow each other."""
+        """Return the range to fetch while ``begin:end`` is read: the following bytes, if reads are sequential."""
         follows = -_NEARBY <= begin - self._end <= _NEARBY
         self._in_turn = self._in_turn + end - begin if follows else 0
         self._end = end
@@ -201,11 +201,11 @@ class _RemoteFile(io.FileIO):
         return ahead
 
     def held(self, begin: int, end: int) -> Held:
-        """Hold bytes as `RemoteObject.hold` does, with more behind them if reads follow each other."""
+        """Hold bytes as `RemoteObject.hold` does, and read ahead if reads are sequential."""
         return self.remote.hold(begin, end, self._next(begin, end))
 
     def read_at(self, begin: int, into: memoryview) -> int:
-        """Fill memory with the bytes from ``begin`` on; return how many there are."""
+        """Fill memory with the bytes from ``begin`` on, and return their number."""
         size = max(0, min(len(into), self.remote.size - begin))
         if size:
             self.remote.read(begin, into[:size], self._next(begin, begin + size))
@@ -219,8 +219,8 @@ class _RemoteFile(io.FileIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         begin = self.tell()
-        left = max(0, self.remote.size - begin)
-        data = bytearray(left if size is None or size < 0 else min(size, left))
+        remaining = max(0, self.remote.size - begin)
+        data = bytearray(remaining if size is None or size < 0 else min(size, remaining))
         done = self.readinto(data)
         return bytes(data[:done])
 
@@ -231,7 +231,7 @@ class _RemoteFile(io.FileIO):
 _SETTLED_AT_ONCE = 16
 _MOST_AHEAD = 64 << 20
 _STEP = 8 << 20  # fetched ahead at a time
-_NEARBY = 1 << 20  # bytes fetched around what native code reads here and there
+_NEARBY = 1 << 20  # bytes fetched at least for a random read of native code
 
 
 def _raw(file: BinaryIO) -> _RemoteFile | None:
@@ -240,16 +240,16 @@ def _raw(file: BinaryIO) -> _RemoteFile | None:
 
 
 def within_reach(file: BinaryIO) -> Callable[[int, int], tuple[int, int]] | None:
-    """Return what native code has to call before it reads from the descriptor of an open file; None: nothing.
+    """Return a function that native code must call before it reads from the descriptor of an open file.
 
     Returns:
-        A function of first and last byte, exclusive, that fetches them, and returns between which bytes it may read
-        until the next call.
+        A function of begin and end (exclusive) that fetches these bytes, and returns the range that may be read until
+        the next call. None: the file is local.
     """
-    found = _raw(file)
-    if found is None:
+    remote_file = _raw(file)
+    if remote_file is None:
         return None
-    raw = found
+    raw = remote_file
     lease: list[Held] = []
 
     def reach(begin: int, end: int) -> tuple[int, int]:
@@ -269,22 +269,22 @@ def _release_all(leases: Sequence[Held]) -> None:
 
 
 def remote_of(file: BinaryIO) -> RemoteObject | None:
-    """Return the object that an open file has the bytes of; None: it is a local file."""
-    found = _raw(file)
-    return None if found is None else found.remote
+    """Return the object that an open file reads. None: it is a local file."""
+    remote_file = _raw(file)
+    return None if remote_file is None else remote_file.remote
 
 
 def pread(file: BinaryIO, size: int, byte: int) -> bytes:
     """Return at most ``size`` bytes of an open file from ``byte`` on, as `os.pread` does."""
-    found = _raw(file)
-    if found is None:
+    remote_file = _raw(file)
+    if remote_file is None:
         return os.pread(file.fileno(), size, byte)
-    data = bytearray(max(0, min(size, found.remote.size - byte)))
-    found.read_at(byte, memoryview(data))
+    data = bytearray(max(0, min(size, remote_file.remote.size - byte)))
+    remote_file.read_at(byte, memoryview(data))
     return bytes(data)
 
 
 def preadv(file: BinaryIO, into: memoryview, byte: int) -> int:
-    """Fill memory from an open file from ``byte`` on, as `os.preadv` does; return the number of bytes."""
-    found = _raw(file)
-    return os.preadv(file.fileno(), [into], byte) if found is None else found.read_at(byte, into)
+    """Fill memory from an open file from ``byte`` on, as `os.preadv` does, and return the number of bytes."""
+    remote_file = _raw(file)
+    return os.preadv(file.fileno(), [into], byte) if remote_file is None else remote_file.read_at(byte, into)

@@ -22,7 +22,7 @@ _LOOK_AT = 256  # pages of the file checked for residency
 
 
 def blocks(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield the bytes of an open file of ``size`` bytes, in blocks of ``block_bytes``; each is valid until the next.
+    """Yield the bytes of an open file of ``size`` bytes, in blocks of ``block_bytes``, each valid until the next.
 
     Raises:
         DataError: the file is too short, or its disk fails.
@@ -30,17 +30,17 @@ def blocks(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[
     buffer = np.empty(min(block_bytes, size), np.uint8)
     fetched = _fetched(file, path, size, block_bytes)
     for start in range(0, size, block_bytes):
-        found = next(fetched, None)
-        if found is None:  # in memory, or the fetch failed
-            found = buffer[: size - start]
-            read_exactly(file, found, start, path)
-        yield found
+        block = next(fetched, None)
+        if block is None:  # in memory, or the fetch failed
+            block = buffer[: size - start]
+            read_exactly(file, block, start, path)
+        yield block
 
 
 def _fetched(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[NDArray[np.uint8] | None]:
-    """Yield blocks read natively, None for one that failed; nothing if the page cache holds the file."""
+    """Yield blocks read natively, and None for one that failed. Yield nothing if the page cache holds the file."""
     if not size or remote_of(file) is not None:
-        return  # an object is read ahead as it is read
+        return  # the file of an object reads ahead by itself
     about = status_of(file)
     fetcher = _native.Fetcher(depth=2 * _AHEAD, keep_bytes=_AHEAD * block_bytes)
     with contextlib.ExitStack() as stack:
@@ -53,7 +53,7 @@ def _fetched(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterato
             if fetcher.held(number, 0, size, _LOOK_AT) == min(_LOOK_AT, -(-size // mmap.PAGESIZE)):
                 return
         except (OSError, ValueError):
-            return  # an ordinary read reports what is wrong
+            return  # an ordinary read reports the error
         waiting: deque[_native.Fetch] = deque()
         begun = 0
         while begun < size or waiting:

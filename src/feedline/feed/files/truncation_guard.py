@@ -2,7 +2,7 @@
 
 Pages entirely beyond a file's new end cannot be read, which a native copy notices. The rest of the page that holds the
 new end reads as zeros. So the file's last nonzero byte is checked after a copy: if the file was truncated at or before
-it, it is gone or zero; if after it, nothing that was read is wrong.
+it, it is gone or zero. If after it, all bytes that were read are right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def map_whole(file: BinaryIO, path: Path, size: int) -> tuple[mmap.mmap, list[ND
     """Return a map of an open file of ``size`` bytes, and its seals.
 
     Raises:
-        DataError: it cannot be mapped, or is truncated already.
+        DataError: the file cannot be mapped, or is truncated already.
     """
     try:
         mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
@@ -54,23 +54,23 @@ def seals_of(arrays: Iterable[NDArray[Any]]) -> list[NDArray[np.uint8]]:
 
 
 def base_of(array: Any) -> Any:
-    """Return what an array's memory belongs to."""
+    """Return the object that owns the memory of an array."""
     while isinstance(array, (np.ndarray, memoryview)):
         array = array.obj if isinstance(array, memoryview) else array.base
     return array
 
 
-def seal_of(whole: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the seal, uint8 (8,), of a file that is mapped as ``whole``, 8 bytes at least.
+def seal_of(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the seal, uint8 (8,), of a file that is mapped as ``data``, 8 bytes at least.
 
     Raises:
         DataError: the file is truncated already.
     """
-    page = (len(whole) - 1) // mmap.PAGESIZE * mmap.PAGESIZE
-    used = np.flatnonzero(_native.copied(whole[page:]))
+    page = (len(data) - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+    used = np.flatnonzero(_native.copied(data[page:]))
     low = max(0, page - _LOOKED_BACK_BYTES)
     if not len(used) and low < page:
-        page, used = low, np.flatnonzero(_native.copied(whole[low:page]))
-    last = page + int(used[-1]) if len(used) else len(whole) - 1
-    start = max(0, min(last, len(whole) - _SEAL_BYTES))
-    return whole[start : start + _SEAL_BYTES]
+        page, used = low, np.flatnonzero(_native.copied(data[low:page]))
+    last = page + int(used[-1]) if len(used) else len(data) - 1
+    start = max(0, min(last, len(data) - _SEAL_BYTES))
+    return data[start : start + _SEAL_BYTES]

@@ -1,1 +1,1 @@
-"""Objects in stores: read by ranges, kept in a bounded cache, seen by formats as files."""
+"""Objects in stores: read by ranges, kept in a bounded cache, presented to formats as files."""

@@ -1,4 +1,4 @@
-"""Addresses, and the stores that they lie in."""
+"""Addresses of objects, and the stores that hold them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def open_store(address: str, options: Mapping[str, Any]) -> tuple[Store, str]:
     """Return the store of an address, and the key in it.
 
     Raises:
-        DataError: a package is missing, or the address or the options are not understood.
+        DataError: a package is missing, or the address or an option is invalid.
     """
     scheme = scheme_of(address)
     assert scheme is not None
-    rest, query = address[len(scheme) + 3 :], ""
+    location, query = address[len(scheme) + 3 :], ""
     if scheme in WEB:
-        rest, _, query = rest.partition("#")[0].partition("?")
-    place, _, key = rest.partition("/")
+        location, _, query = location.partition("#")[0].partition("?")
+    place, _, key = location.partition("/")
     kind: type[Store] = FileSystemStore
     if scheme in _BUCKETS or scheme in WEB:
         kind = WebStore if scheme in WEB else BucketStore
@@ -36,7 +36,7 @@ def open_store(address: str, options: Mapping[str, Any]) -> tuple[Store, str]:
         if "@" not in place:
             scheme = _BUCKETS.get(scheme, scheme)
     root = f"{scheme}://{place}?{query}" if query else f"{scheme}://{place}"
-    # Whoever finds other credentials in the environment than before is another store.
+    # Changed credentials in the environment make another store.
     return _kept(kind, root, _Options(options), hash(tuple(sorted(os.environ.items())))), key
 
 

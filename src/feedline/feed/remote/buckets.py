@@ -64,9 +64,9 @@ class BucketStore(Store):
         emulated = scheme == "s3" and os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
         if endpoint.startswith("http://") or emulated:
             client.setdefault("allow_http", True)
-        # What fails is asked for again by `requests`, which counts and waits alike for all stores.
+        # `requests` repeats failed requests, with the same counts and waits for all stores.
         retry = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=600)}
-        # But for parts of an object that is being written: to repeat one is better than to repeat all of them.
+        # Writes are the exception: to repeat one part of an object is better than to repeat all of them.
         backoff = {"init_backoff": datetime.timedelta(seconds=0.1), "max_backoff": datetime.timedelta(seconds=1)}
         parts = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=600), "backoff": {**backoff, "base": 2}}
         self._web = WebClient({name: client[name] for name in client if name in WEB_OPTIONS})
@@ -74,7 +74,7 @@ class BucketStore(Store):
         self._writes = self._opened({**client, "timeout": _WRITE_TIMEOUT}, parts, options)
 
     def _check(self, options: Mapping[str, Any], client: Mapping[str, Any]) -> None:
-        """Check the names of options: obstore panics when one of its client's stands among those of the store."""
+        """Check the names of options: obstore panics if an option of its client is among the options of the store."""
         for name in options:
             if _PREFIX.sub("", str(name).lower()) in _CLIENT_OPTIONS:
                 raise OptionError(
@@ -93,7 +93,7 @@ class BucketStore(Store):
     def _opened(self, client: Mapping[str, Any], retry: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         try:
             return self._obstore.store.from_url(self.root, client_options=client, retry_config=retry, **options)
-        except BaseException as error:  # obstore's own exceptions, and pyo3's, also of what it panics about
+        except BaseException as error:  # exceptions of obstore and pyo3, including panics
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise OptionError(
@@ -114,14 +114,14 @@ class BucketStore(Store):
 
     async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
         """See `Store.listed`."""
-        # obstore's prefixes are whole parts of a name, and it shows a folder's own empty object without its slash.
+        # obstore's prefixes are complete parts of a name, and it lists the empty object of a folder without its slash.
         prefix = folder.removesuffix("/")
         with faults():
             if not deep:
-                found = await self._obstore.list_with_delimiter_async(self._store, prefix or None)
+                page = await self._obstore.list_with_delimiter_async(self._store, prefix or None)
                 yield [
-                    *(_info(meta) for meta in found["objects"] if meta["path"] != prefix),
-                    *(ObjectInfo(f"{path}/", 0, "", 0) for path in found["common_prefixes"]),
+                    *(_info(meta) for meta in page["objects"] if meta["path"] != prefix),
+                    *(ObjectInfo(f"{path}/", 0, "", 0) for path in page["common_prefixes"]),
                 ]
                 return
             async for batch in self._obstore.list(self._store, prefix or None, chunk_size=1000):
@@ -133,11 +133,11 @@ class BucketStore(Store):
         if info.etag and not info.etag.startswith("W/"):
             options["if_match"] = info.etag
         with faults():
-            found = await self._obstore.get_async(self._store, info.key, options=options)
-            if not info.is_same(now := _info(found.meta)):
+            response = await self._obstore.get_async(self._store, info.key, options=options)
+            if not info.is_same(now := _info(response.meta)):
                 raise StoreFault(f"an object of {now}", kind="changed")
-            # As the bytes come, few or many: of a slow line, a larger piece would look like none.
-            async for piece in found.stream(min_chunk_size=1):
+            # Pieces of any size, as they arrive: on a slow line, waiting for a larger piece would look like a stall.
+            async for piece in response.stream(min_chunk_size=1):
                 yield piece
 
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
@@ -147,21 +147,21 @@ class BucketStore(Store):
                 if body.whole is not None:
                     done = await self._put_whole(key, body.whole, new)
                 else:
-                    # Of what fails, or ends before its time, obstore aborts the upload; not of what is cancelled.
+                    # obstore aborts an upload that fails or ends early, but not a cancelled one.
                     parts = {"chunk_size": body.part_bytes, "max_concurrency": _WRITES_AT_ONCE}
                     done = await self._obstore.put_async(self._writes, key, body.parts(), use_multipart=True, **parts)
         except StoreFault as fault:
             if fault.kind == "missing" and not _NO_BUCKET.search(fault.answer):
-                # The upload: it may be complete, and the answer that says so be lost.
+                # The upload may be complete, and only its answer lost.
                 raise StoreFault(fault.answer, again=True) from fault
             raise
         etag = done.get("e_tag")
         if etag:
             return str(etag)
-        found = await self.head(key)
-        if found is None:
+        info = await self.head(key)
+        if info is None:
             raise StoreFault("no object where it was written", again=True)
-        return found.etag
+        return info.etag
 
     async def _put_whole(self, key: str, data: bytes, new: bool) -> Any:
         put = self._obstore.put_async
@@ -186,17 +186,17 @@ class BucketStore(Store):
                 raise
 
     async def retry_after(self, key: str) -> float | None:
-        """Ask for one byte: obstore does not pass on the header that says how long to wait."""
+        """Ask for one byte: obstore does not pass on the header with the time to wait."""
         try:
             url = await self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
             async with self._web.answered("GET", url, {"Range": "bytes=0-0"}) as answer:
                 return answer.wait_s
-        except Exception:  # as without the header
+        except Exception:  # the same as a missing header
             return None
 
 
 def etag_of(meta: Mapping[str, Any]) -> str:
-    """Return the ETag of an object as HTTP has it: Azure's listings leave out the quotes."""
+    """Return the ETag of an object in the form of HTTP: Azure's listings leave out the quotes."""
     etag = meta.get("e_tag") or ""
     return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
@@ -207,20 +207,20 @@ def _info(meta: Any) -> ObjectInfo:
 
 
 def _take_account(root: str, options: dict[str, Any]) -> None:
-    """Leave out an option that says what the address says, too: obstore takes it from one of them.
+    """Remove an option that repeats a part of the address: obstore accepts it in only one of them.
 
     Raises:
-        OptionError: they differ.
+        OptionError: the option and the address differ.
     """
-    container, found, host = root.partition("://")[2].partition("@")
-    if not found:
+    container, separator, host = root.partition("://")[2].partition("@")
+    if not separator:
         return
-    said = {"account": host.partition(".")[0], "container": container.partition(":")[0]}
+    named = {"account": host.partition(".")[0], "container": container.partition(":")[0]}
     for name in list(options):
         kind = re.fullmatch(r"(?:azure_)?(?:storage_)?(account|container)(?:_name)?", str(name).lower())
         if kind is None:
             continue
-        if options[name] != said[kind[1]]:
+        if options[name] != named[kind[1]]:
             raise OptionError(
                 f"expected the {kind[1]} of the address in {name}, got another one", path=without_credentials(root)
             )

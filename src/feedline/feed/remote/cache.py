@@ -1,18 +1,18 @@
 """A bounded folder with parts of objects, shared by the processes of a node.
 
-What is wanted is looked for here first, and fetched by one process where others want it too. What was fetched is kept
-while there is room, and where room has to be made, what is needed last goes first. Never more than ``budget_bytes``
-of objects are kept, and nothing that others are using is dropped.
+Readers look for bytes here first. If several processes need the same bytes, one of them fetches them. Fetched pages are
+kept while there is room. To make room, the pages that are needed last are dropped first. The cache never holds more
+than ``budget_bytes``, and never drops pages that another process is using.
 
 ::
 
-    lock                    taken for each decision about room
+    lock                    locked for each decision about room
     state                   magic, bytes of a page, number of pages that are kept
     holders/                see `holders`
-    objects/KEY/            see `pages`; KEY is a hash of the whole address, without credentials, and the version
+    objects/KEY/            see `pages`. KEY is a hash of the complete address, without credentials, and the version
     names/                  see `mirror`
 
-What cannot be kept (no room, a full disk) still reaches those who fetch it into memory.
+Bytes that cannot be kept (no room, a full disk) still reach readers that fetch them into memory.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from feedline.feed.remote.requests import (
 from feedline.feed.remote.stores import ObjectInfo, Store
 
 LEAST_BYTES = 64 << 20
-"""The smallest cache: what is read while a corpus is opened has to be somewhere."""
+"""The smallest cache: opening a corpus reads bytes that need room."""
 
 _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
-_TOGETHER_BYTES = 64 << 10  # between extents that are fetched with one request
-_OTHERS_S = 0.01  # between looks at whether another process has fetched
-_ORDER_S = 0.002  # between looks at whether what was decided before is done
-_ROOM_S, _ROOM_TRIES = 5.0, 20  # that others are given to make room
+_TOGETHER_BYTES = 64 << 10  # gap between extents that one request fetches
+_OTHERS_S = 0.01  # between checks whether another process has fetched
+_ORDER_S = 0.002  # between checks whether earlier decisions were carried out
+_ROOM_S, _ROOM_TRIES = 5.0, 20  # time and attempts to wait for room
 _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
@@ -75,20 +75,20 @@ _log = logging.getLogger("feedline")
 Result = TypeVar("Result")
 
 Coming = Union["asyncio.Future[Room | None]", None]
-"""What makes room for pages that are to be kept, or has made it; None: they are not kept."""
+"""The reservation of room for pages to keep. None: they are not kept."""
 
 
 class CachedObject:
-    """An object of which parts are in a cache; see `files.remote.RemoteObject`.
+    """An object of which parts are in a cache. See `files.remote.RemoteObject`.
 
     Attributes:
         cache: the cache.
-        key: name of its folder there.
-        number: the first 8 bytes of ``key``, as holders name it.
-        pages: number of its pages.
-        stays: whether nothing of it is dropped while this process lives.
+        key: name of the object's folder in the cache.
+        number: the first 8 bytes of ``key``, which identify the object in files of holders.
+        pages: number of pages of the object.
+        stays: whether none of its pages is dropped while this process lives.
         mapped: whether an array is a map of its file.
-        following: the object that is read next where all of them are read; None: it is the last one.
+        following: the object that is read next if all objects are read. None: this is the last one.
         held: pages that are held, by lease.
     """
 
@@ -116,8 +116,8 @@ class CachedObject:
         return str(self.cache.folder / "objects" / self.key / "data")
 
     def link(self, path: Path) -> None:
-        """Put the file in the place of a placeholder; of an object that is whole."""
-        temporary = path.with_name(f".{secrets.token_hex(8)}")  # which nobody has left, and which is not too long
+        """Replace a placeholder with the file of a complete object."""
+        temporary = path.with_name(f".{secrets.token_hex(8)}")  # unused, and not too long
         os.link(self.place(), temporary)
         os.utime(temporary, ns=(self.modified_ns, self.modified_ns))
         os.replace(temporary, path)
@@ -136,7 +136,7 @@ class CachedObject:
         return self.cache.budget_bytes
 
     def has(self, begin: int, end: int) -> bool:
-        """Return whether bytes are in the file, as they were written."""
+        """Return whether bytes are in the file and undamaged."""
         first, last = pages_of(begin, end)
         with self.cache.opened(self) as pages:
             return pages.has(first, last) and not pages.damaged(first, last)
@@ -152,15 +152,15 @@ class CachedObject:
             lease.release()
 
     def _begin(self, ahead: tuple[int, int] | None) -> None:
-        """Begin to fetch what is likely to be read, and what follows it in the next object."""
+        """Begin to fetch bytes that are likely to be read, and the beginning of the next object."""
         if ahead is None or self.seems_whole(*ahead):
             return
         start, stop = ahead
         most = min(stop - start, self.cache.budget_bytes // 8)
         loop().begin(self.cache.bring_ahead(self, *pages_of(start, min(start + most, self.size))))
         if stop >= self.size and self.following is not None and self.following.size:
-            rest = min(self.following.size, PART_BYTES, self.cache.budget_bytes // 8)
-            loop().begin(self.cache.bring_ahead(self.following, *pages_of(0, rest)))
+            size = min(self.following.size, PART_BYTES, self.cache.budget_bytes // 8)
+            loop().begin(self.cache.bring_ahead(self.following, *pages_of(0, size)))
 
     def seems_whole(self, begin: int, end: int) -> bool:
         """Return whether bytes are in the file, unless it is damaged."""
@@ -172,13 +172,13 @@ class CachedObject:
         return self.stays and self.seems_whole(begin, end)
 
     def stay(self) -> None:
-        """Drop nothing of it while it is used."""
+        """Keep all pages while the object is used."""
         if not self.stays and self.size:
             self._stay = self.cache.lease(self, *pages_of(0, self.size))
             self.stays = True
 
     def go(self) -> None:
-        """Let it be dropped again."""
+        """Allow pages to be dropped again."""
         if self._stay is not None:
             self._stay.release()
         self.stays = False
@@ -214,7 +214,7 @@ class Lease:
     """Pages that are not dropped until this is released.
 
     Attributes:
-        of: the object, if they are held as it is read.
+        of: the object, if its reader holds the pages.
     """
 
     __slots__ = ("_cache", "_slot", "of")
@@ -224,7 +224,7 @@ class Lease:
         self.of: CachedObject | None = None
 
     def release(self) -> None:
-        """Let go of them; once."""
+        """Release the pages. Call this once."""
         slot, self._slot = self._slot, -1
         if self.of is not None:
             self.of.held.pop(self, None)
@@ -234,12 +234,12 @@ class Lease:
 
 
 class Cache:
-    """A folder; see the module. One per folder and process: `cache_at`.
+    """The cache in a folder: see the module. `cache_at` returns one per folder and process.
 
     Attributes:
-        folder: its path.
-        budget_bytes: the most that is kept.
-        pid: the process.
+        folder: path of the folder.
+        budget_bytes: limit of the bytes that are kept.
+        pid: process that opened the cache.
     """
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
@@ -306,7 +306,7 @@ class Cache:
         return state
 
     def _count(self, alone: bool) -> None:
-        """Count the pages that are kept; if no other process is writing any, free what killed ones have left."""
+        """Count the pages that are kept. If no other process is writing, free the remains of killed processes."""
         total = 0
         for name in os.listdir(self.folder / "objects"):
             place = self.folder / "objects" / name
@@ -314,7 +314,7 @@ class Cache:
                 size = os.lstat(place / "data").st_size
                 pages = ObjectPages(place, size, {})
             except OSError:
-                # Killed while it was made, or a link, which is no file of the cache.
+                # The remains of a killed process, or a link, which is no file of the cache.
                 if alone and place.is_symlink():
                     place.unlink()
                 elif alone:
@@ -327,23 +327,23 @@ class Cache:
         self._state[2] = total
 
     @contextlib.contextmanager
-    def opened(self, found: CachedObject) -> Iterator[ObjectPages]:
+    def opened(self, cached: CachedObject) -> Iterator[ObjectPages]:
         """A context in which file and table of an object are open."""
         with self._mutex:
-            pages = self._open.get(found.key)
+            pages = self._open.get(cached.key)
             if pages is None:
-                about = {"url": found.url, "etag": found.info.etag, "size": found.size}
-                place = self.folder / "objects" / found.key
+                about = {"url": cached.url, "etag": cached.info.etag, "size": cached.size}
+                place = self.folder / "objects" / cached.key
                 try:
-                    pages = ObjectPages(place, found.size, about)
+                    pages = ObjectPages(place, cached.size, about)
                 except OSError as error:
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                         raise
                     raise DataError(
                         "expected files of the cache, got a link", path=str(place), hint=f"remove {place}"
                     ) from error
-                self._open[found.key] = pages
-            self._open.move_to_end(found.key)
+                self._open[cached.key] = pages
+            self._open.move_to_end(cached.key)
             pages.users += 1
         try:
             yield pages
@@ -351,40 +351,41 @@ class Cache:
             with self._mutex:
                 pages.users -= 1
                 if len(self._open) > _OPEN_FILES:
-                    idle = next((key for key, one in self._open.items() if not one.users), None)
+                    idle = next((key for key, open_pages in self._open.items() if not open_pages.users), None)
                     if idle is not None:
                         self._open.pop(idle).close()
 
     def enter(self, objects: Sequence[CachedObject]) -> None:
-        """Begin to use objects: pages of those that nobody uses are dropped first."""
+        """Begin to use objects. Pages of unused objects are dropped first."""
         with self._locked():
-            for one in objects:
-                self._objects.setdefault(one.key, []).append(one)
-            self._holder.claim([one.key for one in objects])
+            for cached in objects:
+                self._objects.setdefault(cached.key, []).append(cached)
+            self._holder.claim([cached.key for cached in objects])
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[bool]:
-        """A context in which the cache is not forgotten, though no object of it is used yet; false: it is already."""
+        """A context in which the cache stays open, although no object is used yet. It yields False if the cache is
+        closed."""
         with self._mutex:
             self._opening += 1
-            there = self._lock >= 0
+            available = self._lock >= 0
         try:
-            yield there
+            yield available
         finally:
             with self._mutex:
                 self._opening -= 1
             self.leave(())
 
     def leave(self, objects: Sequence[CachedObject]) -> None:
-        """End using objects, also those that were to stay; when this process uses no others, forget the cache."""
+        """End the use of objects, including ones that stay. If this process uses no other objects, close the cache."""
         with self._mutex:
-            for one in objects:
-                one.go()
-                users = self._objects.get(one.key, [])
-                if one in users:
-                    users.remove(one)
+            for cached in objects:
+                cached.go()
+                users = self._objects.get(cached.key, [])
+                if cached in users:
+                    users.remove(cached)
                 if not users:
-                    self._objects.pop(one.key, None)
+                    self._objects.pop(cached.key, None)
             if self._objects or self._opening or self.pid != os.getpid() or _caches.get(self.folder) is not self:
                 return
             del _caches[self.folder]
@@ -400,27 +401,27 @@ class Cache:
 
     # ---- room -------------------------------------------------------------------------------------
 
-    def lease(self, found: CachedObject, first: int, end: int) -> Lease:
-        """Return a lease of pages, whether they are there or not."""
+    def lease(self, cached: CachedObject, first: int, end: int) -> Lease:
+        """Return a lease of pages, which need not be in the file yet."""
         with self._locked():
-            return Lease(self, self._holder.lease(found.number, first, end))
+            return Lease(self, self._holder.lease(cached.number, first, end))
 
     def tables(self) -> dict[str, NDArray[np.bool_]]:
-        """Return which pages are kept of the objects that this process uses, by key."""
-        found = {}
-        for one, *_ in list(self._objects.values()):
-            if one.size and (self.folder / "objects" / one.key).exists():
-                with self.opened(one) as pages:
-                    found[one.key] = pages.table != 0
-        return found
+        """Return a mask of the kept pages of each object that this process uses, by key."""
+        tables = {}
+        for cached, *_ in list(self._objects.values()):
+            if cached.size and (self.folder / "objects" / cached.key).exists():
+                with self.opened(cached) as pages:
+                    tables[cached.key] = pages.table != 0
+        return tables
 
     def held(self) -> dict[str, NDArray[np.bool_]]:
-        """Return which pages this process holds of the objects that it uses, by key; none of most of them."""
-        found: dict[str, NDArray[np.bool_]] = {}
-        for one in [one for users in list(self._objects.values()) for one in users]:
-            for first, end in list(one.held.values()):
-                found.setdefault(one.key, np.zeros(one.pages, np.bool_))[first:end] = True
-        return found
+        """Return a mask of the held pages of each object of which this process holds some, by key."""
+        masks: dict[str, NDArray[np.bool_]] = {}
+        for cached in [cached for users in list(self._objects.values()) for cached in users]:
+            for first, end in list(cached.held.values()):
+                masks.setdefault(cached.key, np.zeros(cached.pages, np.bool_))[first:end] = True
+        return masks
 
     @property
     def kept_bytes(self) -> int:
@@ -428,12 +429,12 @@ class Cache:
         return int(self._state[2]) * PAGE_BYTES
 
     def reserve(self, pages: int, victims: Iterable[Sequence[Extent]], must: bool) -> Room | None:
-        """Reserve room for pages that are to be fetched, by dropping others if need be; None: there is none.
+        """Reserve room for pages to fetch, by dropping other pages if necessary. Return None if there is no room.
 
         Args:
             pages: number of pages.
-            victims: parts of objects that may be dropped, in this order, after objects that nobody uses.
-            must: whether to drop anything else, too, that is not being used.
+            victims: parts of objects that may be dropped, in this order, after unused objects.
+            must: whether any other page that is not in use may be dropped, too.
         """
         if pages * PAGE_BYTES > self.budget_bytes:
             return None
@@ -443,7 +444,7 @@ class Cache:
                 self._drop_unclaimed(pages)
             room = self._reserved(pages)
         if room is None:
-            # Where parts lie may have to be read first, so that is asked without the lock.
+            # Computing the victims may read from the corpus, so this runs without the lock.
             for extents in victims:
                 with self._locked():
                     dropped = self._drop(extents, self._views())
@@ -456,12 +457,12 @@ class Cache:
         return room
 
     async def room(self, pages: int, victims: Iterable[Sequence[Extent]] = (), *, must: bool = False) -> Room | None:
-        """Reserve room as `reserve` does, in a thread; whoever is cancelled meanwhile has reserved nothing."""
-        made = asyncio.ensure_future(in_thread(functools.partial(self.reserve, pages, victims, must)))
+        """Reserve room as `reserve` does, in a thread. A cancelled call reserves nothing."""
+        reservation = asyncio.ensure_future(in_thread(functools.partial(self.reserve, pages, victims, must)))
         try:
-            return await asyncio.shield(made)
+            return await asyncio.shield(reservation)
         except asyncio.CancelledError:
-            made.add_done_callback(_given_back)
+            reservation.add_done_callback(_given_back)
             raise
 
     def _reserved(self, pages: int) -> Room | None:
@@ -479,19 +480,19 @@ class Cache:
         return int(self._state[2]) + coming + pages - self.budget_bytes // PAGE_BYTES
 
     def _drop_unclaimed(self, pages_wanted: int) -> None:
-        """Drop objects that no living process uses, those first that were written long ago."""
+        """Drop objects that no living process uses, starting with the least recently written."""
         views = self._views()
         short = self._short(pages_wanted, views)
         claimed = set(self._objects).union(*(claims_of(path) for path, _ in self._holder.others()))
-        found = []
+        candidates = []
         with contextlib.suppress(FileNotFoundError):  # the cache was deleted
             for name in os.listdir(self.folder / "objects"):
                 if name not in claimed:
                     with contextlib.suppress(OSError):
                         about = os.stat(self.folder / "objects" / name / "data")
                         if not any(len(view.used(int(name[:16], 16))) for view in views):
-                            found.append((about.st_mtime_ns, name, about.st_size))
-        for _, name, size in sorted(found):
+                            candidates.append((about.st_mtime_ns, name, about.st_size))
+        for _, name, size in sorted(candidates):
             if short <= 0:
                 return
             place = self.folder / "objects" / name
@@ -509,35 +510,35 @@ class Cache:
                 old.close()
 
     def _drop(self, extents: Iterable[Extent], views: Sequence[HolderView]) -> int:
-        """Drop what lies in parts of objects of this cache and is not being used; return the number of pages."""
+        """Drop the unused pages in parts of objects of this cache, and return the number of pages."""
         dropped = 0
         for extent in extents:
-            found = object_at(extent.path)
-            if not isinstance(found, CachedObject) or found.cache is not self:
+            cached = object_at(extent.path)
+            if not isinstance(cached, CachedObject) or cached.cache is not self:
                 continue
             first, end = pages_of(extent.offset, extent.offset + extent.size)
-            with self.opened(found) as pages:
-                # Pages at both ends may belong to neighbours, too: they stay as long as those do.
+            with self.opened(cached) as pages:
+                # Neighbours may share the pages at both ends, which stay as long as the neighbours do.
                 if first < end - 1 and first > 0 and pages.has(first - 1, first):
                     first += 1
                 if first < end - 1 and end < pages.count and pages.has(end, end + 1):
                     end -= 1
-                dropped += self._drop_pages(found, pages, first, end, views=views)
+                dropped += self._drop_pages(cached, pages, first, end, views=views)
         return dropped
 
     def drop(self, ranges: Iterable[tuple[CachedObject, int, int]]) -> None:
         """Drop pages that are not being used."""
         with self._locked():
             views = self._views()
-            for found, first, end in ranges:
-                with self.opened(found) as pages:
-                    self._drop_pages(found, pages, first, end, views=views)
+            for cached, first, end in ranges:
+                with self.opened(cached) as pages:
+                    self._drop_pages(cached, pages, first, end, views=views)
 
     def _drop_pages(
-        self, found: CachedObject, pages: ObjectPages, first: int, end: int, *, views: Sequence[HolderView]
+        self, cached: CachedObject, pages: ObjectPages, first: int, end: int, *, views: Sequence[HolderView]
     ) -> int:
         dropped = 0
-        for a, b in _without(first, end, np.concatenate([view.used(found.number) for view in views])):
+        for a, b in _without(first, end, np.concatenate([view.used(cached.number) for view in views])):
             if pages.table[a:b].any():
                 dropped += pages.drop(a, b)
         self._state[2] -= dropped
@@ -546,41 +547,42 @@ class Cache:
     def _drop_any(self, pages_wanted: int) -> None:
         views = self._views()
         short = self._short(pages_wanted, views)
-        for found, *_ in list(self._objects.values()):
-            with self.opened(found) as pages:
+        for cached, *_ in list(self._objects.values()):
+            with self.opened(cached) as pages:
                 for a, b in pages.runs():
                     for at in range(a, b, _PART):
                         if short <= 0:
                             return
-                        short -= self._drop_pages(found, pages, at, min(at + _PART, b), views=views)
+                        short -= self._drop_pages(cached, pages, at, min(at + _PART, b), views=views)
 
     # ---- fetching ---------------------------------------------------------------------------------
 
-    async def bring_ahead(self, found: CachedObject, first: int, end: int) -> None:
-        """Fetch pages into the file if they can be had: whoever needs them asks again, and is told why not."""
+    async def bring_ahead(self, cached: CachedObject, first: int, end: int) -> None:
+        """Fetch pages into the file, and ignore errors: a reader that needs the pages tries again, and gets the
+        error."""
         with contextlib.suppress(DataError, OSError):
-            await _Transfer(found, patient=False).all(first, end)
+            await _Transfer(cached, patient=False).all(first, end)
 
-    async def copied(self, found: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
-        """Fill memory with what lies ``skip`` bytes behind the beginning of pages."""
-        with self.opened(found) as pages:
+    async def copied(self, cached: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
+        """Fill memory with the bytes from ``skip`` bytes after the beginning of the pages."""
+        with self.opened(cached) as pages:
             missing = sum(b - a for a, b in pages.missing(first, end))
             data = np.empty(pages.bytes_of(first, end), np.uint8).data
         room = asyncio.ensure_future(self.room(missing)) if missing else None
         try:
             if room is not None:
                 await room
-            await _Transfer(found, room).all(first, end, data)
+            await _Transfer(cached, room).all(first, end, data)
         finally:
             if room is not None:
                 await _closed(room)
         into[:] = data[skip : skip + len(into)]
 
     def _keep_at_last(self, pages: ObjectPages, first: int, data: memoryview) -> None:
-        """Write pages in the place of others, after the disk turned out to be full.
+        """Write pages in place of other pages, after the disk turned out to be full.
 
         Raises:
-            DataError: there is no room for them.
+            DataError: no pages could be dropped.
         """
         count = -(-len(data) // PAGE_BYTES)
         room = self.reserve(count, (), True)
@@ -601,7 +603,7 @@ class Cache:
                 raise
             with contextlib.suppress(OSError, DataError):
                 pages.punch(first, end)
-            # From now on, what is kept makes room.
+            # From now on, room is made by dropping pages that are kept.
             self.budget_bytes = min(self.budget_bytes, self.kept_bytes)
             if not self._told:
                 self._told = True
@@ -609,14 +611,14 @@ class Cache:
             return False
         sums = checksums(data)
         with self._locked():
-            # Counted before they are there: whoever is killed in between has counted too many, rather than too few.
+            # Counted before they are written: a process that is killed in between counts too many pages, not too few.
             self._state[2] += sum(b - a for a, b in pages.missing(first, end))
             pages.mark(first, sums)
             room.take(end - first)
         return True
 
     def too_small(self, pages: int) -> DataError:
-        """Return the error that there is no room."""
+        """Return the error for a lack of room."""
         return DataError(
             f"expected room for {pages * PAGE_BYTES} bytes in a cache of {self.budget_bytes} bytes, "
             "got none: all else is in use",
@@ -629,45 +631,45 @@ class _Transfer:
     """Pages of one object on their way into memory, into its file, or both.
 
     Args:
-        found: the object.
-        room: room that was reserved for the pages; what is wanted in the file alone gets room of its own.
+        cached: the object.
+        room: room that was reserved for the pages. Pages that are needed only in the file reserve room themselves.
         patient: whether to wait for room that others are using.
     """
 
-    def __init__(self, found: CachedObject, room: Coming = None, *, patient: bool = True) -> None:
-        self._cache, self._found, self._room, self._patient = found.cache, found, room, patient
+    def __init__(self, cached: CachedObject, room: Coming = None, *, patient: bool = True) -> None:
+        self._cache, self._object, self._room, self._patient = cached.cache, cached, room, patient
 
     async def all(self, first: int, end: int, into: memoryview | None = None) -> int:
-        """Have pages in memory, and in the file if there is room; without memory, in the file alone.
+        """Fetch pages into memory, and into the file if there is room. Without memory, fetch them only into the file.
 
         Returns:
-            The bytes that came from the store.
+            The number of bytes that came from the store.
 
         Raises:
-            DataError: they cannot be had, or there is no room for them in the file.
+            DataError: the pages cannot be fetched, or there is no room for them in the file.
         """
         parts = parts_of(first, end)
-        with self._cache.opened(self._found) as self._pages:
+        with self._cache.opened(self._object) as self._pages:
             return sum(await _all(self._part(a, b, self._pages.part_of(into, first, a, b)) for a, b in parts))
 
     async def _part(self, first: int, end: int, into: memoryview | None) -> int:
         """Do the same for pages within one multiple of `PART_BYTES`."""
         pages = self._pages
-        async with self._found.turns.setdefault(first // _PART, asyncio.Lock()):
+        async with self._object.turns.setdefault(first // _PART, asyncio.Lock()):
             while not pages.has(first, end) or not await self._from_file(first, end, into):
                 if not pages.try_lock(first, end):
                     await asyncio.sleep(_OTHERS_S)
                     continue
                 try:
-                    came = await self._from_store(first, end, into)
-                    if came is not None:
-                        return came
+                    count = await self._from_store(first, end, into)
+                    if count is not None:
+                        return count
                 finally:
                     pages.unlock(first, end)
         return 0
 
     async def _from_store(self, first: int, end: int, into: memoryview | None) -> int | None:
-        """Fetch the pages that are missing, while nobody else does; return their bytes, or None if others are
+        """Fetch the missing pages while others are locked out. Return their bytes, or None if pages in the file are
         damaged."""
         cache, pages = self._cache, self._pages
         missing = pages.missing(first, end)
@@ -678,60 +680,61 @@ class _Transfer:
             data = pages.part_of(into, first, a, b)
             if data is None:
                 data = np.empty(pages.bytes_of(a, b), np.uint8).data
-            own = await self._own_room(b - a) if into is None else None
+            reserved = await self._own_room(b - a) if into is None else None
             try:
-                await self._fetch(a, data, own or self._room)
-                given = own or (None if self._room is None else await asyncio.shield(self._room))
-                if given is not None:
-                    kept = await in_thread(functools.partial(cache._keep, pages, a, data, given))
-                    if not kept and into is None:
+                await self._fetch(a, data, reserved or self._room)
+                room = reserved or (None if self._room is None else await asyncio.shield(self._room))
+                if room is not None:
+                    written = await in_thread(functools.partial(cache._keep, pages, a, data, room))
+                    if not written and into is None:
                         await in_thread(functools.partial(cache._keep_at_last, pages, a, data))
             finally:
-                if own is not None:
-                    own.close()
+                if reserved is not None:
+                    reserved.close()
         return sum(pages.bytes_of(a, b) for a, b in missing)
 
     async def _own_room(self, pages: int) -> Room:
-        """Reserve room for pages that have to be in the file; what others are using may be free in a moment.
+        """Reserve room for pages that must be in the file, and wait for other users to release some.
 
         Raises:
-            DataError: there is none.
+            DataError: there is no room.
         """
-        for left in range(_ROOM_TRIES if self._patient else 1, 0, -1):
+        for tries in range(_ROOM_TRIES if self._patient else 1, 0, -1):
             room = await self._cache.room(pages, must=True)
             if room is not None:
                 return room
-            if left > 1:
+            if tries > 1:
                 await asyncio.sleep(_ROOM_S / _ROOM_TRIES)
         raise self._cache.too_small(pages)
 
     async def _fetch(self, first: int, data: memoryview, room: Room | Coming) -> None:
-        """Fetch pages into memory; of what is given up, also by Ctrl-C, the whole pages that have come are kept.
+        """Fetch pages into memory. If fetching is given up, also by Ctrl-C, the complete pages that have arrived are
+        kept.
 
         Raises:
-            DataError: they cannot be had.
+            DataError: the pages cannot be fetched.
         """
-        found = self._found
+        cached = self._object
         come = [0]  # bytes, after each piece
         try:
-            await fetched(found.store, found.info, first * PAGE_BYTES, data, found.patience, come.append)
+            await fetched(cached.store, cached.info, first * PAGE_BYTES, data, cached.patience, come.append)
         except BaseException:
             if isinstance(room, asyncio.Future):
                 room = room.result() if room.done() and not room.cancelled() and not room.exception() else None
-            whole = come[-1] // PAGE_BYTES
-            if room is not None and whole:
-                self._cache._keep(self._pages, first, data[: whole * PAGE_BYTES], room)
+            complete = come[-1] // PAGE_BYTES
+            if room is not None and complete:
+                self._cache._keep(self._pages, first, data[: complete * PAGE_BYTES], room)
             raise
 
     async def _from_file(self, first: int, end: int, into: memoryview | None) -> bool:
-        """Read pages that are in the file into memory; return whether they are there, and what was written."""
+        """Read pages that are in the file into memory, and return whether all were present and undamaged."""
         if first == end:
             return True
         cache, pages = self._cache, self._pages
         wrong = await in_thread(functools.partial(pages.read, first, end, into))
         if not wrong:
             return pages.has(first, end)
-        _log.warning("%s: %d damaged pages in the cache are fetched again", self._found.url, len(wrong))
+        _log.warning("%s: %d damaged pages in the cache are fetched again", self._object.url, len(wrong))
         with cache._locked():
             for page in wrong:
                 cache._state[2] -= pages.drop(page, page + 1)
@@ -739,7 +742,7 @@ class _Transfer:
 
 
 class Fate(Protocol):
-    """What was decided about pages that are fetched; see `feedline.feed.reading.cache_policy`."""
+    """A decision about fetched pages. See `feedline.feed.reading.cache_policy`."""
 
     @property
     def keeps(self) -> bool: ...  # noqa: D102  # see the class
@@ -754,34 +757,35 @@ class Room:
         self._cache, self._left = cache, pages
 
     def take(self, pages: int) -> None:
-        """Use up some of it."""
+        """Use up room for pages."""
         pages, cache = min(pages, self._left), self._cache
         self._left -= pages
         with cache._mutex:
-            if cache._lock >= 0:  # else the cache has been left meanwhile, and all that was reserved with it
+            if cache._lock >= 0:  # otherwise the cache was closed meanwhile, which released all reservations
                 with cache._locked():
                     cache._holder.reserve(-pages)
 
     def close(self) -> None:
-        """Give back what is left."""
+        """Release the rest of the room."""
         self.take(self._left)
 
 
 class Arrival:
-    """Parts of objects of one cache on their way into memory; see `files.remote.Coming`.
+    """Parts of objects of one cache on their way into memory. See `files.remote.Coming`.
 
     Args:
         extents: the parts.
-        victims: what may be dropped to keep them.
-        must_keep: whether to drop anything that is not being used, as others on this machine will want them, too.
-        fate: whether they are kept, and what is dropped for them, if that has been decided; instead of ``victims``.
-        before: arrivals about which was decided before.
-        known: the objects by the paths in ``extents``: these may be settled, or forgotten, while their bytes come.
+        victims: parts of objects that may be dropped to keep them.
+        must_keep: whether to drop any page that is not in use, as other processes on this machine will need these
+            parts, too.
+        fate: decision whether the parts are kept, and which pages are dropped for them. It replaces ``victims``.
+        before: arrivals with earlier decisions.
+        known: the objects by the paths in ``extents``. The paths may be settled, or forgotten, while bytes arrive.
 
     Attributes:
         fetched_bytes: bytes that came from stores.
         cached_bytes: bytes that were in the cache.
-        drifted: whether what was decided could not be done.
+        drifted: whether the decision could not be carried out.
     """
 
     def __init__(
@@ -805,7 +809,7 @@ class Arrival:
         try:
             if fate is None:
                 self._take_leases()
-            elif not any(one.overlaps(fate.drops) for one in before if not one.ended):
+            elif not any(arrival.overlaps(fate.drops) for arrival in before if not arrival.ended):
                 self._drop_now()
             self._outcome, self._cancel = loop().begin(self._run())
         except BaseException:
@@ -813,19 +817,19 @@ class Arrival:
             raise
 
     def _take_leases(self) -> None:
-        for found, first, end in self._ranges:
-            self._leases.append(found.cache.lease(found, first, end))
+        for cached, first, end in self._ranges:
+            self._leases.append(cached.cache.lease(cached, first, end))
 
     def _drop_now(self) -> None:
-        """Drop what was decided to be dropped."""
+        """Drop the pages that the decision names."""
         if self._fate is not None and self._fate.drops:
             self._fate.drops[0][0].cache.drop(self._fate.drops)
         self._dropped = True
 
     async def _after(self, ready: Callable[[Arrival], bool]) -> None:
-        """Wait until all about which was decided before have ended, or are ready."""
-        for one in self._before:
-            while not one.ended and not ready(one):
+        """Wait until all arrivals with earlier decisions have ended, or are ready."""
+        for arrival in self._before:
+            while not arrival.ended and not ready(arrival):
                 await asyncio.sleep(_ORDER_S)
 
     async def _run(self) -> list[Piece]:
@@ -833,52 +837,52 @@ class Arrival:
         try:
             decided: Coming = None
             if self._fate is not None:
-                # All that was decided before has begun, and is dropped if it is wanted here.
-                await self._after(lambda one: one._started and (one._dropped or not self.overlaps(one.drops)))
+                # All earlier arrivals have begun, and have dropped the pages that are needed here.
+                await self._after(lambda a: a._started and (a._dropped or not self.overlaps(a.drops)))
                 self._take_leases()
                 if self._fate.keeps and self._missing():
-                    decided = asyncio.ensure_future(self._decided_room())  # the bytes come meanwhile
+                    decided = asyncio.ensure_future(self._decided_room())  # bytes arrive meanwhile
                     self._rooms.append(decided)
-            for one in self._ranges:
-                found, first, end = one
-                with found.cache.opened(found) as pages:
+            for page_range in self._ranges:
+                cached, first, end = page_range
+                with cached.cache.opened(cached) as pages:
                     buffers.append(np.empty(pages.bytes_of(first, end), np.uint8).data)
                 room = decided
-                if self._fate is None and (missing := self._missing(one)):
-                    room = asyncio.ensure_future(found.cache.room(missing, self._victims, must=self._must))
+                if self._fate is None and (missing := self._missing(page_range)):
+                    room = asyncio.ensure_future(cached.cache.room(missing, self._victims, must=self._must))
                     self._rooms.append(room)
                     await room
-                work.append(_Transfer(found, room).all(first, end, buffers[-1]))
+                work.append(_Transfer(cached, room).all(first, end, buffers[-1]))
             self._started = True
             self.fetched_bytes = sum(await _all(work))
             self.cached_bytes = sum(map(len, buffers)) - self.fetched_bytes
         finally:
-            for given in self._rooms:
-                await _closed(given)
+            for reservation in self._rooms:
+                await _closed(reservation)
             if self._fate is not None:
-                self._release()  # what is in memory need not be in the file, as nobody else reads it
+                self._release()  # pages in memory need not be in the file, as no other reader needs them
         return self._pieces(buffers)
 
     def _missing(self, *ranges: tuple[CachedObject, int, int]) -> int:
-        """Return how many pages of these ranges, or of all, are not in the files."""
+        """Return the number of pages of these ranges, or of all, that are not in the files."""
         missing = 0
-        for found, first, end in ranges or self._ranges:
-            with found.cache.opened(found) as pages:
+        for cached, first, end in ranges or self._ranges:
+            with cached.cache.opened(cached) as pages:
                 missing += sum(b - a for a, b in pages.missing(first, end))
         return missing
 
     async def _decided_room(self) -> Room | None:
-        """Make room for all pages that are not in the files, as was decided; None: there is none."""
-        # What was decided before this has to be done before: all arrivals only wait for earlier ones.
-        await self._after(lambda one: self._dropped or not one.overlaps(self.drops))
+        """Make room for all missing pages by the decision, or return None if there is no room."""
+        # Earlier decisions must be carried out first. No deadlock is possible, as arrivals wait only for earlier ones.
+        await self._after(lambda arrival: self._dropped or not arrival.overlaps(self.drops))
         if not self._dropped:
             await in_thread(self._drop_now)
-        # What later ones drop was counted on by still later ones: whoever took room out of turn would take an earlier
-        # one's, for which none would be left.
-        await self._after(lambda one: one.has_room)
+        # Every decision counts on the room that earlier decisions made. An arrival that took room out of turn would
+        # leave an earlier one without room.
+        await self._after(lambda arrival: arrival.has_room)
         while True:
-            # Asked first: one that ends while room is looked for gives back what it had too much of, a shared page.
-            last = all(one.ended for one in self._before)
+            # Checked first: an arrival that ends during the search for room releases its excess, such as a shared page.
+            last = all(arrival.ended for arrival in self._before)
             room = await self._ranges[0][0].cache.room(self._missing())
             if room is not None or last:
                 self.drifted = room is None
@@ -887,29 +891,29 @@ class Arrival:
 
     @property
     def drops(self) -> Sequence[tuple[CachedObject, int, int]]:
-        """Pages that it was decided to drop."""
+        """Pages that the decision drops."""
         return () if self._fate is None else self._fate.drops
 
     def overlaps(self, ranges: Sequence[tuple[CachedObject, int, int]]) -> bool:
         """Return whether any of these pages are on their way."""
-        return any(one is other and first < b and a < end for one, first, end in self._ranges for other, a, b in ranges)
+        return any(o is p and first < b and a < end for o, first, end in self._ranges for p, a, b in ranges)
 
     @property
     def has_room(self) -> bool:
-        """Whether it needs no room, or has got it, or has found that there is none."""
+        """Whether this arrival needs no room, has reserved it, or failed to."""
         return self._started and all(room.done() for room in self._rooms)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it is being fetched or written any more."""
+        """Whether fetching and writing have ended."""
         return self._outcome.done
 
     def _pieces(self, buffers: Sequence[memoryview]) -> list[Piece]:
         pieces: list[Piece] = []
         for extent in self._extents:
-            for (found, first, _), buffer in zip(self._ranges, buffers, strict=True):
+            for (cached, first, _), buffer in zip(self._ranges, buffers, strict=True):
                 at = extent.offset - first * PAGE_BYTES
-                if found is self._objects.get(extent.path) and at >= 0 and at + extent.size <= len(buffer):
+                if cached is self._objects.get(extent.path) and at >= 0 and at + extent.size <= len(buffer):
                     pieces.append(buffer[at : at + extent.size])
                     break
             else:
@@ -931,23 +935,23 @@ class Arrival:
         self._release()
 
     def _release(self) -> None:
-        with contextlib.suppress(IndexError):  # another thread does it, too
+        with contextlib.suppress(IndexError):  # another thread may do the same
             while True:
                 self._leases.pop().release()
 
 
-def _given_back(made: asyncio.Future[Room | None]) -> None:
-    """Give back room that nobody waits for any more."""
-    if not made.cancelled() and made.exception() is None and (room := made.result()) is not None:
+def _given_back(reservation: asyncio.Future[Room | None]) -> None:
+    """Release room that no caller waits for any more."""
+    if not reservation.cancelled() and reservation.exception() is None and (room := reservation.result()) is not None:
         room.close()
 
 
 async def _closed(room: asyncio.Future[Room | None]) -> None:
-    """Give back what is left of room, also if it is being made."""
+    """Release the rest of room, even if it is still being reserved."""
     room.cancel()
-    (made,) = await asyncio.gather(room, return_exceptions=True)
-    if isinstance(made, Room):
-        made.close()
+    (outcome,) = await asyncio.gather(room, return_exceptions=True)
+    if isinstance(outcome, Room):
+        outcome.close()
 
 
 _caches: dict[Path, Cache] = {}
@@ -956,7 +960,7 @@ _caches_lock = threading.Lock()
 
 @contextlib.contextmanager
 def cache_at(folder: Path, budget_bytes: int) -> Iterator[Cache]:
-    """A context with this process's cache in a folder; other threads do not end it before objects are entered.
+    """A context with this process's cache in a folder. Other threads do not close it before objects are entered.
 
     Raises:
         DataError: the folder is not writable, others can write to it, or it is too small.
@@ -969,16 +973,16 @@ def cache_at(folder: Path, budget_bytes: int) -> Iterator[Cache]:
             cache = _caches.get(folder)
             if cache is None or cache.pid != os.getpid():
                 cache = _caches[folder] = Cache(folder, budget_bytes)
-        with cache.opening() as there:
-            if there:
+        with cache.opening() as available:
+            if available:
                 cache.budget_bytes = budget_bytes
                 yield cache
                 return
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Do everything, and end all of it when a part fails or this is cancelled; return the results."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    """Run all coroutines and return their results. Cancel all of them if one fails or this call is cancelled."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -994,7 +998,7 @@ def parts_of(first: int, end: int) -> list[tuple[int, int]]:
 
 
 def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield what is left of pages without the runs in ``used``, int64 (n, 2)."""
+    """Yield the runs of pages that are not in ``used``, int64 (n, 2)."""
     at = first
     for a, b in sorted(used.tolist()):
         if b <= at:
@@ -1009,24 +1013,24 @@ def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[in
 
 
 def together(
-    extents: Sequence[Extent], known: Mapping[str, CachedObject] | None = None
+    extents: Sequence[Extent], objects: Mapping[str, CachedObject] | None = None
 ) -> list[tuple[CachedObject, int, int]]:
-    """Return the pages to fetch for extents: those that lie close to each other with one request.
+    """Return the pages to fetch for extents, with close ones joined into one request.
 
     Args:
-        extents: parts of files; nothing is fetched of those that are no objects any more.
-        known: the objects by path; None: those that are known now.
+        extents: parts of files. Files that are not objects any more are left out.
+        objects: the objects by path. None: the objects that are registered now.
     """
-    found: list[tuple[CachedObject, int, int]] = []
-    for extent in sorted(extents, key=lambda one: (one.path, one.offset)):
+    ranges: list[tuple[CachedObject, int, int]] = []
+    for extent in sorted(extents, key=lambda e: (e.path, e.offset)):
         if not extent.size:
             continue
-        one = object_at(extent.path) if known is None else known.get(extent.path)
-        if not isinstance(one, CachedObject):
+        cached = object_at(extent.path) if objects is None else objects.get(extent.path)
+        if not isinstance(cached, CachedObject):
             continue
         first, end = pages_of(extent.offset, extent.offset + extent.size)
-        if found and found[-1][0] is one and first - found[-1][2] <= _TOGETHER_BYTES // PAGE_BYTES:
-            found[-1] = (one, found[-1][1], max(end, found[-1][2]))
+        if ranges and ranges[-1][0] is cached and first - ranges[-1][2] <= _TOGETHER_BYTES // PAGE_BYTES:
+            ranges[-1] = (cached, ranges[-1][1], max(end, ranges[-1][2]))
         else:
-            found.append((one, first, end))
-    return found
+            ranges.append((cached, first, end))
+    return ranges

@@ -1,4 +1,4 @@
-"""All that fsspec knows: file systems of other libraries, asked in threads of their own, as their calls block."""
+"""The file systems of fsspec, called in separate threads, as their calls block."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_SECONDS = 1 << 36  # a time that is larger is in milliseconds
 
 
 class FileSystemStore(Store):
-    """A file system that fsspec knows."""
+    """A file system of fsspec."""
 
     blocks = True
 
@@ -52,20 +52,20 @@ class FileSystemStore(Store):
                 path=self.address,
                 hint=f"{install_line('remote')}, and the package that the message names, if it names one",
             ) from error
-        # A new one: those that fsspec keeps have the credentials and listings of earlier openings.
+        # A new instance: fsspec's cached instances have the credentials and listings of earlier openings.
         self._connect = functools.partial(fsspec.core.url_to_fs, root, skip_instance_cache=True, **options)
         self._connected: Any = None
         self._connecting = threading.Lock()
-        # With a slash before it, if paths have one: without, a path may be one in a folder of the user's.
+        # With a leading slash if paths have one: without it, a path may be relative to a folder of the user.
         self._base = kind._strip_protocol(f"{root}/x").removesuffix("x")
         self._piece = _FIRST_PIECE
-        # By path: the question what there is that comes next, and the turn that it waits for.
+        # By path: the next request for the object's properties, and the lock that it waits for.
         self._next: dict[str, asyncio.Task[ObjectInfo | None]] = {}
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     @property
     def _system(self) -> Any:
-        """The file system; for threads of their own alone, as some connect when they are made."""
+        """The file system. Only for separate threads, as the constructor of some connects."""
         with self._connecting:
             if self._connected is None:
                 self._connected, _ = self._connect()
@@ -74,7 +74,7 @@ class FileSystemStore(Store):
     def _path(self, key: str) -> str:
         return f"{self._base}{key}"
 
-    def _found(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
+    def _info_of(self, path: str, about: Mapping[str, Any]) -> ObjectInfo:
         name = str(about["name"]).removeprefix("/")
         key = name.removeprefix(self._base.strip("/")).removeprefix("/")
         etag = next((str(about[k]) for k in _ETAGS if about.get(k)), "")
@@ -82,12 +82,12 @@ class FileSystemStore(Store):
         return ObjectInfo(key, int(about["size"] or 0), etag, _nanoseconds(when))
 
     async def _info(self, path: str) -> Mapping[str, Any] | None:
-        """Return what there is at a path now; None: nothing."""
+        """Return the properties of the file at a path now, or None if there is no file."""
 
         def ask() -> Mapping[str, Any]:
             self._forget(path)
-            found: Mapping[str, Any] = self._system.info(path)
-            return found
+            about: Mapping[str, Any] = self._system.info(path)
+            return about
 
         with faults():
             try:
@@ -96,18 +96,18 @@ class FileSystemStore(Store):
                 return None
 
     def _forget(self, path: str) -> None:
-        """Let the file system ask again, rather than answer from listings that it keeps."""
+        """Make the file system ask the store again instead of using cached listings."""
         self._system.invalidate_cache(self._system._parent(path))
 
     def _cat(self, path: str, begin: int, end: int) -> bytes:
-        found: bytes = self._system.cat_file(path, start=begin, end=end)
-        return found
+        data: bytes = self._system.cat_file(path, start=begin, end=end)
+        return data
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See `Store.head`."""
         path = self._path(key)
         about = await self._info(path)
-        return self._found(path, about) if about is not None and about.get("type", "file") == "file" else None
+        return self._info_of(path, about) if about is not None and about.get("type", "file") == "file" else None
 
     async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
         """See `Store.listed`."""
@@ -121,12 +121,12 @@ class FileSystemStore(Store):
 
         with faults():
             try:
-                found = await in_own_thread(ask)
+                entries = await in_own_thread(ask)
             except (FileNotFoundError, NotADirectoryError):
                 return
         page = []
-        for name, about in found:
-            info = self._found(name, about)
+        for name, about in entries:
+            info = self._info_of(name, about)
             if about.get("type", "file") == "file":
                 page.append(info)
             elif not deep:
@@ -137,19 +137,19 @@ class FileSystemStore(Store):
         """See `Store.read`."""
         path = self._path(info.key)
         while begin < end:
-            # In pieces of about a second, as nothing is heard of a piece before it is complete.
+            # In pieces of about a second, as no byte of a piece arrives before it is complete.
             size = min(self._piece, end - begin)
             began = time.monotonic()
             call = functools.partial(self._cat, path, begin, begin + size)
             try:
                 with faults():
                     piece = await in_own_thread(call)
-            except asyncio.CancelledError:  # it does not come in time
+            except asyncio.CancelledError:  # the piece did not arrive in time
                 self._piece = max(_LEAST_PIECE, size // 4)
                 raise
             fitting = int(size / max(time.monotonic() - began, 1e-3))
             self._piece = max(_LEAST_PIECE, min(_MOST_PIECE, 4 * size, fitting))
-            # Asked after the piece has come: if the object is as it was, so is the piece.
+            # Checked after the piece has arrived: if the object has not changed, the piece is right.
             now = await self._now(path)
             if now is None or not info.is_same(now):
                 raise StoreFault("no object" if now is None else f"an object of {now}", kind="changed")
@@ -159,7 +159,7 @@ class FileSystemStore(Store):
             begin += len(piece)
 
     async def _now(self, path: str) -> ObjectInfo | None:
-        """Return what there is at a path after this call, by one request for all who ask while another is under way."""
+        """Return the object at a path after this call. Calls during a request share the next one."""
         coming = self._next.get(path)
         if coming is None or coming.done():
             coming = self._next[path] = asyncio.ensure_future(self._ask_in_turn(path))
@@ -167,9 +167,9 @@ class FileSystemStore(Store):
 
     async def _ask_in_turn(self, path: str) -> ObjectInfo | None:
         async with self._turns.setdefault(path, asyncio.Lock()):
-            del self._next[path]  # it is asked now: whoever wants to know later has to ask again
+            del self._next[path]  # the request starts now: a later call needs a new one
             about = await self._info(path)
-            return None if about is None else self._found(path, about)
+            return None if about is None else self._info_of(path, about)
 
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
         """See `Store.write`."""
@@ -182,7 +182,7 @@ class FileSystemStore(Store):
             if body.whole is not None:
                 await in_own_thread(lambda: self._system.pipe_file(path, body.whole))
             else:
-                # Where it cannot be discarded, what is left is no whole file, and without a record.
+                # If the file cannot be discarded, it stays incomplete, and has no record.
                 file = await in_own_thread(lambda: self._system.open(path, "wb"))
                 try:
                     async for part in body.parts():
@@ -193,7 +193,7 @@ class FileSystemStore(Store):
                     raise
                 await in_own_thread(file.close)
             about = await in_own_thread(lambda: self._system.info(path))
-        return self._found(path, about).etag
+        return self._info_of(path, about).etag
 
     async def delete(self, key: str) -> None:
         """See `Store.delete`."""
@@ -202,7 +202,7 @@ class FileSystemStore(Store):
 
 
 def _nanoseconds(when: Any) -> int:
-    """Return a time as file systems tell it, in nanoseconds since 1970; 0: it is none."""
+    """Return a file system's time in nanoseconds since 1970, or 0 if it is no time."""
     if isinstance(when, str):
         try:
             when = datetime.datetime.fromisoformat(when)
@@ -210,7 +210,7 @@ def _nanoseconds(when: Any) -> int:
             try:
                 when = email.utils.parsedate_to_datetime(when)
             except ValueError:
-                # Whatever it says, it changes when the object does.
+                # Unknown text still changes with the object.
                 return int.from_bytes(hashlib.blake2b(when.encode(), digest_size=6).digest(), "big")
     if isinstance(when, datetime.datetime):
         when = when.timestamp()

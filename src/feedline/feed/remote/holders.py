@@ -1,7 +1,7 @@
-"""Who uses a cache: one file per process, locked for as long as the process lives.
+"""The users of a cache: one file per process, locked for as long as the process lives.
 
-It tells other processes which pages are being used, which may not be dropped, and how much has been reserved for pages
-that are on their way. The lock ends with the process, however it ends, and what it held is free again.
+The file lists pages in use, which must not be dropped, and the room that is reserved for pages on their way. The lock
+ends with the process, even if it is killed, and its pages are free again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CacheHolder:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         claims = os.open(folder / (name + _CLAIMS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._claims = open(claims, "a", encoding="utf-8")  # noqa: SIM115  # closed with this
+        self._claims = open(claims, "a", encoding="utf-8")  # noqa: SIM115  # closed with this object
         self._free: list[int] = []
         self._map(_SLOTS)
 
@@ -53,7 +53,7 @@ class CacheHolder:
         self._free += range(slots - 1, before - 1, -1)
 
     def lease(self, number: int, first: int, end: int) -> int:
-        """Enter pages of an object as being used; return the slot."""
+        """Enter pages of an object as in use, and return the slot."""
         if not self._free:
             self._map(2 * len(self._slots))
         slot = self._free.pop()
@@ -61,12 +61,12 @@ class CacheHolder:
         return slot
 
     def release(self, slot: int) -> None:
-        """Enter that they are not used any more."""
+        """Clear the slot of pages that are not in use any more."""
         self._slots[slot] = (0, 0, 0)
         self._free.append(slot)
 
     def reserve(self, pages: int) -> None:
-        """Add to what is on its way, or take away from it."""
+        """Add to the pages on their way, or subtract from them."""
         self._reserved[0] += pages
 
     def claim(self, keys: Sequence[str]) -> None:
@@ -75,19 +75,19 @@ class CacheHolder:
         self._claims.flush()
 
     def close(self) -> None:
-        """Leave."""
+        """Remove this process from the holders."""
         _remove(self._path)
         self._claims.close()
-        self._reserved, self._slots = self._reserved.copy(), self._slots.copy()  # and so unmap them
+        self._reserved, self._slots = self._reserved.copy(), self._slots.copy()  # unmaps them
         os.close(self._descriptor)
 
     @property
     def own(self) -> HolderView:
-        """What this process holds."""
+        """The pages that this process holds."""
         return HolderView(int(self._reserved[0]), self._slots)
 
     def others(self) -> Iterator[tuple[Path, HolderView]]:
-        """Yield the other processes that live; removes the files of those that do not."""
+        """Yield the other living processes, and remove the files of dead ones."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class CacheHolder:
             except OSError:
                 continue
             try:
-                if try_lock(descriptor):  # it is dead
+                if try_lock(descriptor):  # the process is dead
                     _remove(path)
                     continue
                 size = os.fstat(descriptor).st_size
@@ -123,23 +123,23 @@ def claims_of(holder: Path) -> set[str]:
 
 
 def _remove(holder: Path) -> None:
-    """Remove the files of a process, its claims first: alone, nobody would find them."""
+    """Remove the files of a process, its claims first: claims without the main file would never be found."""
     for path in (holder.with_name(holder.name + _CLAIMS), holder):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 class HolderView:
-    """What a process holds.
+    """The pages that a process holds.
 
     Attributes:
-        reserved: pages on their way.
+        reserved: number of pages on their way.
     """
 
     def __init__(self, reserved: int, slots: NDArray[np.void]) -> None:
         self.reserved, self._slots = reserved, slots
 
     def used(self, number: int) -> NDArray[np.int64]:
-        """Return the pages of an object that are being used, int64 (n, 2): first and end."""
+        """Return the pages of an object that are in use, int64 (n, 2): first and end."""
         mine = self._slots[self._slots["object"] == number]
         return np.stack([mine["first"], mine["end"]], axis=1).astype(np.int64)

@@ -1,8 +1,9 @@
 """The file of an object: sparse, with a table of the pages that are in it and their checksums.
 
-A page is in the file once its checksum stands in the table, which happens after it was written: so a process that is
-killed at any moment leaves no page that looks whole and is not. Dropping works in the other order. What was written
-before the machine was started anew, or by others, is compared with its checksum before it is read first.
+A page is in the file once its checksum is in the table, which is entered after the page was written. So a process that
+is killed at any moment leaves no incomplete page that looks complete. Dropping works in the opposite order. Pages that
+were written before the machine was restarted, or by another process, are compared with their checksums before the first
+read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
 
 PAGE_BYTES = 16 << 10
-"""What is fetched, kept and dropped is whole pages, but for the end of an object."""
+"""Bytes of a page. Complete pages are fetched, kept and dropped, except for the end of an object."""
 
 _PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -33,15 +34,16 @@ _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length,
 
 
 def pages_of(begin: int, end: int) -> tuple[int, int]:
-    """Return the pages that bytes lie in, as first and end."""
+    """Return the pages that contain bytes, as first and end."""
     return begin // PAGE_BYTES, -(-end // PAGE_BYTES)
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Give a file that is to be mapped a size, and all of its space: to lack it later would kill the process.
+    """Set the size of a file before it is mapped, and allocate all of its space: a lack of space later would kill the
+    process.
 
     Raises:
-        OSError: there is no room.
+        OSError: there is no space.
     """
     about = os.fstat(descriptor)
     if about.st_size != size:
@@ -51,27 +53,27 @@ def allocate(descriptor: int, size: int) -> None:
 
 
 def open_own(path: Path) -> int:
-    """Return the descriptor of a file of the cache, created if need be.
+    """Return the descriptor of a file of the cache, created if necessary.
 
     Raises:
-        OSError: it is a link, which may lead to a file that is none of the cache's, or cannot be opened.
+        OSError: the file cannot be opened, or is a link, which may lead out of the cache.
     """
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 class ObjectPages:
-    """The file and the table of one object; see the module.
+    """The file and the table of one object. See the module.
 
     Args:
-        folder: folder of the object in the cache; created if need be.
+        folder: folder of the object in the cache, created if necessary.
         size: size of the object in bytes.
-        about: what the object is, kept beside it for people who look.
+        about: description of the object, stored next to it for people.
 
     Attributes:
-        size: the size in bytes.
+        size: size of the object in bytes.
         count: number of pages.
-        descriptor: of the file.
-        users: how many need it to stay open.
+        descriptor: descriptor of the file.
+        users: number of users that need the file to stay open.
 
     Raises:
         OSError: the folder is not writable, or full.
@@ -101,12 +103,12 @@ class ObjectPages:
         self.users = 0
 
     def close(self) -> None:
-        """Close the files; maps and descriptors of others stay valid."""
+        """Close the files. Maps and descriptors of other users stay valid."""
         for descriptor in (self.descriptor, self._table_file):
             if descriptor >= 0:
                 os.close(descriptor)
         self.descriptor = self._table_file = -1
-        self.table = self.table.copy()  # and so unmap it
+        self.table = self.table.copy()  # unmaps it
 
     def has(self, first: int, end: int) -> bool:
         """Return whether all of these pages are in the file."""
@@ -122,7 +124,7 @@ class ObjectPages:
         return max(0, min(end * PAGE_BYTES, self.size) - first * PAGE_BYTES)
 
     def write(self, first: int, data: memoryview) -> None:
-        """Write whole pages, which are not in the file yet.
+        """Write complete pages, which are not in the file yet.
 
         Raises:
             OSError: the disk is full, or fails.
@@ -145,7 +147,7 @@ class ObjectPages:
         return data[at : at + self.bytes_of(first, end)]
 
     def read(self, first: int, end: int, into: memoryview | None) -> list[int]:
-        """Read pages into memory, if given; return those that are `damaged`."""
+        """Read pages into memory, if any, and return the `damaged` ones."""
         done, at = 0, first * PAGE_BYTES
         while into is not None and done < len(into):
             got = os.preadv(self.descriptor, [into[done:]], at + done)
@@ -155,11 +157,11 @@ class ObjectPages:
         return self.damaged(first, end, into)
 
     def damaged(self, first: int, end: int, data: memoryview | None = None) -> list[int]:
-        """Return pages in the file that are not what was written, of those not compared before.
+        """Return the damaged pages, apart from pages that this process has written or compared before.
 
         Args:
             first: the first page.
-            end: the page behind the last one.
+            end: the page after the last one.
             data: the bytes of these pages, if they were read.
         """
         wrong = []
@@ -168,26 +170,26 @@ class ObjectPages:
             at = page * PAGE_BYTES
             length = min(PAGE_BYTES, self.size - at)
             if data is None:
-                found: bytes | memoryview = os.pread(self.descriptor, length, at)
+                content: bytes | memoryview = os.pread(self.descriptor, length, at)
             else:
-                found = data[at - first * PAGE_BYTES :][:length]
-            if len(found) == length and (_native.crc32c(found) or 1) == int(self.table[page]):
+                content = data[at - first * PAGE_BYTES :][:length]
+            if len(content) == length and (_native.crc32c(content) or 1) == int(self.table[page]):
                 self._trusted[page] = True
             else:
                 wrong.append(page)
         return wrong
 
     def drop(self, first: int, end: int) -> int:
-        """Remove pages from table and file; return how many were there.
+        """Remove pages from table and file, and return how many were in them.
 
         Raises:
             DataError: the file system cannot free a part of a file.
         """
-        there = int((self.table[first:end] != 0).sum())
+        dropped = int((self.table[first:end] != 0).sum())
         self.table[first:end] = 0
         self._trusted[first:end] = False
         self.punch(first, end)
-        return there
+        return dropped
 
     def punch(self, first: int, end: int) -> None:
         """Free the space of pages that are not in the table."""
@@ -203,7 +205,8 @@ class ObjectPages:
             raise OSError(number, os.strerror(number))
 
     def sweep(self) -> int:
-        """Free what was written and not entered, as by a process that was killed; return the pages in the table."""
+        """Free pages that were written but not entered, as by a killed process. Return the number of pages in the
+        table."""
         at = 0
         while at < self.size:
             try:
@@ -221,7 +224,7 @@ class ObjectPages:
         return int(np.count_nonzero(self.table))
 
     def try_lock(self, first: int, end: int) -> bool:
-        """Lock pages against other processes that would fetch them; return whether nobody else has."""
+        """Lock pages against other processes that would fetch them, and return whether that succeeded."""
         try:
             self._flock(fcntl.F_WRLCK, first, end)
         except OSError as error:
@@ -231,11 +234,11 @@ class ObjectPages:
         return True
 
     def unlock(self, first: int, end: int) -> None:
-        """Give up a lock."""
+        """Release a lock."""
         self._flock(fcntl.F_UNLCK, first, end)
 
     def _flock(self, kind: int, first: int, end: int) -> None:
-        # An open file description's own lock: it ends with the process, and not with any other descriptor of the file.
+        # A lock of the open file description: it ends with the process, and not with any other descriptor of the file.
         request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, max(1, end - first), 0)
         fcntl.fcntl(self._table_file, fcntl.F_OFD_SETLK, request)
 
@@ -250,6 +253,6 @@ def _runs_of(which: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def checksums(data: memoryview) -> NDArray[np.uint32]:
-    """Return the checksum of each page; never 0, which means that a page is not there."""
+    """Return the checksum of each page. It is never 0, which marks a missing page."""
     sums = [_native.crc32c(data[at : at + PAGE_BYTES]) or 1 for at in range(0, len(data), PAGE_BYTES)]
     return np.array(sums, np.uint32)

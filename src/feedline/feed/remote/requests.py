@@ -1,11 +1,11 @@
-"""Requests to object stores that end: with the bytes, or with an error that says what was tried.
+"""Requests to object stores that always end: with the bytes, or with an error that lists the attempts.
 
 One thread per process runs an event loop, from which all requests are made: up to `IN_FLIGHT` at a time, fewer on a
 slow line (see `Line`), each for at most `PART_BYTES`. A request that fails, stalls or breaks off is made again from the
 byte that it had reached, after a delay that doubles and is drawn at random, so that many processes do not return
-together; a store that says how long to wait is heeded. A request that gets no first byte for much longer than others do
-is made a second time, and the first of the two counts. When nothing was heard for `Patience.deadline_s`, the failure is
-an error, with the object, the range, the attempts and the last answer.
+together. If the store names a time to wait, it is obeyed. A request that gets no first byte for much longer than usual
+is made a second time, and the first answer counts. When no byte has arrived for `Patience.deadline_s`, the failure
+becomes an error with the object, the range, the attempts and the last answer.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ PART_BYTES = 8 << 20
 """Bytes of one request."""
 
 IN_FLIGHT = 32
-"""Requests at a time, of a process."""
+"""Limit of simultaneous requests of a process."""
 
 STALL_S = 20.0
 """Seconds without a byte after which a request has failed."""
 
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.1, 20.0
-_LEAST_HEDGE_S, _HEDGE = 0.25, 3.0  # of the 95th percentile of what came before
+_LEAST_HEDGE_S, _HEDGE = 0.25, 3.0  # at least, and times the 95th percentile of earlier delays
 _LEAST_SEEN = 16  # first bytes, before any request is made twice
 _HEDGED_SHARE = 0.05  # of all requests
-_PROBE_S = 10.0  # for the question how long to wait
+_PROBE_S = 10.0  # for asking how long to wait
 _FILE_THREADS = 6
 _FIRST_TURNS = 4
-_SLOW_S = 4.0  # a round that takes longer is one of a slow line
-_MORE = 1.25  # times the rate: what twice as many requests have to bring
-_RESTS = 8  # rounds after a trial that was of no use
-_ENDING_S = 0.5  # that cancelled requests are given to end
+_SLOW_S = 4.0  # a round that takes longer means a slow line
+_MORE = 1.25  # factor by which twice as many requests must raise the rate
+_RESTS = 8  # rounds without a trial after a useless one
+_ENDING_S = 0.5  # time for cancelled requests to end
 
 _log = logging.getLogger("feedline")
 
@@ -59,10 +59,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait.
+    """Limits for waiting.
 
     Attributes:
-        deadline_s: seconds until a range that cannot be had is an error.
+        deadline_s: seconds until a range that cannot be fetched is an error.
         stall_s: seconds without a byte after which a request counts as failed.
     """
 
@@ -74,7 +74,7 @@ class Patience:
         """Return the patience with a deadline.
 
         Raises:
-            ValueError: it is not positive.
+            ValueError: the deadline is not positive.
         """
         if not deadline_s > 0:
             raise ValueError(f"expected deadline_s above 0, got {deadline_s!r}")
@@ -83,14 +83,14 @@ class Patience:
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked of stores in this process.
+    """Counts of the requests of this process.
 
     Attributes:
-        requests: requests for bytes, repeated ones included.
-        fetched_bytes: bytes that came.
+        requests: requests for bytes, including repeated ones.
+        fetched_bytes: bytes that arrived.
         lookups: requests for names and sizes.
         failed: requests that failed and were made again.
-        hedged: requests that were made a second time since the first was slow.
+        hedged: requests that were made a second time because the first was slow.
     """
 
     requests: int = 0
@@ -101,34 +101,34 @@ class Traffic:
     first_bytes: deque[float] = field(default_factory=lambda: deque(maxlen=128))
 
     def slow_s(self) -> float | None:
-        """Return the seconds after which a request without a byte is slow; None: not known yet."""
+        """Return the seconds after which a request without a byte is slow. None: not known yet."""
         if len(self.first_bytes) < _LEAST_SEEN:
             return None
-        seen = sorted(self.first_bytes)
-        return max(_LEAST_HEDGE_S, _HEDGE * seen[int(0.95 * (len(seen) - 1))])
+        delays = sorted(self.first_bytes)
+        return max(_LEAST_HEDGE_S, _HEDGE * delays[int(0.95 * (len(delays) - 1))])
 
 
 TRAFFIC = Traffic()
-"""Of this process."""
+"""The requests of this process."""
 
 
 class Line:
-    """Turns for requests, as many at a time as are of use; a context in which a request has its turn.
+    """Turns for requests, as many at a time as are useful, and a context in which a request has its turn.
 
-    On a slow line more requests do not bring more bytes a second: each is only slower, and what is needed first comes
-    no sooner than the rest. So there are few at first, and more while they end soon, or bring more together. In a
-    round, which is as many requests as there are turns or a few seconds, all turns are taken and others wait.
+    On a slow line more requests do not raise the rate: each is only slower, and the bytes that are needed first arrive
+        as late as the others. So there are few turns at first, and more while requests end soon or raise the rate. In a
+        round all turns are taken and other requests wait. A round is a few seconds, or one request for each turn.
     """
 
     def __init__(self) -> None:
         self.turns = _FIRST_TURNS
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._began: float | None = None  # a round, if one is under way
+        self._began: float | None = None  # start of the present round, if any
         self._bytes = self._ended = 0
         self._before: tuple[int, float] | None = None  # turns and rate before the last change on trial
         self._rests = 0  # rounds until the next trial
-        self._grows = True  # whether the next trial is one of more turns
+        self._grows = True  # whether the next trial raises the number of turns
 
     async def __aenter__(self) -> None:
         if self._taken >= self.turns or self._waiting:
@@ -151,7 +151,7 @@ class Line:
         self._call()
 
     def _call(self) -> None:
-        """Give turns to those that wait."""
+        """Give turns to waiting requests."""
         while self._waiting and self._taken < self.turns:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -159,10 +159,10 @@ class Line:
                 turn.set_result(None)
 
     def heard(self, size: int) -> None:
-        """Count bytes that have come."""
+        """Count bytes that have arrived."""
         now = time.monotonic()
         if self._taken != self.turns or not self._waiting:
-            self._began = None  # it is not the line that limits
+            self._began = None  # the line is not the limit
         elif self._began is None:
             self._began, self._bytes, self._ended = now, 0, 0
         else:
@@ -171,7 +171,7 @@ class Line:
                 self._judge(self._bytes / (now - self._began), soon=False)
 
     def ended(self) -> None:
-        """Count a request of which all bytes have come."""
+        """Count a request of which all bytes have arrived."""
         if self._began is not None:
             self._ended += 1
             if self._ended >= self.turns:
@@ -216,7 +216,7 @@ class Loop:
             self._loop.run_forever()
         finally:
             self._ending = True
-            # Until they have ended: a library's thread that finishes one later would call into a Python that is gone.
+            # Wait until they have ended: a library's thread that finished one later would call into a finalized Python.
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
@@ -229,7 +229,7 @@ class Loop:
             self.files.close()
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> tuple[Job[Result], Callable[[], None]]:
-        """Begin work on the loop; return its outcome, and what cancels it."""
+        """Begin work on the loop, and return its outcome and a function that cancels it."""
         task: asyncio.Task[Result] | None = None
 
         def result() -> Result:
@@ -259,13 +259,13 @@ class Loop:
         return outcome, cancel
 
     def _drop(self, outcome: Job[Any]) -> None:
-        """Cancel work that was not begun."""
+        """Cancel work that has not begun."""
         if (work := self._coming.pop(outcome, None)) is not None:
             work.close()
             outcome.run()
 
     def stop(self) -> None:
-        """End the thread; what is under way is cancelled."""
+        """End the thread, and cancel work in progress."""
         if self.pid == os.getpid() and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.end(5)
@@ -273,14 +273,14 @@ class Loop:
 
 _running: Loop | None = None
 _kept = 0
-_starting = threading.RLock()  # garbage that is collected in it may end a cache, too
+_starting = threading.RLock()  # reentrant, as garbage collection inside it may close a cache
 
 
 def loop() -> Loop:
     """Return the loop of this process.
 
     Raises:
-        RuntimeError: this process was forked from one that has used its own loop.
+        RuntimeError: this process was forked from one that has used its loop.
     """
     global _running
     if _running is None:
@@ -299,7 +299,7 @@ def loop() -> Loop:
 
 @contextlib.contextmanager
 def kept_running() -> Iterator[None]:
-    """A context in which `rest` does nothing, as something is under way."""
+    """A context in which `rest` does nothing, as work is in progress."""
     global _kept
     with _starting:
         _kept += 1
@@ -321,8 +321,8 @@ def rest() -> None:
 
 
 def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run ``work`` on the loop and wait for it; an interrupt cancels it, and so does cancelling the thread's job."""
-    with kept_running():  # another thread may end the last cache meanwhile
+    """Run ``work`` on the loop and wait for it. An interrupt cancels it, and so does cancelling the thread's job."""
+    with kept_running():  # another thread may close the last cache meanwhile
         try:
             outcome, cancel = loop().begin(work)
         except RuntimeError:
@@ -333,7 +333,7 @@ def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
                 return outcome.result()
         except BaseException:
             cancel()
-            outcome.wait()  # until what has come is kept
+            outcome.wait()  # bytes that have arrived must be kept first
             raise
 
 
@@ -341,22 +341,22 @@ async def in_thread(call: Callable[[], Result]) -> Result:
     """Await a call that works on local files, in a thread of the loop, for which the end of the process waits.
 
     Raises:
-        Exception: what the call raised.
+        Exception: an exception of the call.
     """
     return await run_in(loop().files.submit, call)
 
 
 async def settled() -> None:
-    """Wait until all that was begun on the loop has ended, as what is fetched ahead."""
+    """Wait until all work on the loop has ended, such as fetching ahead."""
     me = asyncio.current_task()
-    while others := [task for task in asyncio.all_tasks() if task is not me]:
-        await asyncio.wait(others)
+    while tasks := [task for task in asyncio.all_tasks() if task is not me]:
+        await asyncio.wait(tasks)
 
 
 async def looked_up(
     store: Store, what: str, ask: Callable[[], Coroutine[Any, Any, Result]], patience: Patience
 ) -> Result:
-    """Make a request for names or sizes, again if it fails.
+    """Make a request for names or sizes, and repeat it if it fails.
 
     Raises:
         DataError: the store does not answer, or refuses.
@@ -366,23 +366,23 @@ async def looked_up(
 
 
 async def listing(store: Store, folder: str, patience: Patience, *, deep: bool = True) -> list[ObjectInfo]:
-    """Return the objects of a folder, sorted by the bytes of their keys; see `Store.listed`.
+    """Return the objects of a folder, sorted by the bytes of their keys. See `Store.listed`.
 
     Raises:
         DataError: the store does not answer, or refuses.
     """
     tries = Tries(store.url(folder).rstrip("/"), "an answer that lists objects and their sizes", patience)
-    # Where a listing comes as a whole, a long one is silent for long.
+    # A long listing that arrives in one piece is silent for long.
     stall_s = patience.deadline_s / 2 if store.blocks or not deep else patience.stall_s
 
     async def ask() -> list[ObjectInfo]:
-        found: list[ObjectInfo] = []
+        infos: list[ObjectInfo] = []
         pages = store.listed(folder, deep=deep)
-        async with contextlib.aclosing(pages):  # type: ignore[type-var]  # it is a generator
+        async with contextlib.aclosing(pages):  # type: ignore[type-var]  # a generator
             while (page := await asyncio.wait_for(anext(pages, None), stall_s)) is not None:
-                found += page
+                infos += page
                 tries.heard()
-        return sorted(found, key=lambda info: os.fsencode(info.key))
+        return sorted(infos, key=lambda info: os.fsencode(info.key))
 
     return await _answered(tries, ask, stall_s, store, folder)
 
@@ -390,7 +390,7 @@ async def listing(store: Store, folder: str, patience: Patience, *, deep: bool =
 async def _answered(
     tries: Tries, ask: Callable[[], Awaitable[Result]], stall_s: float, store: Store, what: str
 ) -> Result:
-    """Ask a store for names or sizes until it answers."""
+    """Repeat a request for names or sizes until the store answers."""
     while True:
         tries.begin()
         TRAFFIC.lookups += 1
@@ -404,16 +404,16 @@ async def _answered(
 
 @dataclass(slots=True)
 class Tries:
-    """The attempts to get one thing, and the delays between them.
+    """The attempts of one request, and the delays between them.
 
-    The deadline runs while nothing is heard: from the first request on, and anew from each byte that comes.
+    The deadline starts with the first request, and starts again with each byte that arrives.
 
     Args:
         url: the object.
-        what: what was expected, for the error.
-        patience: for how long.
-        instead: what came instead.
-        after: what to do after it.
+        what: expected result, for the error.
+        patience: limits for waiting.
+        instead: actual result, for the error.
+        after: advice, for the error.
     """
 
     url: str
@@ -425,19 +425,19 @@ class Tries:
     _attempts: int = 0
 
     def begin(self) -> None:
-        """Note that a request is made now: what waits for its turn has not begun to wait for the store."""
+        """Note the start of a request: time spent waiting for a turn does not count."""
         if self._since is None:
             self._since = time.monotonic()
 
     def heard(self) -> None:
-        """Note that bytes have come."""
+        """Note that bytes have arrived."""
         self._since, self._attempts = time.monotonic(), 0
 
     async def failed(self, fault: StoreFault, store: Store | None = None, key: str = "") -> None:
         """Wait before the next attempt.
 
         Raises:
-            DataError: there is none.
+            DataError: there is no next attempt.
         """
         self.begin()
         self._attempts += 1
@@ -447,14 +447,14 @@ class Tries:
         TRAFFIC.failed += 1
         most = min(_MOST_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._attempts - 1, 16))
         delay = most * (0.5 + loop().random.random() / 2)
-        left = self.patience.deadline_s - elapsed_s
-        if fault.throttled and left > 0:
-            wanted = fault.wait_s
-            if wanted is None and store is not None:
+        remaining_s = self.patience.deadline_s - elapsed_s
+        if fault.throttled and remaining_s > 0:
+            wait_s = fault.wait_s
+            if wait_s is None and store is not None:
                 with contextlib.suppress(TimeoutError):
-                    wanted = await asyncio.wait_for(store.retry_after(key), min(_PROBE_S, left))
-            if wanted is not None:
-                delay = max(delay, wanted)
+                    wait_s = await asyncio.wait_for(store.retry_after(key), min(_PROBE_S, remaining_s))
+            if wait_s is not None:
+                delay = max(delay, wait_s)
         if delay > self.patience.deadline_s - self._elapsed_s:
             raise self._error(fault, elapsed_s) from fault
         await asyncio.sleep(delay)
@@ -464,7 +464,7 @@ class Tries:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def changed(self, was: ObjectInfo, now: str) -> DataError:
-        """Return the error that an object is not the one that was opened."""
+        """Return the error for an object that has changed since it was opened."""
         return DataError(
             f"expected the object as it was when it was opened, of {was}, got {now}",
             path=self.url,
@@ -495,11 +495,11 @@ async def fetched(
         info: the object.
         begin: the first byte.
         into: memory for them.
-        patience: how long to wait for the store.
-        heard: called with the number of bytes that have come so far, those in ``into`` from its beginning.
+        patience: limits for waiting.
+        heard: called with the number of bytes that have arrived so far, at the beginning of ``into``.
 
     Raises:
-        DataError: they cannot be had.
+        DataError: the bytes cannot be fetched.
     """
     done, end = begin, begin + len(into)
     tries = Tries(store.url(info.key), f"the bytes {begin} to {end}", patience)
@@ -528,7 +528,7 @@ async def fetched(
 
 
 async def _now(store: Store, key: str, fault: StoreFault, patience: Patience) -> str:
-    """Return what there is in the place of an object, as far as the store says."""
+    """Describe the object that has replaced another one, as far as the store answers."""
     try:
         info = await asyncio.wait_for(store.head(key), patience.stall_s)
     except (StoreFault, TimeoutError):
@@ -545,13 +545,13 @@ async def _started(store: Store, info: ObjectInfo, begin: int, end: int, patienc
         pieces = store.read(info, begin, end)
         pending[asyncio.ensure_future(anext(pieces))] = pieces
 
-    asked = time.monotonic()
+    began = time.monotonic()
     ask()
     slow = TRAFFIC.slow_s()
     may_hedge = slow is not None and TRAFFIC.hedged < 1 + _HEDGED_SHARE * TRAFFIC.requests
     try:
         while True:
-            limit = patience.stall_s - (time.monotonic() - asked)
+            limit = patience.stall_s - (time.monotonic() - began)
             if may_hedge and slow is not None:
                 limit = min(limit, slow)
             done, _ = await asyncio.wait(pending, timeout=max(0.0, limit), return_when=asyncio.FIRST_COMPLETED)
@@ -569,17 +569,17 @@ async def _started(store: Store, info: ObjectInfo, begin: int, end: int, patienc
                 await pieces.aclose()
                 continue  # the other request may still deliver
             break
-        TRAFFIC.first_bytes.append(time.monotonic() - asked)
+        TRAFFIC.first_bytes.append(time.monotonic() - began)
         if isinstance(error, StopAsyncIteration):
             return
         if error is not None:
             raise error
     finally:
-        for task, others in pending.items():
+        for task, stream in pending.items():
             task.cancel()
             with contextlib.suppress(BaseException):
                 await task
-            await others.aclose()
+            await stream.aclose()
     try:
         yield first.result()
         while True:

@@ -1,9 +1,9 @@
-"""What is asked of object stores: list objects, read ranges of their bytes, write whole objects.
+"""The interface of object stores: list objects, read ranges of their bytes, write complete objects.
 
-`buckets`, `file_systems` and `web` do it, each through a library that knows its kind; `addresses` chooses between them.
-None of them retries: `requests` does, alike for all stores, and so every failed request is a `StoreFault` that says
-whether asking again may help. Credentials are found as the libraries find them, or given in ``options``; they are never
-part of a message.
+`buckets`, `file_systems` and `web` implement it, each with a library for its kind of store. `addresses` chooses between
+them. None of them retries: `requests` does so for all stores. A failed request is a `StoreFault`, which records whether
+a retry may help. Credentials come from ``options``, or from the places where the libraries look. They are never part of
+a message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CREDENTIALS = re.compile(
     r"keys?|accesskey|secretkey|apikey|secret|token|passw(?:or)?d|passphrase|pass|pwd|credentials?|signature|sas|auth"
     r"|authorization|bearer|cookies?|cert|certificate|timeout|retry"
 )
-# Parts of a query that sign it, beside the part that has the signature.
+# Parts of a query that belong to its signature, besides the signature itself.
 _SIGNED_BY = {
     "x-amz-signature": re.compile(r"x-amz-.*"),
     "x-goog-signature": re.compile(r"x-goog-.*"),
@@ -57,19 +57,18 @@ _MOST_PARTS = 9_000  # stores take 10,000
 _MOST_ANSWER = 300
 
 WRITE_BYTES = 8 << 20
-"""Most bytes of an object that is written with one request, and those of each part of a larger one, but for very large
-ones."""
+"""Limit of bytes that one request writes, and size of the parts of a larger object, except for very large ones."""
 
 
 class ObjectInfo(NamedTuple):
-    """What a store says of an object.
+    """The properties of an object in its store.
 
     Attributes:
-        key: its name in the store.
-        size: its size in bytes.
-        etag: what changes when its content does; empty if the store has none.
-        modified_ns: when it was last modified, in nanoseconds since 1970; 0 if the store does not say.
-        run: random text that stands for its version in this run alone, where the store gives neither; else empty.
+        key: name of the object in the store.
+        size: size in bytes.
+        etag: text that changes with the content. Empty if the store has none.
+        modified_ns: time of the last modification, in nanoseconds since 1970. 0 if the store has none.
+        run: random text that serves as a version in this run, if the store has neither of the two. Else empty.
     """
 
     key: str
@@ -80,11 +79,11 @@ class ObjectInfo(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Text that changes when the content does, as far as the store shows it."""
+        """Text that changes with the content, as far as the store reports changes."""
         return json.dumps([self.size, self.etag, 0 if self.etag else self.modified_ns, self.run])
 
     def is_same(self, other: ObjectInfo) -> bool:
-        """Return whether another answer of the store is about the same content, as far as both show it."""
+        """Return whether another answer of the store describes the same content, as far as both report it."""
         if self.size != other.size:
             return False
         if self.etag and other.etag:
@@ -97,25 +96,25 @@ class ObjectInfo(NamedTuple):
         return not self.etag and not self.modified_ns
 
     def __str__(self) -> str:
-        known = [f"{self.size} bytes"]
+        facts = [f"{self.size} bytes"]
         if self.etag:
-            known.append(f"ETag {self.etag}")
+            facts.append(f"ETag {self.etag}")
         if self.modified_ns:
             modified = datetime.datetime.fromtimestamp(self.modified_ns / _SECOND_NS, datetime.UTC)
-            known.append(f"last modified {modified:%Y-%m-%d %H:%M:%S} UTC")
-        return ", ".join(known)
+            facts.append(f"last modified {modified:%Y-%m-%d %H:%M:%S} UTC")
+        return ", ".join(facts)
 
 
-class StoreFault(Exception):  # noqa: N818  # a state of affairs, mostly mended by asking again
+class StoreFault(Exception):  # noqa: N818  # a state, which a retry often resolves
     """A request failed.
 
     Attributes:
-        answer: what the store or the network said, in one line.
-        again: whether asking again may help.
+        answer: message of the store or the network, in one line.
+        again: whether a retry may help.
         throttled: whether the store refuses for now.
-        wait_s: seconds for which the store wants to be left alone; None: it does not say.
-        kind: "missing", "denied", "changed" (the object is another one), "exists" (and was to be new), "unnamable" (a
-            key that the library cannot ask for), or "" for anything else.
+        wait_s: seconds to wait, as the store demands. None: it names no time.
+        kind: "missing", "denied", "changed" (the object was replaced), "exists" (an object that had to be new),
+            "unnamable" (a key that the library cannot ask for), or "" for anything else.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class StoreFault(Exception):  # noqa: N818  # a state of affairs, mostly mended 
 
 
 class OptionError(DataError, ValueError):
-    """An option of a store that it does not know."""
+    """An unknown option of a store."""
 
 
 class EndedError(Exception):
@@ -134,15 +133,15 @@ class EndedError(Exception):
 
 
 class Body:
-    """The bytes of an object to be written, from a file or from memory; to be written once, in order.
+    """The bytes of an object to write, from a file or from memory. They are read once, in order.
 
     Args:
         source: path of the file, or the bytes.
 
     Attributes:
         size: number of bytes.
-        whole: the bytes, if they go with one request.
-        crc32c: checksum of what was read so far.
+        whole: the bytes, if one request sends them.
+        crc32c: checksum of the bytes that were read so far.
     """
 
     def __init__(self, source: Path | bytes) -> None:
@@ -157,15 +156,15 @@ class Body:
 
     @property
     def part_bytes(self) -> int:
-        """Bytes of one part of it."""
+        """Size of a part in bytes."""
         return max(WRITE_BYTES, -(-self.size // _MOST_PARTS))
 
     def end(self) -> None:
-        """Let `parts` raise, so that the store drops what it has of it."""
+        """Make `parts` raise, so that the store drops the parts that it has."""
         self._ended = True
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield it in parts of `part_bytes`.
+        """Yield the bytes in parts of `part_bytes`.
 
         Raises:
             EndedError: `end` was called.
@@ -185,16 +184,16 @@ class Store(abc.ABC):
     """A bucket, a container, or a host.
 
     Args:
-        root: its address, without a key, with credentials if it has any.
-        options: options of the library that reads it.
+        root: address of the store without a key, with its credentials, if any.
+        options: options of the library that reads the store.
 
     Attributes:
-        address: its address for people, without a slash at the end and without credentials.
-        place: hash of all that tells it from other places; not of credentials, so that new ones find what others have
-            fetched.
-        root: the address that it was opened with.
-        lists: whether it can list its objects.
-        blocks: whether nothing is heard of a listing before all of it has come.
+        address: address for people, without a slash at the end and without credentials.
+        place: hash of all properties that distinguish stores, without credentials, so that pages fetched with other
+            credentials are found.
+        root: address that the store was opened with.
+        lists: whether the store can list its objects.
+        blocks: whether a listing arrives only as a whole.
     """
 
     lists: bool = True
@@ -202,7 +201,7 @@ class Store(abc.ABC):
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self.root, self.address = root, without_credentials(root)
-        # From which the libraries take endpoints and accounts.
+        # The libraries take endpoints and accounts from these variables.
         named = ((name, without_credentials(value)) for name, value in os.environ.items() if _VARIABLES.match(name))
         about = json.dumps([_without_password(root), _places(options), sorted(named)])
         self.place = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
@@ -213,78 +212,78 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def head(self, key: str) -> ObjectInfo | None:
-        """Return what there is at a key; None: nothing.
+        """Return the object at a key, or None if there is none.
 
         Raises:
-            StoreFault: the store does not say.
+            StoreFault: the request failed.
         """
 
     @abc.abstractmethod
     def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
-        """Yield the objects of a folder, page by page; folders as objects of no bytes with a slash at the end.
+        """Yield the objects of a folder, page by page. Folders are empty objects with a slash at the end.
 
         Args:
-            folder: what their keys begin with; empty, or with a slash at the end.
+            folder: prefix of the keys, empty or with a slash at the end.
             deep: whether to list the objects of folders in it, too, instead of these folders.
 
         Raises:
-            StoreFault: the store does not say, or cannot.
+            StoreFault: the request failed, or the store cannot list objects.
         """
 
     @abc.abstractmethod
     def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:
-        """Yield the bytes ``begin:end`` of an object in pieces, buffers.
+        """Yield the bytes ``begin:end`` of an object in pieces, as buffers.
 
         Raises:
-            StoreFault: they cannot be had, or the object is not the one of ``info`` any more.
+            StoreFault: the request failed, or the object is not the one of ``info`` any more.
         """
 
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
-        """Write an object, which appears whole or not at all; return its ETag.
+        """Write an object, which appears completely or not at all, and return its ETag.
 
-        To be ended by `Body.end`: a cancelled call may leave parts of an upload in the store.
+        To stop early, call `Body.end`: a cancelled call may leave parts of an upload in the store.
 
         Args:
             key: the key.
-            body: its bytes.
-            new: whether to refuse to replace an object, where the store can; only for bodies of one request.
+            body: bytes of the object.
+            new: whether to refuse to replace an object, if the store can. Only for bodies of one request.
 
         Raises:
-            StoreFault: the store does not take it.
+            StoreFault: the store does not accept the object.
         """
         raise StoreFault("a store that is only read")
 
     async def delete(self, key: str) -> None:
-        """Remove an object, if it is there.
+        """Remove an object, if it exists.
 
         Raises:
-            StoreFault: the store does not.
+            StoreFault: the request failed.
         """
         raise StoreFault("a store that is only read")
 
     async def retry_after(self, key: str) -> float | None:
-        """Ask a store that refused how many seconds it wants to be left alone; None: it does not say."""
+        """Ask a store that refused for the seconds to wait. None: it names no time."""
         return None
 
 
 def scheme_of(address: str) -> str | None:
-    """Return the scheme of an address, in lower case; None: it is a path."""
+    """Return the scheme of an address, in lower case. None: it is a path."""
     match = _ADDRESS.match(address)
     return None if match is None else match[1].lower()
 
 
 def is_address(what: Any) -> bool:
-    """Return whether something, or one of a list, is an address rather than a path."""
+    """Return whether an object, or an item of a list, is an address rather than a path."""
     parts = what if isinstance(what, (list, tuple)) else [what]
     return any(isinstance(part, str) and scheme_of(part) not in (None, "file") for part in parts)
 
 
 def without_credentials(address: str) -> str:
-    """Return an address without user, password, query and fragment; of Azure's, the container stays."""
+    """Return an address without user, password, query and fragment. The container of an Azure address stays."""
     scheme = scheme_of(address) or ""
     if scheme in WEB:
         address = address.partition("#")[0].partition("?")[0]
-    elif "=" in (query := address.partition("?")[2]):  # else it is a pattern
+    elif "=" in (query := address.partition("?")[2]):  # otherwise it is a pattern
         address = address[: -len(query) - 1]
     return _USER.sub(_user_alone if scheme in AZURE else r"\1", address)
 
@@ -294,7 +293,7 @@ def _user_alone(match: re.Match[str]) -> str:
 
 
 def _without_password(address: str) -> str:
-    """Return what identifies an address: all but the password, and what signs a query."""
+    """Return the identity of an address: all of it except the password and the signature of a query."""
     address, _, query = address.partition("?")
     parts = [part for part in query.split("&") if part]
     for name, signed in _SIGNED_BY.items():
@@ -304,13 +303,14 @@ def _without_password(address: str) -> str:
 
 
 def _is_credential(name: str) -> bool:
-    """Return whether an option or a header with this name has a credential, or nothing that tells places apart."""
+    """Return whether an option or a header with this name has a credential, or does not distinguish places."""
     words = re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name)
     return any(_CREDENTIALS.fullmatch(word.lower()) for word in words)
 
 
 def _places(options: Any) -> Any:
-    """Return what may tell places apart in options: all that JSON knows, but for credentials, times and the like."""
+    """Return the part of options that may distinguish places: all JSON values except credentials, times and the
+    like."""
     if isinstance(options, Mapping):
         named = {str(name): _places(value) for name, value in options.items() if not _is_credential(str(name))}
         return dict(sorted(named.items()))
@@ -323,7 +323,7 @@ def _places(options: Any) -> Any:
 
 @contextlib.contextmanager
 def faults() -> Iterator[None]:
-    """A context in which what a library raises becomes a `StoreFault`, see `fault_of`."""
+    """A context in which exceptions of libraries become a `StoreFault`. See `fault_of`."""
     try:
         yield
     except (StoreFault, EndedError):
@@ -333,10 +333,10 @@ def faults() -> Iterator[None]:
 
 
 def fault_of(error: BaseException) -> StoreFault:
-    """Return what an exception of a library, or of Python's network, says."""
+    """Return the fault for an exception of a library or of Python's network modules."""
     text = str(error).split("\n\nDebug source:")[0].split("<?xml")[0]
     text = re.sub(r"\s+", " ", text).strip(" :")
-    text = re.sub(_ADDRESS.pattern + r"\S+", lambda found: without_credentials(found[0]), text)[:_MOST_ANSWER]
+    text = re.sub(_ADDRESS.pattern + r"\S+", lambda match: without_credentials(match[0]), text)[:_MOST_ANSWER]
     name = type(error).__name__
     if isinstance(error, asyncio.IncompleteReadError):
         return StoreFault("the connection was closed", again=True)
@@ -350,7 +350,7 @@ def fault_of(error: BaseException) -> StoreFault:
         return StoreFault(text, kind="exists")
     if name == "InvalidPathError":
         return StoreFault(text, kind="unnamable")
-    # The library is not what it would have to be: the same request fails in the same way.
+    # The library lacks a feature, so that the same request would fail in the same way.
     if isinstance(error, _PERMANENT) or name == "NotSupportedError" or _PERMANENT_TEXT.search(text):
         return StoreFault(text or name)
     status = _STATUS.search(text)
@@ -360,7 +360,7 @@ def fault_of(error: BaseException) -> StoreFault:
 
 
 def fault_of_status(code: int, text: str, wait_s: float | None = None) -> StoreFault:
-    """Return what a status of HTTP other than success says."""
+    """Return the fault for an HTTP status other than success."""
     if code in _KINDS:
         return StoreFault(text, kind=_KINDS[code])
     return StoreFault(text, again=code in _AGAIN or code >= 500, throttled=code in _THROTTLED, wait_s=wait_s)

@@ -1,7 +1,6 @@
 """Blocking calls, awaited on an event loop.
 
-asyncio's own `to_thread` is not used: the end of the process would wait for a call of another library that never
-returns.
+`asyncio.to_thread` is not used: the end of the process would wait for a call of another library that never returns.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ async def run_in(submit: Callable[[Callable[[], None]], object], call: Callable[
     """Await a call in another thread. If this is cancelled, a call that has not begun is skipped.
 
     Args:
-        submit: function that lets a thread call a function.
+        submit: function that makes a thread call a function.
         call: the call.
 
     Raises:
-        Exception: what the call raised.
+        Exception: an exception of the call.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
@@ -39,7 +38,7 @@ async def run_in(submit: Callable[[Callable[[], None]], object], call: Callable[
         try:
             result = call()
         except BaseException as error:
-            if isinstance(error, StopIteration):  # a future refuses it
+            if isinstance(error, StopIteration):  # futures refuse it
                 error = RuntimeError(f"unexpected {error!r}")
             outcome: tuple[Callable[[Any], None], Any] = (future.set_exception, error)
         else:
@@ -52,9 +51,9 @@ async def run_in(submit: Callable[[Callable[[], None]], object], call: Callable[
 
 
 async def in_own_thread(call: Callable[[], Result]) -> Result:
-    """Await a call that may block forever, in a thread of its own, for which the end of the process does not wait.
+    """Await a call that may block forever, in a separate thread, for which the end of the process does not wait.
 
     Raises:
-        Exception: what the call raised.
+        Exception: an exception of the call.
     """
     return await run_in(thread_pool.start, call)

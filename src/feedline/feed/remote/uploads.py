@@ -1,10 +1,9 @@
 """Files on their way into an object store: in the background, recorded once they have arrived, and then removed here.
 
-A record has name, size and checksum of a file, and the ETag under which the store has it. So what a killed process had
-stored is known to the next one, which compares it with what the store lists, and does not send it again. An upload that
-fails is made again as requests are (see `requests`): first a part of it, twice, then all of it. One that is given up,
-also by Ctrl-C, is aborted in the store; only that of a killed process stays there, until the bucket's own rules remove
-it.
+A record has name, size and checksum of a file, and its ETag in the store. So the next process knows the files that a
+killed one had stored, compares them with the listing of the store, and does not send them again. A failed upload is
+repeated as requests are (see `requests`): first one part, twice, then all of it. An upload that is given up, also by
+Ctrl-C, is aborted in the store. Only the upload of a killed process stays, until the rules of the bucket remove it.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from feedline.feed.remote.requests import (
 from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault
 
 AT_ONCE = 2
-"""Files on their way at a time; others wait, on the disk."""
+"""Limit of simultaneous uploads. Other files wait on the disk."""
 
 ABORT_S = 30.0
 """Seconds that a store may take to abort an upload."""
 
-_SLOWEST = 1 << 20  # bytes a second, for which a large file is given time
+_SLOWEST = 1 << 20  # bytes a second: larger files get a longer deadline
 
 _log = logging.getLogger("feedline")
 
@@ -49,10 +48,10 @@ class Stored(NamedTuple):
     """A file that has arrived.
 
     Attributes:
-        name: its name.
-        size: its size in bytes.
-        crc32c: its checksum.
-        etag: its ETag in the store.
+        name: name of the file.
+        size: size in bytes.
+        crc32c: checksum.
+        etag: ETag in the store.
     """
 
     name: str
@@ -61,8 +60,8 @@ class Stored(NamedTuple):
     etag: str
 
     def is_at(self, info: ObjectInfo | None) -> bool:
-        """Return whether this is what a store has."""
-        # Some put quotation marks around ETags in one answer, and none in another.
+        """Return whether the store has this object."""
+        # Some stores quote ETags in one answer, but not in another.
         return info is not None and info.size == self.size and info.etag.strip('"') == self.etag.strip('"')
 
 
@@ -71,12 +70,12 @@ class Uploads:
 
     Args:
         store: the store.
-        prefix: what the keys begin with; empty, or with a slash at its end.
+        prefix: prefix of the keys, empty or with a slash at the end.
         work: folder of the records.
-        patience: how long to wait for the store.
+        patience: limits for waiting.
 
     Attributes:
-        stored: what has arrived and is still there, by name.
+        stored: files that have arrived and still exist, by name.
     """
 
     def __init__(self, store: Store, prefix: str, work: Path, patience: Patience) -> None:
@@ -87,25 +86,25 @@ class Uploads:
         self._records = 0
         self.stored: dict[str, Stored] = {}
         listed = self.listed()
-        while (found := recorded(self._path(self._records))) is not None:
+        while (fields := recorded(self._path(self._records))) is not None:
             self._records += 1
-            one = Stored(*found)
-            if one.is_at(listed.get(one.name)):
-                self.stored[one.name] = one
+            stored = Stored(*fields)
+            if stored.is_at(listed.get(stored.name)):
+                self.stored[stored.name] = stored
         self._held.enter_context(kept_running())
 
     def _path(self, number: int) -> Path:
         return self._work / f"upload-{number:06d}.json"
 
     def listed(self) -> dict[str, ObjectInfo]:
-        """Return what the store has, by name."""
+        """Return the objects in the store, by name."""
         return listed(self._store, self._prefix, self._patience)
 
     def begin(self, path: Path) -> None:
-        """Begin to send a file; it is removed once it has arrived. Waits while others are on their way.
+        """Begin to send a file, which is removed once it has arrived. Waits for earlier files.
 
         Raises:
-            DataError: one of those could not be sent.
+            DataError: an earlier file could not be sent.
         """
         while len(self._pending) >= AT_ONCE:
             self._wait(next(iter(self._pending)))
@@ -113,14 +112,14 @@ class Uploads:
             self._pending[path.name], _ = loop().begin(self._sent(path))
 
     def _is_stored(self, path: Path) -> bool:
-        known = self.stored.get(path.name)
-        if known is None or known.size != path.stat().st_size:
+        stored = self.stored.get(path.name)
+        if stored is None or stored.size != path.stat().st_size:
             return False
         crc = 0
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
                 crc = _native.crc32c(block, crc)
-        if crc != known.crc32c:
+        if crc != stored.crc32c:
             return False
         path.unlink()
         return True
@@ -130,50 +129,50 @@ class Uploads:
         del self._pending[name]
 
     def drain(self) -> None:
-        """Wait for what is on its way.
+        """Wait for files on their way.
 
         Raises:
-            DataError: something could not be sent.
+            DataError: a file could not be sent.
         """
         while self._pending:
             self._wait(next(iter(self._pending)))
 
     def check(self) -> None:
-        """Compare what has arrived with what the store lists.
+        """Compare the files that have arrived with the listing of the store.
 
         Raises:
-            DataError: it lists another object, or none.
+            DataError: the store lists another object, or none.
         """
-        there = self.listed()
-        for one in self.stored.values():
-            if not one.is_at(there.get(one.name)):
-                got = there.get(one.name)
+        listed = self.listed()
+        for stored in self.stored.values():
+            if not stored.is_at(listed.get(stored.name)):
+                got = listed.get(stored.name)
                 raise DataError(
-                    f"expected the object as it was stored, of {one.size} bytes with ETag {one.etag}, got "
+                    f"expected the object as it was stored, of {stored.size} bytes with ETag {stored.etag}, got "
                     + ("none" if got is None else f"one of {got.size} bytes with ETag {got.etag}"),
-                    path=self._store.url(self._prefix + one.name),
+                    path=self._store.url(self._prefix + stored.name),
                     hint="something else writes to or deletes from the same place; end it, and repeat the call",
                 )
 
     def write(self, name: str, data: bytes, *, new: bool) -> bool:
-        """Write a small object; return whether it did, or, if it has to be new, whether the same is there already.
+        """Write a small object. Return False only if it has to be new and the store has another one of that name.
 
         Raises:
-            DataError: the store does not take it.
+            DataError: the store does not accept the object.
         """
         return wait_for(self._written(name, data, new))
 
     def delete(self, name: str) -> None:
-        """Remove an object, if it is there.
+        """Remove an object, if it exists.
 
         Raises:
-            DataError: the store does not.
+            DataError: the request failed.
         """
         key = self._prefix + name
         wait_for(looked_up(self._store, key, lambda: self._store.delete(key), self._patience))
 
     def abort(self) -> None:
-        """End what is on its way, and let the store drop what it has of it."""
+        """End uploads in progress, and make the store drop their parts."""
         self._pending.clear()
         try:
             wait_for(self._all_ended())
@@ -181,7 +180,7 @@ class Uploads:
             self._held.close()
 
     def close(self) -> None:
-        """Forget it; nothing may be on its way."""
+        """Release the loop. No upload may be in progress."""
         assert not self._pending
         self._held.close()
 
@@ -200,28 +199,28 @@ class Uploads:
         try:
             await self._tried(name, lambda: Body(data), new=new)
         except StoreFault:
-            # Perhaps by an attempt of ours whose answer was lost.
+            # Perhaps an earlier attempt wrote it, and its answer was lost.
             info = await looked_up(self._store, key, lambda: self._store.head(key), self._patience)
             if info is None or info.size != len(data):
                 return False
-            there = bytearray(info.size)
-            await fetched(self._store, info, 0, memoryview(there), self._patience, lambda done: None)
-            return there == data
+            content = bytearray(info.size)
+            await fetched(self._store, info, 0, memoryview(content), self._patience, lambda done: None)
+            return content == data
         return True
 
-    async def _tried(self, name: str, made: Callable[[], Body], *, new: bool) -> tuple[Body, str]:
-        """Write an object, again if that fails.
+    async def _tried(self, name: str, make_body: Callable[[], Body], *, new: bool) -> tuple[Body, str]:
+        """Write an object, and repeat that if it fails.
 
         Raises:
-            DataError: it cannot be written.
-            StoreFault: it has to be new, and is not.
+            DataError: the object cannot be written.
+            StoreFault: the object has to be new, but exists.
         """
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         key = self._prefix + name
-        body = await in_thread(made)
+        body = await in_thread(make_body)
         patience = replace(self._patience, deadline_s=self._patience.deadline_s + body.size / _SLOWEST)
         tries = Tries(
             self._store.url(key),
@@ -242,7 +241,7 @@ class Uploads:
                 if fault.kind == "exists":
                     raise
                 await tries.failed(fault, self._store, key)
-            body = await in_thread(made)
+            body = await in_thread(make_body)
 
     async def _all_ended(self) -> None:
         for task in (tasks := list(self._tasks)):
@@ -260,11 +259,11 @@ class Uploads:
 
 
 def listed(store: Store, prefix: str, patience: Patience) -> dict[str, ObjectInfo]:
-    """Return the objects whose keys begin with ``prefix``, by the rest of their names.
+    """Return the objects whose keys begin with ``prefix``, by name without the prefix.
 
     Raises:
-        DataError: the store does not say.
+        DataError: the store does not answer.
     """
-    found = wait_for(listing(store, prefix, patience))
-    # Stores show folders as empty objects whose names end in a slash.
-    return {info.key[len(prefix) :]: info for info in found if not info.key.endswith("/") and info.key != prefix}
+    infos = wait_for(listing(store, prefix, patience))
+    # Stores list folders as empty objects whose names end in a slash.
+    return {info.key[len(prefix) :]: info for info in infos if not info.key.endswith("/") and info.key != prefix}

@@ -1,8 +1,8 @@
 """Web servers, read by ranges over HTTP/1.1, on the event loop of `requests`.
 
 obstore is not used for them: it escapes an address that is escaped already, drops its query, and sends the user's
-headers on to wherever a server redirects. Here an address is asked for as it was written, and the user's headers, name
-and password go to its host alone.
+headers to any host that a server redirects to. Here an address is requested as written, and the user's headers, name
+and password go only to its host.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ WEB_OPTIONS = (
     "root_certificate",
     "proxy_url",
 )
-"""Options of a client, as obstore names them, that are known here, too."""
+"""Options of obstore's client that this client supports."""
 
 _PIECE = 256 << 10
 _MOST_HEAD = 256 << 10
 _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_IDLE = 32
-_CONNECT_S = 2.0  # for an address of a host that has others, too
+_CONNECT_S = 2.0  # for one of several addresses of a host
 _MISSING = frozenset({404, 410})
 _REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
 _UNESCAPED = "/:@!$&'()*+,;=~%"
 _BARE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-_UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, what controls, what is not ASCII
+_UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, control characters and non-ASCII characters
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 
 _writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
 
 def close_connections() -> None:
-    """Close what is left open, on the loop that it belongs to, before that ends."""
+    """Close idle connections on their loop, before the loop ends."""
     for writer in list(_writers):
         writer.transport.abort()
     _writers.clear()
 
 
 class _Origin(NamedTuple):
-    """What a connection leads to."""
+    """The endpoint of a connection."""
 
     scheme: str
     host: str
@@ -86,7 +86,7 @@ class _Origin(NamedTuple):
 
 
 class _Connection(NamedTuple):
-    """A connection to a server, perhaps through a proxy, whose address is empty without."""
+    """A connection to a server. The address of the proxy is empty if there is none."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -98,28 +98,28 @@ class Response:
     """The answer to a request.
 
     Attributes:
-        status: its status.
-        headers: its headers.
+        status: HTTP status.
+        headers: headers of the response.
     """
 
     def __init__(self, connection: _Connection, status: int, reason: str, headers: email.message.Message) -> None:
         self.connection, self.status, self.reason, self.headers = connection, status, reason, headers
-        self.ended = False  # whether all of it was read, and another request may follow
+        self.ended = False  # whether the response was read to its end, so that another request may follow
 
     @property
     def wait_s(self) -> float | None:
-        """Seconds for which the server wants to be left alone; None: it does not say."""
+        """Seconds to wait, as the server demands. None: it names no time."""
         value = self.headers.get("Retry-After")
         if value is None or self.status not in (429, 503):
             return None
         return _seconds(value, self.headers.get("Date", ""))
 
     def fault(self) -> StoreFault:
-        """Return what a status other than success says."""
+        """Return the fault for a status other than success."""
         return fault_of_status(self.status, f"HTTP status {self.status} {self.reason}".rstrip(), self.wait_s)
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Yield its bytes as they come."""
+        """Yield the bytes of the body as they arrive."""
         reader = self.connection.reader
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
@@ -142,20 +142,20 @@ async def _exactly(reader: asyncio.StreamReader, size: int) -> AsyncIterator[byt
     while size:
         piece = await reader.read(min(size, _PIECE))
         if not piece:
-            return  # who asked sees that bytes are missing
+            return  # the caller notices that bytes are missing
         size -= len(piece)
         yield piece
 
 
 class WebClient:
-    """Requests with the same headers, certificates and proxy, over connections that are used again.
+    """Requests with the same headers, certificates and proxy, over reused connections.
 
     Args:
         options: options of the client, as obstore names them.
-        address: the address that they are given for, for errors.
+        address: address that the options belong to, for errors.
 
     Raises:
-        OptionError: an option is not known.
+        OptionError: an option is unknown.
     """
 
     def __init__(self, options: Mapping[str, Any], address: str = "") -> None:
@@ -189,25 +189,25 @@ class WebClient:
 
     @contextlib.asynccontextmanager
     async def answered(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[Response]:
-        """A context with the answer to a request, of which the body was not read yet; follows redirects.
+        """A context with the answer to a request, whose body was not read yet. Follows redirects.
 
         Raises:
-            StoreFault: there is none.
+            StoreFault: there is no answer.
         """
         first = _origin_of(url)
-        own: Mapping[str, str] = self._own
+        client_headers: Mapping[str, str] = self._own
         with faults():
             for _ in range(_MOST_REDIRECTS):
-                answer = await self._asked(method, url, {**own, **headers})
+                answer = await self._asked(method, url, {**client_headers, **headers})
                 try:
                     place = answer.headers.get("Location")
                     if answer.status not in _REDIRECTS or not place:
                         yield answer
                         return
-                    # Bytes as they are, as browsers take them: headers are read as Latin-1.
+                    # The raw bytes, as in browsers: headers are read as Latin-1.
                     url = urllib.parse.urljoin(url, urllib.parse.quote(place.strip(), _PRINTABLE, "latin-1"))
                     if _origin_of(url) != first:
-                        own = {}
+                        client_headers = {}
                 finally:
                     self._left(answer)
             raise StoreFault(f"more than {_MOST_REDIRECTS} redirects")
@@ -223,7 +223,7 @@ class WebClient:
         if proxy and origin.scheme == "http":
             lines.update(_authorization("Proxy-Authorization", proxy))
         for name, value in headers.items():
-            lines.pop(next((known for known in lines if known.lower() == name.lower()), name), None)
+            lines.pop(next((header for header in lines if header.lower() == name.lower()), name), None)
             lines[name] = value
         while True:
             connection, used = await self._connection(origin, proxy)
@@ -269,7 +269,7 @@ class WebClient:
         return connection._replace(origin=origin, proxy=proxy)
 
     def _proxy(self, origin: _Origin) -> str:
-        """Return the address of the proxy to a host; empty: none."""
+        """Return the address of the proxy to a host. Empty: none."""
         proxy = str(self._options.get("proxy_url") or "")
         if not proxy and not urllib.request.proxy_bypass(origin.host):
             proxies = urllib.request.getproxies()
@@ -305,14 +305,14 @@ def _authorization(header: str, address: str) -> dict[str, str]:
 
 
 async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
-    # Asked for in a thread of its own: the loop's own threads would keep a process alive for as long as that takes.
+    # In a separate thread: the threads of the loop would keep the process alive for as long as the call takes.
     places = await in_own_thread(
         functools.partial(socket.getaddrinfo, origin.host, origin.port, type=socket.SOCK_STREAM)
     )
     error: OSError | None = None
     for number, (family, _, _, _, place) in enumerate(places, 1):
         try:
-            # Of an address that does not answer, as of IPv6 where it leads nowhere, to go on to the next.
+            # Go on to the next address if one does not answer, such as an IPv6 address without a route.
             async with asyncio.timeout(_CONNECT_S if number < len(places) else None):
                 reader, writer = await asyncio.open_connection(
                     str(place[0]),
@@ -340,8 +340,8 @@ async def _answer(connection: _Connection, method: str, target: str, lines: Mapp
     while True:
         head = await connection.reader.readuntil(b"\r\n\r\n")
         first, _, fields = head.partition(b"\r\n")
-        version, _, rest = first.decode("latin-1").partition(" ")
-        code, _, reason = rest.partition(" ")
+        version, _, status = first.decode("latin-1").partition(" ")
+        code, _, reason = status.partition(" ")
         if not version.startswith("HTTP/1.") or not code.isdecimal():
             raise StoreFault(f"no answer of a web server, but one that begins with {first[:40]!r}", again=True)
         headers = http.client.parse_headers(io.BytesIO(fields))
@@ -356,7 +356,7 @@ async def _answer(connection: _Connection, method: str, target: str, lines: Mapp
 
 
 class WebStore(Store):
-    """A web server. A query of the address is that of all objects of this store."""
+    """A web server. The query of its address is used for all objects of this store."""
 
     lists = False
 
@@ -377,20 +377,21 @@ class WebStore(Store):
         except (ValueError, StoreFault) as error:
             raise DataError(
                 "expected an address with a host and, after a colon, a number as its port",
-                path=f"{scheme}://{place.rpartition('@')[2].partition(':')[0]}",  # behind a colon may be a password
+                path=f"{scheme}://{place.rpartition('@')[2].partition(':')[0]}",  # what follows may be a password
                 hint="write %2F, %3F and %23 for /, ? and # in a password",
             ) from error
         headers = {**_authorization("Authorization", base), **(client.get("default_headers") or {})}
         self._client = WebClient({**client, "default_headers": headers}, self.address)
 
     def _target(self, key: str) -> str:
-        """Return the address of an object as it is asked for: what is escaped already stays as it is."""
+        """Return the address of an object for requests. Escaped characters stay as they are."""
         path = urllib.parse.quote(_BARE_PERCENT.sub("%25", key), safe=_UNESCAPED)
         return f"{self._base}/{path}" + (f"?{self._query}" if self._query else "")
 
     async def head(self, key: str) -> ObjectInfo | None:
         """See `Store.head`."""
-        # What is signed for GET may be refused to HEAD. Some servers do not know that, or tell a version to GET alone.
+        # Servers may refuse HEAD for an address that is signed for GET. Some do not implement HEAD, or send a version
+        # only with GET.
         if not self._query:
             async with self._client.answered("HEAD", self._target(key), {}) as answer:
                 if answer.status in _MISSING:
@@ -414,7 +415,7 @@ class WebStore(Store):
     async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
         """See `Store.listed`."""
         raise StoreFault("a web server does not list what it has")
-        yield []  # type: ignore[unreachable]  # which makes it a generator
+        yield []  # type: ignore[unreachable]  # makes it a generator
 
     async def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:
         """See `Store.read`."""
@@ -427,10 +428,10 @@ class WebStore(Store):
             if answer.status == 206:
                 if at is None:
                     raise StoreFault("a part of the object without Content-Range, which says which one")
-                size = info.size if size is None else size  # a server need not know
+                size = info.size if size is None else size  # the server may not know
             if answer.status in (200, 206, 416) and size is not None:
                 now = _info(info.key, answer, size)
-                if answer.status == 416 and not now.etag:  # an error need not name it
+                if answer.status == 416 and not now.etag:  # an error may lack it
                     now = now._replace(etag=info.etag, modified_ns=info.modified_ns)
                 if not info.is_same(now):
                     raise StoreFault(f"an object of {now}", kind="changed")
@@ -445,7 +446,7 @@ class WebStore(Store):
 
 
 def _size_of(answer: Response) -> int | None:
-    """Return the size of the whole object; None: the answer does not say."""
+    """Return the size of the complete object. None: the answer does not include it."""
     if answer.status == 200:
         length = answer.headers.get("Content-Length", "")
         return int(length) if length.isdecimal() else None
@@ -459,7 +460,8 @@ def _info(key: str, answer: Response, size: int) -> ObjectInfo:
 
 
 def _seconds(value: str, now: str) -> float | None:
-    """Return what Retry-After says, seconds or a date, in seconds; by the server's clock, which may not be ours."""
+    """Return Retry-After, seconds or a date, in seconds. Dates are relative to the server's clock, which may differ
+    from ours."""
     if value.strip().isdecimal():
         return float(value)
     until = _time_of(value)
@@ -467,7 +469,7 @@ def _seconds(value: str, now: str) -> float | None:
 
 
 def _time_of(date: str) -> float | None:
-    """Return a date of HTTP in seconds since 1970; None: it is none."""
+    """Return a date of HTTP in seconds since 1970. None: it is not a date."""
     try:
         return email.utils.parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError):

@@ -1,7 +1,7 @@
 """Importers, which read networks of several libraries into a `feedline.graph.graph.Graph`.
 
-They stand here by name, so that this package does not depend on them, and each is imported only when a model is read.
-torch is imported only for its own modules.
+They are listed here by name, so that this package does not depend on them, and each is imported only when a model is
+read. torch is imported only for its modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline.graph.graph import Graph
 
-# What each reads, and where it is. An importer returns None for a model of another kind; the next one is asked then.
+# Models that each importer reads, and its module. An importer returns None for a model of another kind, so that the
+# next one is tried.
 _IMPORTERS = {
     "a torch.nn.Module": "feedline.graph.importers:read_module",
     "an ONNX model or its file": "feedline.graph.importers:read_onnx",
@@ -28,12 +29,11 @@ def graph_of(model: Any, inputs: Any = None) -> Graph:
     """Return the graph of a network.
 
     Args:
-        model: `torch.nn.Module`; node, function or variable of feedline's networks, or a sequence of these; symbol of
-            MXNet, or its JSON; model of ONNX, or the path of its file, which ends in ``.onnx``; or a `Graph`, which is
-            returned.
+        model: a `torch.nn.Module`, a node, function or variable of feedline's networks or a sequence of these, a symbol
+            of MXNet or its JSON, an ONNX model or the path of its file (``.onnx``), or a `Graph`, which is returned.
         inputs: inputs of the model, for shapes. For torch one input, a sequence of them, or a mapping by keyword, each
-            a tensor, an array or a shape (a tuple of ints, which stands for zeros); for symbols and ONNX a mapping from
-            names to shapes; not accepted by the others, whose shapes are known.
+            a tensor, an array or a shape (a tuple of ints, for zeros). For symbols and ONNX a mapping from names to
+            shapes. Not accepted for other models, whose shapes are known.
 
     Raises:
         TypeError: a model of another type, or inputs for one whose shapes are known.
@@ -49,7 +49,7 @@ def graph_of(model: Any, inputs: Any = None) -> Graph:
 
 
 def expect_no_inputs(model: Any, inputs: Any) -> None:
-    """Raise TypeError if inputs are given for a model whose shapes are known."""
+    """Raise a TypeError if there are inputs for a model whose shapes are known."""
     if inputs is not None:
         raise TypeError(f"{type(model).__name__} knows its shapes: expected no inputs, got {type(inputs).__name__}")
 

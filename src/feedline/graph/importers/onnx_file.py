@@ -1,8 +1,7 @@
 """Import of ONNX files and models. Weights kept in other files are not read: a graph needs only shapes.
 
-Initializers are parameters. Integers and running statistics count as buffers, and so does what an operation takes as a
-setting, such as the bounds of a Clip. What a Constant node makes is a constant. Requires the package onnx, which infers
-the shapes.
+Initializers are parameters. Integers, running statistics and inputs that are settings, such as the bounds of a Clip,
+count as buffers. Results of Constant nodes are constants. Requires the package onnx, which infers the shapes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"onnx is not installed; run: {install_line('onnx')}") from error
 
 _DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
-# Inputs that are settings, by their place, under the names that they had while they were attributes.
+# Inputs that are settings, by their place, with their names from when they were attributes.
 _AXES = {1: "axes"}
 _SETTINGS: dict[str, dict[int, str]] = {
     "Clip": {1: "min", 2: "max"},
@@ -64,7 +63,7 @@ _SETTINGS: dict[str, dict[int, str]] = {
         for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
 }
-_MOST_VALUES = 16  # of a setting that is told
+_MOST_VALUES = 16  # of a setting that is displayed
 _STATISTICS = re.compile(r"running_(mean|var)|moving_(mean|variance|var)|num_batches_tracked")
 
 
@@ -73,11 +72,11 @@ def from_onnx(model: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     Args:
         model: path of the file, or an `onnx.ModelProto`.
-        inputs: shapes of inputs by name, which replace those in the model; None: none.
+        inputs: shapes of inputs by name, which replace the shapes in the model. None: none.
 
     Raises:
         FileNotFoundError: there is no such file.
-        TypeError: the shapes are not given by name.
+        TypeError: the shapes are not a mapping from names.
         ValueError: the file is not a valid model, or the shapes do not fit it.
     """
     if inputs is not None and not isinstance(inputs, Mapping):
@@ -104,21 +103,21 @@ def _read(model: Any) -> Any:
     if not os.path.isfile(model):
         raise FileNotFoundError(f"expected an ONNX file, got {os.fspath(model)}, which is not a file")
     try:
-        found = onnx.load(os.fspath(model), load_external_data=False)
-    except Exception as error:  # of protobuf, whose class depends on its implementation
+        loaded = onnx.load(os.fspath(model), load_external_data=False)
+    except Exception as error:  # an error of protobuf, whose class depends on the implementation
         raise ValueError(f"expected an ONNX file, got {os.fspath(model)}: {error}") from error
-    if not found.graph.output:
+    if not loaded.graph.output:
         raise ValueError(f"expected an ONNX model with outputs, got {os.fspath(model)}, which has none")
-    return found
+    return loaded
 
 
 def _set_shapes(model: Any, shapes: Mapping[str, Any]) -> None:
-    held = {value.name for value in model.graph.initializer}
-    known = {value.name: value for value in model.graph.input if value.name not in held}
+    initialized = {value.name for value in model.graph.initializer}
+    inputs = {value.name: value for value in model.graph.input if value.name not in initialized}
     for name, shape in shapes.items():
-        if name not in known:
-            raise ValueError(f"expected shapes of the inputs {', '.join(known)}, got one of {name}")
-        dims = known[name].type.tensor_type.shape
+        if name not in inputs:
+            raise ValueError(f"expected shapes of the inputs {', '.join(inputs)}, got one of {name}")
+        dims = inputs[name].type.tensor_type.shape
         shape = tuple(shape)
         if len(dims.dim) not in (0, len(shape)):
             raise ValueError(f"expected a shape of {len(dims.dim)} axes for the input {name}, got {shape}")
@@ -126,7 +125,7 @@ def _set_shapes(model: Any, shapes: Mapping[str, Any]) -> None:
         for n in shape:
             dims.dim.add().dim_value = n
     if shapes:
-        del model.graph.value_info[:]  # shapes of results, as they were
+        del model.graph.value_info[:]  # shapes of results, which may have changed
         for value in model.graph.output:
             value.type.tensor_type.ClearField("shape")
 
@@ -137,7 +136,7 @@ class _OnnxImporter:
         self.parameters: dict[str, Parameter] = {}
         self.scopes: dict[Path, Scope] = {}
         types = {v.name: _type_of(v.type) for v in (*graph.value_info, *graph.input, *graph.output)}
-        self._types = defaultdict(TensorType, types)  # unknown ones of others
+        self._types = defaultdict(TensorType, types)  # unknown types for other names
         self._sources: dict[str, OutputReference] = {}
         self._keys: set[str] = set()
         self._values: dict[str, Any] = {}  # of small constants
@@ -164,13 +163,13 @@ class _OnnxImporter:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= _MOST_VALUES:
             self._values[name] = onnx.numpy_helper.to_array(tensor).tolist()
 
-    def _key(self, wanted: str) -> str:
-        key = unique(re.sub(r"[^\w.@-]+", "_", wanted).strip("_") or "n", self._keys)
+    def _key(self, name: str) -> str:
+        key = unique(re.sub(r"[^\w.@-]+", "_", name).strip("_") or "n", self._keys)
         self._keys.add(key)
         return key
 
     def add(self, i: int, node: Any) -> None:
-        """Node ``i``."""
+        """Add node ``i``."""
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant":
             for name in node.output:
@@ -180,21 +179,21 @@ class _OnnxImporter:
                     self._values[name] = next(iter(attributes.values()), None)  # value_float, value_ints, …
                 self._hold(name, self._types[name], constant=True)
             return
-        given = [name for name in node.input if name]
-        for name in given:
+        inputs = [name for name in node.input if name]
+        for name in inputs:
             if name not in self.parameters and name not in self._sources:
-                # Of a file that is not in order, or of what surrounds the body of a loop: nothing is known of it.
+                # From a file that is not in order, or from outside the body of a loop: its source is unknown.
                 self._hold(name, self._types[name], constant=True)
         outputs = tuple(self._types[name] for name in node.output if name)
         taken = {name: node.input[i] for i, name in _SETTINGS.get(node.op_type, {}).items() if i < len(node.input)}
-        weights = [name for name in given if name in self.parameters and name not in taken.values()]
+        weights = [name for name in inputs if name in self.parameters and name not in taken.values()]
         around = Around(
-            [self._types[name].shape for name in given],
+            [self._types[name].shape for name in inputs],
             [self.parameters[name].type.shape for name in weights],
             outputs[0].shape if outputs else None,
         )
-        told = {name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in attributes.items()}
-        told |= {name: self._values[own] for name, own in taken.items() if own in self._values}
+        settings = {name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in attributes.items()}
+        settings |= {name: self._values[source] for name, source in taken.items() if source in self._values}
         key = self._key(node.name or f"{node.op_type}_{i}")
         scope, name = self._place(node.name)
         self.operations.append(
@@ -203,19 +202,19 @@ class _OnnxImporter:
                 kind=node.op_type,
                 name=name,
                 scope=scope,
-                inputs=tuple(self._sources[name] for name in given if name in self._sources),
+                inputs=tuple(self._sources[name] for name in inputs if name in self._sources),
                 outputs=outputs,
                 parameters=tuple(dict.fromkeys(weights)),
                 multiply_adds=multiply_adds(node.op_type, *around),
                 activations=activations(node.op_type, outputs),
-                detail=", ".join(f"{k}={v}" for k, v in told.items() if isinstance(v, (int, float, str, list))),
-                settings=settings_of(node.op_type, told, around),
+                detail=", ".join(f"{k}={v}" for k, v in settings.items() if isinstance(v, (int, float, str, list))),
+                settings=settings_of(node.op_type, settings, around),
             )
         )
         self._sources.update({n: OutputReference(key, j) for j, n in enumerate(n for n in node.output if n)})
 
     def _place(self, name: str) -> tuple[Path, str]:
-        """Return the scope and the last part of a node's name; exporters write ``/layer1/layer1.0/conv1/Conv``."""
+        """Return the scope and the last part of a node's name. Exporters write ``/layer1/layer1.0/conv1/Conv``."""
         parts = [part for part in name.split("/") if part]
         path: Path = ()
         for part in parts[:-1] if name.startswith("/") else ():
@@ -224,20 +223,20 @@ class _OnnxImporter:
         return path, parts[-1] if parts else ""
 
     def output(self, i: int, name: str) -> None:
-        """Output ``i`` of the model."""
+        """Add output ``i`` of the model."""
         sources = (self._sources[name],) if name in self._sources else ()
-        own = (name,) if name in self.parameters else ()
-        self.operations.append(output_operation(i, name, sources, own))
+        parameters = (name,) if name in self.parameters else ()
+        self.operations.append(output_operation(i, name, sources, parameters))
 
 
 def _only_settings(graph: Any) -> set[str]:
-    """Return the names of what operations of a graph take as settings, and as nothing else."""
-    taken, others = set[str](), {value.name for value in graph.output}
+    """Return the names that operations of a graph use only as settings."""
+    taken, operands = set[str](), {value.name for value in graph.output}
     for node in graph.node:
         places = _SETTINGS.get(node.op_type, {})
         for i, name in enumerate(node.input):
-            (taken if i in places else others).add(name)
-    return taken - others
+            (taken if i in places else operands).add(name)
+    return taken - operands
 
 
 def _type_of(type_: Any) -> TensorType:

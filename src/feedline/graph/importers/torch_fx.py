@@ -1,4 +1,4 @@
-"""Importers based on `torch.export` and `torch.fx`: both return a graph of torch's nodes, which is converted here."""
+"""Importers that convert the graphs of torch's nodes from `torch.export` and `torch.fx`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimensio
 
 
 def from_export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
-    """Return the graph by `torch.export`; raises its exceptions."""
+    """Return the graph by `torch.export`. Raises its exceptions."""
     program = torch.export.export(model, args, kwargs, strict=False)
     walk = _FxWalk(model, shaped=True)
     for spec in program.graph_signature.input_specs:
@@ -29,7 +29,7 @@ def from_export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def from_fx(model: torch.nn.Module, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> Graph:
-    """Return the graph by `torch.fx`, with shapes if there are inputs; raises its exceptions."""
+    """Return the graph by `torch.fx`, with shapes if there are inputs. Raises its exceptions."""
     traced = torch.fx.symbolic_trace(model)
     if args is not None:
         kwargs = kwargs or {}
@@ -61,7 +61,7 @@ class _FxWalk(OperationList):
         self._sources: dict[Any, OutputReference] = {}
 
     def all(self, graph: Any, output_names: Any = ()) -> None:
-        """Convert all nodes; ``output_names`` are those of the leaves of the result."""
+        """Convert all nodes. ``output_names`` are the names of the leaves of the result."""
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
@@ -82,17 +82,17 @@ class _FxWalk(OperationList):
     def _attribute(self, node: Any) -> None:
         name = self.held.first.get(str(node.target))
         if name is None:
-            # A tensor created by the code, which fx keeps in the traced module.
+            # A tensor that the code creates. fx keeps it in the traced module.
             name = self.held.constant(operator.attrgetter(node.target)(node.graph.owning_module), str(node.target))
         self.held_by[node.name] = name
 
     def _takes_apart(self, node: Any) -> bool:
         """Return whether the node selects one of several outputs of an operation."""
-        whole, index = node.args
-        source = self._sources.get(whole)
-        if source is None or not isinstance(index, int) or not isinstance(_value(whole), (tuple, list)):
+        value, index = node.args
+        source = self._sources.get(value)
+        if source is None or not isinstance(index, int) or not isinstance(_value(value), (tuple, list)):
             return False
-        self._sources[node] = OutputReference(source.key, index % max(1, len(_value(whole))))
+        self._sources[node] = OutputReference(source.key, index % max(1, len(_value(value))))
         return True
 
     def _call(self, node: Any) -> None:
@@ -100,7 +100,7 @@ class _FxWalk(OperationList):
             self._numbers.add(node)
             return
         sources = [self.held_by.get(child.name) or self._sources.get(child) for child in _children(node)]
-        given = [source for source in sources if source is not None]
+        operands = [source for source in sources if source is not None]
         kind, detail = _kind(node), ""
         settings = partial(call_settings, _function(node), kind, node.args, node.kwargs)
         is_layer = node.op == "call_module"
@@ -108,20 +108,20 @@ class _FxWalk(OperationList):
             module = self.scopes.modules[node.target]
             settings = partial(layer_settings, module)
             kind, detail = type(module).__name__, module.extra_repr()
-            given += [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
+            operands += [self.held.first[f"{node.target}.{name}"] for name, _ in module.named_parameters()]
         value = _value(node)
         outputs = [type_of(v) for v in (value if isinstance(value, (tuple, list)) and value else [value])]
         equation = next((a for a in node.args if isinstance(a, str)), "")
         path = self.scopes.path(str(key).removeprefix("L__self__") for key in node.meta.get("nn_module_stack", {}))
         self._sources[node], *_ = self.call(
-            node.name, kind, path, given, outputs, detail, equation, is_layer, settings=settings
+            node.name, kind, path, operands, outputs, detail, equation, is_layer, settings=settings
         )
 
     def _gives_numbers(self, node: Any) -> bool:
         """Return whether the result is a size or a number, which makes no edge."""
         if self.shaped:
-            found, _ = pytree.tree_flatten(_value(node))
-            return not any(isinstance(leaf, torch.Tensor) for leaf in found)
+            leaves, _ = pytree.tree_flatten(_value(node))
+            return not any(isinstance(leaf, torch.Tensor) for leaf in leaves)
         below = _children(node)
         return _kind(node) in NUMBERS or (bool(below) and self._numbers.issuperset(below))
 
@@ -129,15 +129,15 @@ class _FxWalk(OperationList):
         leaves, tree = pytree.tree_flatten(node.args[0])
         names = names if len(names) == len(leaves) else _leaf_names(tree)
         for i, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
-            sources, own = self._behind(leaf)
-            if sources or own:
-                self.operations.append(output_operation(i, name, sources, own))
+            sources, parameters = self._behind(leaf)
+            if sources or parameters:
+                self.operations.append(output_operation(i, name, sources, parameters))
 
     def _behind(self, leaf: Any) -> tuple[tuple[OutputReference, ...], tuple[str, ...]]:
-        """Return the tensors and parameters of a result, or those that a number or object is computed from."""
+        """Return the tensors and parameters of a result, or the ones from which a number or object is computed."""
         sources: dict[OutputReference, None] = {}
         names: dict[str, None] = {}
-        waiting, seen = [leaf] if isinstance(leaf, torch.fx.Node) else [], {leaf}
+        waiting, visited = [leaf] if isinstance(leaf, torch.fx.Node) else [], {leaf}
         while waiting:
             node = waiting.pop(0)
             if node in self._sources:
@@ -145,8 +145,8 @@ class _FxWalk(OperationList):
             elif node.name in self.held_by:
                 names.setdefault(self.held_by[node.name])
             else:
-                waiting += [child for child in _children(node) if child not in seen]
-                seen.update(waiting)
+                waiting += [child for child in _children(node) if child not in visited]
+                visited.update(waiting)
         return tuple(sources), tuple(names)
 
 

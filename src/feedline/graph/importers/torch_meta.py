@@ -1,8 +1,8 @@
 """Twins without data: a module whose parameters, buffers and inputs are tensors on torch's device ``meta``.
 
-They compute shapes in native code, so that a dry run takes a fraction of one on torch's fake tensors, which import
-torch's compiler besides. They differ from them in one respect, the device, of which `TrueDevice` tells the module what
-it would see in a real run.
+They compute shapes in native code, so that a dry run takes a fraction of one on torch's fake tensors, which also import
+torch's compiler. They differ from real tensors in the device: `TrueDevice` answers the module's questions about it as
+in a real run.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class NoTwinError(RuntimeError):
-    """A module has tensors of which there are no twins without data, on several devices, or of another layout."""
+    """A module has tensors for which no twins without data are possible: on several devices, or of another layout."""
 
 
 def device_of(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
     """Return the device of all tensors of a module and of its inputs.
 
     Raises:
-        NoTwinError: they are on several, or are of kinds of their own, such as sparse and quantized ones.
+        NoTwinError: tensors are on several devices, or of special kinds, such as sparse and quantized ones.
     """
-    given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    tensors = [*model.parameters(), *model.buffers(), *given]
+    inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [*model.parameters(), *model.buffers(), *inputs]
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         raise NoTwinError(f"expected tensors on one device, got them on {', '.join(sorted(map(str, devices)))}")
@@ -42,27 +42,27 @@ def device_of(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
 
 def twin(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same shape, strides and type without data."""
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
     if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made.requires_grad_(tensor.requires_grad)
+        return torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty.requires_grad_(tensor.requires_grad)
 
 
 @contextlib.contextmanager
 def twins(model: torch.nn.Module) -> Iterator[None]:
-    """Replace parameters and buffers by twins; shared ones by one twin. New tensors have no data, either."""
-    made: dict[torch.Tensor, torch.Tensor] = {}
+    """Replace parameters and buffers by twins, and shared ones by one twin. New tensors have no data, either."""
+    replacements: dict[torch.Tensor, torch.Tensor] = {}
     replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
     try:
         for module in model.modules():
-            for held in (module._parameters, module._buffers):
-                for name, tensor in list(held.items()):
+            for table in (module._parameters, module._buffers):
+                for name, tensor in list(table.items()):
                     if tensor is None:
                         continue
                     replaced.append((module, name, tensor))
-                    if tensor not in made:
-                        made[tensor] = twin(tensor)
-                    setattr(module, name, made[tensor])  # recurrent layers keep a list of their weights, too
+                    if tensor not in replacements:
+                        replacements[tensor] = twin(tensor)
+                    setattr(module, name, replacements[tensor])  # recurrent layers keep a list of their weights, too
         with _META:
             yield
     finally:
@@ -71,13 +71,13 @@ def twins(model: torch.nn.Module) -> Iterator[None]:
 
 
 class TrueDevice:
-    """Answers questions about the device of twins, and puts on `meta` what is to be put on a device.
+    """Answers questions about the device of twins, and moves tensors to `meta` instead of to other devices.
 
     Args:
-        device: device of the tensors that the twins stand for.
+        device: device of the tensors that the twins replace.
 
     Attributes:
-        answers: answers by the torch function that asks.
+        answers: answers by torch function.
     """
 
     def __init__(self, device: torch.device) -> None:

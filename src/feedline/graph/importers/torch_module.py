@@ -1,10 +1,10 @@
 """Import of a `torch.nn.Module`, by the best importer that can read it.
 
-With inputs: a dry run, which records every torch function on tensors without data; if it fails, `torch.export`, which
-also reads modules whose shapes depend on data; if that fails, `torch.fx`, which records one control flow for all
-inputs; if that fails too (the flow depends on data), a run, which records the flow for these inputs. Without inputs:
-`torch.fx` without shapes, else the tree of modules, without edges. The graph names the importer and why better ones
-failed. Parameters, buffers and random generators are unchanged.
+With inputs, the first importer that succeeds is used: a dry run, `torch.export`, `torch.fx` or a run. A dry run records
+every torch function on tensors without data. `torch.export` also reads modules whose shapes depend on data. `torch.fx`
+records one control flow for all inputs. A run records the flow for these inputs, for modules whose flow depends on
+data. Without inputs, it is `torch.fx` without shapes, else the tree of modules, without edges. The graph names the
+importer and the errors of better ones. Parameters, buffers and random generators are unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORDS = 160  # longest excerpt of an error, in characters
 TALKERS = ("fx.experimental.symbolic_shapes", "export._trace", "_subclasses.fake_tensor")  # loggers of torch
 
 
-# Tracers and `_quietly` change process-wide state, so that concurrent ones would restore each other's changes.
+# Tracers and `_quietly` change process-wide state. Concurrent ones would restore each other's changes.
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -41,11 +41,11 @@ def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
 
     Args:
         model: module, which is not changed.
-        inputs: see `feedline.graph.importers.graph_of`.
+        inputs: as for `feedline.graph.importers.graph_of`.
 
     Raises:
         TypeError: a scripted or traced module, whose content only TorchScript can read.
-        ValueError: the module cannot be run on the inputs; the cause is its error.
+        ValueError: the module cannot be run on the inputs. Its error is the cause.
     """
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise TypeError(
@@ -63,38 +63,38 @@ def _read(model: torch.nn.Module, inputs: Any) -> Graph:
             with _quietly(), _unchanged(model, runs=False):
                 return from_fx(model)
         except Exception as error:  # a module's code may fail in any way when traced
-            notes.append(f"torch.fx: {_said(error)}")
+            notes.append(f"torch.fx: {_first_line(error)}")
         notes.append("the tree of modules, without edges and shapes: pass inputs")
         return replace(from_tree(model), notes=tuple(notes))
     args, kwargs = arguments(model, inputs)
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        model = _made(model, args, kwargs)
+        model = _initialized(model, args, kwargs)
     for name, read in (("a dry run", from_dry_run), ("torch.export", from_export), ("torch.fx", from_fx)):
         try:
             with _quietly(), _unchanged(model, runs=read is from_fx):
                 graph: Graph = read(model, args, kwargs)
             return replace(graph, notes=tuple(notes)) if notes else graph
         except Exception as error:
-            notes.append(f"{name}: {_said(error)}")
-    with _told(model), _unchanged(model, runs=True), torch.no_grad():
+            notes.append(f"{name}: {_first_line(error)}")
+    with _as_value_error(model), _unchanged(model, runs=True), torch.no_grad():
         notes.append("one run on the inputs: other inputs may go other ways")
         return replace(from_run(model, args, kwargs), notes=tuple(notes))
 
 
-def _made(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.nn.Module:
-    """Return a copy of a lazy module with parameters initialized by a run; those of the model stay lazy."""
+def _initialized(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.nn.Module:
+    """Return a copy of a lazy module with parameters initialized by a run. The parameters of the model stay lazy."""
     # Uninitialized buffers cannot be copied.
     lazy: list[Any] = [buffer for buffer in model.buffers() if is_lazy(buffer)]
     fresh = {id(buffer): type(buffer)(device=buffer.device, dtype=buffer.dtype) for buffer in lazy}
     model = copy.deepcopy(model, fresh)
-    with _told(model), torch.random.fork_rng(devices=_devices(model)), torch.no_grad():
+    with _as_value_error(model), torch.random.fork_rng(devices=_devices(model)), torch.no_grad():
         model(*args, **kwargs)
     return model
 
 
 @contextlib.contextmanager
 def _collecting_later() -> Iterator[None]:
-    """Put off the collection of cycles: among all of torch's objects, one takes as long as a dry run."""
+    """Postpone garbage collection: with all of torch's objects, a collection takes as long as a dry run."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -105,7 +105,7 @@ def _collecting_later() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(model: torch.nn.Module) -> Iterator[None]:
+def _as_value_error(model: torch.nn.Module) -> Iterator[None]:
     """Convert exceptions of a run to a ValueError about the inputs."""
     try:
         yield
@@ -115,7 +115,7 @@ def _told(model: torch.nn.Module) -> Iterator[None]:
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return the first line of an importer's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0] if lines else ''}"
@@ -130,14 +130,14 @@ def _devices(model: torch.nn.Module) -> list[Any]:
 def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
     """Undo a tracer's changes to buffers, attributes, lists, dicts and random generators.
 
-    If it ``runs`` the module, also those to parameters, at the cost of their memory: an embedding with ``max_norm``,
-    for one, writes its weights when run.
+    If it ``runs`` the module, undo changes to parameters, too, at the cost of their memory: an embedding with
+    ``max_norm`` writes its weights when it runs.
     """
     held_by = (*model.parameters(), *model.buffers()) if runs else model.buffers()
     tensors = {t: t.detach().clone() for t in held_by if not is_lazy(t) and not t.is_meta}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
-    # torch.export, for one, leaves substitutes for weights in a list of LSTMs.
-    held = [
+    # torch.export leaves substitutes for weights in a list of LSTMs.
+    containers = [
         (v, v.copy() if v else ()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))
     ]
     try:
@@ -147,13 +147,13 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
         for module, before in attributes:
             vars(module).clear()
             vars(module).update(before)
-        for container, content in held:
+        for container, content in containers:
             container.clear()
             container.extend(content) if isinstance(container, list) else container.update(content)
         with torch.no_grad():
             for tensor, value in tensors.items():
                 dense = tensor.layout is torch.strided and not tensor.is_quantized
-                # Only where it has to be: this invalidates what autograd has saved of the tensor.
+                # Only if necessary: this invalidates the versions of the tensor that autograd has saved.
                 if not dense or not torch.equal(tensor, value):
                     tensor.copy_(value)
 

@@ -20,7 +20,8 @@ from feedline.graph.settings import HAVE_SETTINGS, Around, settings_of
 
 
 def type_of(tensor: Any) -> TensorType:
-    """Return the type of a tensor, possibly a fake one; unknown for other objects and uninitialized parameters."""
+    """Return the type of a tensor, possibly a fake one. The type of other objects and uninitialized parameters is
+    unknown."""
     if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
         return TensorType()
     shape = tuple(n if isinstance(n, int) else str(n) for n in tensor.shape)
@@ -32,7 +33,7 @@ def arguments(model: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dic
     like = next(model.parameters(), torch.empty(0))
     like = like if like.is_floating_point() else torch.empty(0, device=like.device)
 
-    def made(value: Any) -> Any:
+    def converted(value: Any) -> Any:
         if _is_shape(value):
             if min(value) < 0:
                 raise ValueError(f"expected a shape of lengths of at least 0, got {value}")
@@ -40,16 +41,16 @@ def arguments(model: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dic
         if isinstance(value, np.ndarray):
             return torch.from_numpy(value).to(like.device)
         if isinstance(value, Mapping):
-            return {key: made(part) for key, part in value.items()}
+            return {key: converted(part) for key, part in value.items()}
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-            return type(value)(made(part) for part in value)
+            return type(value)(converted(part) for part in value)
         return value
 
     if isinstance(inputs, Mapping):
-        return (), made(dict(inputs))
+        return (), converted(dict(inputs))
     if isinstance(inputs, (list, tuple)) and not _is_shape(inputs) and not hasattr(inputs, "_fields"):
-        return tuple(made(part) for part in inputs), {}
-    return (made(inputs),), {}
+        return tuple(converted(part) for part in inputs), {}
+    return (converted(inputs),), {}
 
 
 def _is_shape(value: Any) -> bool:
@@ -57,7 +58,7 @@ def _is_shape(value: Any) -> bool:
 
 
 def layer_settings(module: torch.nn.Module, _: Around | None = None) -> tuple[Setting, ...]:
-    """Return the settings of a layer of the library, which knows them whatever is around it."""
+    """Return the settings of a layer of the library, which do not depend on the shapes around it."""
     return settings_of(type(module).__name__, vars(module))
 
 
@@ -83,11 +84,11 @@ def _argument_names(function: Any) -> tuple[str, ...]:
     for signature in signatures:
         if all(p.kind is not p.VAR_POSITIONAL for p in signature.parameters.values()):
             return tuple(signature.parameters)
-    return ("input", "kernel_size", "stride", "padding")  # of the pooling functions that choose between two
+    return ("input", "kernel_size", "stride", "padding")  # of the pooling functions that dispatch to one of two
 
 
 class ModuleTensors:
-    """Parameters and buffers of a module by name and by identity; other tensors count as constants."""
+    """Parameters and buffers of a module by name and by identity. Other tensors count as constants."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.table: dict[str, Parameter] = {}
@@ -96,18 +97,18 @@ class ModuleTensors:
         self.first: dict[str, str] = {}  # the first name of each tensor, by any of its qualified names
         for buffer, listed in ((False, model.named_parameters), (True, model.named_buffers)):
             for name, tensor in listed(remove_duplicate=False):
-                known = self._names.setdefault(id(tensor), name)
-                self.first[name] = known
-                if known == name:
+                first_name = self._names.setdefault(id(tensor), name)
+                self.first[name] = first_name
+                if first_name == name:
                     self.table[name] = Parameter(name, type_of(tensor), tensor.requires_grad and not buffer, buffer)
 
     def name(self, tensor: Any) -> str | None:
         """Return the name of a parameter or buffer, or None."""
         return self._names.get(id(tensor))
 
-    def constant(self, tensor: Any, wanted: str = "constant") -> str:
+    def constant(self, tensor: Any, preferred: str = "constant") -> str:
         """Return a name for a constant of the module's code."""
-        name = unique(wanted, self.table)
+        name = unique(preferred, self.table)
         self._names[id(tensor)] = self.first[name] = name
         self._kept.append(tensor)  # so that its id is not reused
         self.table[name] = Parameter(name, type_of(tensor), trains=False, buffer=True)
@@ -135,7 +136,7 @@ class Scopes:
             name, _, number = call.partition("@")
             if not name:
                 if self._alone:
-                    path = (type(self.modules[""]).__name__,)  # a layer given as the whole network
+                    path = (type(self.modules[""]).__name__,)  # the network is a single layer
                     self.table.setdefault(path, self._scope(self.modules[""]))
                 continue
             inside = bool(outer) and name.startswith(f"{outer}.")
@@ -174,7 +175,7 @@ class OperationList:
         self._types: dict[OutputReference, TensorType] = {}
 
     def add(self, op: Operation) -> list[OutputReference]:
-        """Add an operation; returns references to its outputs."""
+        """Add an operation, and return references to its outputs."""
         self.operations.append(op)
         outputs = [OutputReference(op.key, i) for i in range(len(op.outputs))]
         self._types.update(zip(outputs, op.outputs, strict=True))
@@ -185,7 +186,7 @@ class OperationList:
         key: str,
         kind: str,
         scope: Path,
-        given: Sequence[OutputReference | str],
+        operands: Sequence[OutputReference | str],
         outputs: Sequence[TensorType],
         detail: str = "",
         equation: str = "",
@@ -194,16 +195,16 @@ class OperationList:
         settings: Callable[[Around], tuple[Setting, ...]] = lambda _: (),
     ) -> list[OutputReference]:
         """Add an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
-        names = tuple(dict.fromkeys(g for g in given if isinstance(g, str)))
+        names = tuple(dict.fromkeys(g for g in operands if isinstance(g, str)))
         weights = [self.held.table[name].type.shape for name in names]
-        types = [self.held.table[g].type if isinstance(g, str) else self._types[g] for g in given]
+        types = [self.held.table[g].type if isinstance(g, str) else self._types[g] for g in operands]
         first = outputs[0].shape if outputs else None
         around = Around([t.shape for t in types], weights, first)
         op = Operation(
             key=key,
             kind=kind,
             scope=scope,
-            inputs=tuple(g for g in given if isinstance(g, OutputReference)),
+            inputs=tuple(g for g in operands if isinstance(g, OutputReference)),
             outputs=tuple(outputs),
             parameters=names,
             multiply_adds=multiply_adds(kind, *around, equation, layer),
@@ -219,9 +220,9 @@ class OperationList:
         Without outputs, all operations are kept.
         """
         needed = {o.key for o in self.operations if o.role == "output"} or {o.key for o in self.operations}
-        kept = []
+        operations = []
         for op in reversed(self.operations):
             if op.key in needed or op.role == "input":
-                kept.append(op)
+                operations.append(op)
                 needed.update(source.key for source in op.inputs)
-        return Graph(tuple(reversed(kept)), self.held.table, self.scopes.table, importer)
+        return Graph(tuple(reversed(operations)), self.held.table, self.scopes.table, importer)

@@ -1,10 +1,10 @@
 """Import of a module by running it: every torch function called, within the modules that forward hooks report.
 
-A *dry* run has tensors without data: it computes shapes only, and stops where the module asks for a value, so what it
-records holds for all inputs of these shapes. They are on the device ``meta`` (see `torch_meta`), or, for modules that
-mix devices or hold tensors of other kinds, of torch's `FakeTensorMode`, whose first use in a process takes a second.
-Costs a tenth of a millisecond for an operation, or some. A run on data records the control flow of these inputs,
-through any Python. Costs the run, and the memory of all its tensors, which are kept to identify them.
+A *dry* run has tensors without data: it computes only shapes, and fails where the module asks for a value, so its graph
+holds for all inputs of these shapes. The tensors are on the device ``meta`` (see `torch_meta`), or, for modules that
+mix devices or have tensors of other kinds, in torch's `FakeTensorMode`, whose first use in a process takes a second. An
+operation takes some tenths of a millisecond. A run on data records the control flow of these inputs, through any
+Python. It costs the time of the run, and the memory of all its tensors, which are kept to identify them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class UnseenOperationError(RuntimeError):
 
 
 def from_dry_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
-    """Return the graph of one run on tensors without data; raises the module's exceptions.
+    """Return the graph of one run on tensors without data. Raises the module's exceptions.
 
     Raises:
         UnseenOperationError: an operation used a tensor of unknown origin.
     """
     try:
         return from_twins(model, args, kwargs)
-    except Exception:  # a module's code may fail in any way; if it is the module's fault, it fails again
+    except Exception:  # a module's code may fail in any way, and fails again if the module itself is wrong
         return from_fakes(model, args, kwargs)
 
 
@@ -66,13 +66,13 @@ def from_fakes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
-    """Return the graph of one run on data; raises the module's exceptions."""
+    """Return the graph of one run on data. Raises the module's exceptions."""
     return _Record(model).of_run(args, kwargs).graph("a run")
 
 
 def from_tree(model: torch.nn.Module) -> Graph:
-    """Return a graph without edges: modules that contain no others, or are of the library, in order of definition."""
-    made = OperationList(model)
+    """Return a graph without edges: modules without submodules, and layers of the library, in order of definition."""
+    layers = OperationList(model)
     done: set[str] = set()
     for name, module in model.named_modules():
         parent, _, _ = name.rpartition(".")
@@ -82,11 +82,11 @@ def from_tree(model: torch.nn.Module) -> Graph:
             continue
         done.add(name)
         parts = name.split(".") if name else []
-        path = made.scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
-        own = [made.held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
-        key, kind = f"n{len(made.operations)}", type(module).__name__
-        made.call(key, kind, path, own, [TensorType()], layer=True, settings=partial(layer_settings, module))
-    return made.graph("the module tree")
+        path = layers.scopes.path(".".join(parts[: i + 1]) for i in range(len(parts)))
+        parameters = [layers.held.first[".".join([*parts, n])] for n, _ in module.named_parameters()]
+        key, kind = f"n{len(layers.operations)}", type(module).__name__
+        layers.call(key, kind, path, parameters, [TensorType()], layer=True, settings=partial(layer_settings, module))
+    return layers.graph("the module tree")
 
 
 class _Record(TorchFunctionMode):
@@ -94,7 +94,7 @@ class _Record(TorchFunctionMode):
 
     def __init__(self, model: torch.nn.Module, dry: bool = False, device: TrueDevice | None = None) -> None:
         super().__init__()
-        self.model, self.made, self._dry, self._device = model, OperationList(model), dry, device
+        self.model, self.ops, self._dry, self._device = model, OperationList(model), dry, device
         self._sources: dict[int, OutputReference] = {}
         self._kept: list[Any] = []  # keeps their ids from being reused
         self._calls: list[str] = []
@@ -103,7 +103,7 @@ class _Record(TorchFunctionMode):
         self._inside_opened = False
 
     def of_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperationList:
-        """Run the module, with hooks that track which one is running."""
+        """Run the module, with hooks that track the running submodule."""
         self._inputs(args, kwargs)
         hooks = []
         for name, module in self.model.named_modules():
@@ -116,7 +116,7 @@ class _Record(TorchFunctionMode):
             for hook in hooks:
                 hook.remove()
         self._outputs(result)
-        return self.made
+        return self.ops
 
     def _entered(self, name: str, *_: Any) -> None:
         n = self._called[name]
@@ -128,24 +128,24 @@ class _Record(TorchFunctionMode):
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = list(inspect.signature(self.model.forward).parameters)
-        given = {**{names[i] if i < len(names) else str(i): arg for i, arg in enumerate(args)}, **kwargs}
-        for path, tensor in pytree.tree_flatten_with_path(given)[0]:
+        named = {**{names[i] if i < len(names) else str(i): arg for i, arg in enumerate(args)}, **kwargs}
+        for path, tensor in pytree.tree_flatten_with_path(named)[0]:
             if isinstance(tensor, torch.Tensor):
-                first, rest = path[0].key, pytree.keystr(path[1:])
-                name, types = f"{first}{rest}", (type_of(tensor),)
-                key = unique(re.sub(r"[^\w.@-]+", "_", name), [op.key for op in self.made.operations])
+                first, suffix = path[0].key, pytree.keystr(path[1:])
+                name, types = f"{first}{suffix}", (type_of(tensor),)
+                key = unique(re.sub(r"[^\w.@-]+", "_", name), [op.key for op in self.ops.operations])
                 self._count[key] += 1  # operations of this kind get other keys
-                self._keep([tensor], self.made.add(Operation(key, "input", name, "input", outputs=types)))
+                self._keep([tensor], self.ops.add(Operation(key, "input", name, "input", outputs=types)))
 
     def _outputs(self, result: Any) -> None:
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
         for i, (path, tensor) in enumerate(pytree.tree_flatten_with_path(result)[0]):
             if isinstance(tensor, torch.Tensor):
-                given = self._given(tensor)
-                sources = (given,) if isinstance(given, OutputReference) else ()
-                names = (given,) if isinstance(given, str) else ()
-                self.made.operations.append(output_operation(i, pytree.keystr(path), sources, names))
+                origin = self._given(tensor)
+                sources = (origin,) if isinstance(origin, OutputReference) else ()
+                names = (origin,) if isinstance(origin, str) else ()
+                self.ops.operations.append(output_operation(i, pytree.keystr(path), sources, names))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -163,59 +163,59 @@ class _Record(TorchFunctionMode):
                 self._inside_opened = False
         # Before the call, since a tensor changed in place counts as a new one afterwards.
         before = [leaf for leaf in pytree.tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-        given = [self._given(tensor) for tensor in before]
+        origins = [self._given(tensor) for tensor in before]
         result = self._result(func, args, kwargs)
         name = str(getattr(func, "_opname", None) or getattr(func, "__name__", type(func).__name__))
         if name == "__get__":
             name = getattr(func.__self__, "__name__", name)
         changed = args[0] if name == "__setitem__" else result
         tensors = [leaf for leaf in pytree.tree_flatten(changed)[0] if isinstance(leaf, torch.Tensor)]
-        # Parameters that it returns, or buffers that it updates, are not results.
-        if any(self.made.held.name(t) is None for t in tensors):
+        # Returned parameters and updated buffers are not results.
+        if any(self.ops.held.name(t) is None for t in tensors):
             detail = next((a for a in args if isinstance(a, str)), "")
-            path = self.made.scopes.path(self._calls)
+            path = self.ops.scopes.path(self._calls)
             kind = name.strip("_") if name.startswith("__") else name
             outputs = [type_of(t) for t in tensors]
             new = not all(_shares(t, before) for t in tensors)
             key = f"{kind}_{self._count[kind]}" if self._count[kind] else kind
             self._count[kind] += 1
             settings = partial(call_settings, func, kind, args, kwargs)
-            made = self.made.call(key, kind, path, given, outputs, "", detail, allocates=new, settings=settings)
-            self._keep(tensors, made)
+            references = self.ops.call(key, kind, path, origins, outputs, "", detail, allocates=new, settings=settings)
+            self._keep(tensors, references)
         return result
 
     def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
         device = None if self._device is None else self._device.device
-        made = result_of(func, args, kwargs, device) if self._dry else None
-        if made is None and self._device is not None and func in DIFFER:
+        computed = result_of(func, args, kwargs, device) if self._dry else None
+        if computed is None and self._device is not None and func in DIFFER:
             raise NoTwinError(f"{func.__name__} depends on the device")
-        return func(*args, **kwargs) if made is None else made
+        return func(*args, **kwargs) if computed is None else computed
 
     def _given(self, tensor: Any) -> OutputReference | str:
         source = self._sources.get(id(tensor))
         if source is not None:
             return source
-        name = self.made.held.name(tensor)
+        name = self.ops.held.name(tensor)
         without_data = isinstance(tensor, FakeTensor) or (self._device is not None and tensor.is_meta)
-        if name is None and without_data:  # made in this run, for the module's own tensors have data, or names
+        if name is None and without_data:  # made in this run, as the tensors of the module have data or names
             raise UnseenOperationError(f"a tensor of {type_of(tensor)} comes from code that reports no torch function")
-        return self.made.held.constant(tensor) if name is None else name
+        return self.ops.held.constant(tensor) if name is None else name
 
     def _keep(self, tensors: list[Any], sources: list[OutputReference]) -> None:
         self._kept += tensors
         self._sources.update(zip(map(id, tensors), sources, strict=True))
 
 
-def _shares(tensor: Any, others: list[Any]) -> bool:
+def _shares(tensor: Any, tensors: list[Any]) -> bool:
     """Return whether a tensor shares memory with another one."""
-    here = tensor.untyped_storage()._cdata  # of its storage object: tensors without data have no address
-    return any(here == other.untyped_storage()._cdata for other in others)
+    storage = tensor.untyped_storage()._cdata  # identity of the storage: tensors without data have no address
+    return any(storage == t.untyped_storage()._cdata for t in tensors)
 
 
 def _inside(function: Any) -> Any:
     """Return a copy of a Python function of torch that calls torch functions even while these are recorded.
 
-    The original hands itself over to the recorder as one operation, which hides what it computes and allocates.
+    The original reports itself to the recorder as one operation, which hides its computations and allocations.
     """
     content = {**function.__globals__, "has_torch_function": lambda _: False}
     copy = FunctionType(function.__code__, content, function.__name__, function.__defaults__)

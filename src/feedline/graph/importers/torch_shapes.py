@@ -1,9 +1,9 @@
-"""Results without data of the functions that most networks are made of, from the shapes of their arguments.
+"""Results without data of the most common functions of networks, from the shapes of their arguments.
 
-torch has its own rules for tensors without data, but in Python: fifty steps for a normalisation, which would be most of
-a dry run's time, and the first one imports torch's compiler, which takes a second. A rule here answers the usual case
-and nothing else: arguments that do not fit, and odd ones, are left to torch, which has the error messages. Rules are
-compared with torch's results in the tests.
+torch has rules for tensors without data, but in Python: fifty steps for a normalisation, which would be most of a dry
+run's time, and the first one imports torch's compiler, which takes a second. A rule here covers only the usual case.
+Arguments that do not fit, and unusual ones, are left to torch, which has the error messages. Rules are compared with
+torch's results in the tests.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Rule = Callable[..., Result]
 
 
 def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], device: torch.device | None = None) -> Result:
-    """Return the result of a torch function on tensors without data; None if there is no rule for it.
+    """Return the result of a torch function on tensors without data, or None if there is no rule for it.
 
     Args:
         function: the torch function.
-        args: its positional arguments.
-        kwargs: its other arguments.
-        device: where the tensors would be if they had data; None: where they say.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        device: device that the tensors would have if they had data. None: their present device.
     """
     rule = _RULES.get(function)
     if rule is None or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
@@ -37,12 +37,12 @@ def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], device
         if rule is _attention:
             return _attention(*args, **kwargs, device=device or args[0].device)
         return rule(*args, **kwargs)
-    except TypeError:  # called in a way that the rule does not know
+    except TypeError:  # called with arguments that the rule does not know
         return None
 
 
 def _expect(is_usual: object) -> None:
-    """Leave a call that is not the usual one to torch."""
+    """Leave an unusual call to torch."""
     if not is_usual:
         raise TypeError("expected a usual call")
 
@@ -56,7 +56,7 @@ def _made(like: Any, shape: Sequence[int]) -> torch.Tensor:
 
 
 def _kind(tensor: Any) -> tuple[Any, Any]:
-    """Return what tensors that are computed with each other share."""
+    """Return the properties that operands of one function must share."""
     return tensor.dtype, tensor.device
 
 
@@ -134,13 +134,13 @@ def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = Non
 
 
 def _in_place(input: Any, other: Any) -> torch.Tensor:
-    leaf = input.is_leaf and input.requires_grad and torch.is_grad_enabled()  # which torch refuses to change
+    leaf = input.is_leaf and input.requires_grad and torch.is_grad_enabled()  # torch refuses to change it
     _expect(not leaf and _binary(input, other).shape == input.shape)
     return input
 
 
-def _broadcast(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    pairs = list(itertools.zip_longest(reversed(one), reversed(other), fillvalue=1))
+def _broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    pairs = list(itertools.zip_longest(reversed(a), reversed(b), fillvalue=1))
     _expect(all(n == m or 1 in (n, m) for n, m in pairs))
     return tuple(m if n == 1 else n for n, m in reversed(pairs))
 
@@ -187,7 +187,7 @@ def _adaptive(rank: int, input: Any, output_size: Any) -> torch.Tensor:
 
 
 def _all(value: Any, rank: int) -> tuple[int, ...]:
-    """Return a value for each spatial axis; raise TypeError if there are not as many."""
+    """Return a value for each spatial axis. Raises TypeError for another number of values."""
     values = (value,) * rank if isinstance(value, int) else tuple(value)
     values = values * rank if len(values) == 1 else values
     _expect(len(values) == rank)
@@ -195,20 +195,20 @@ def _all(value: Any, rank: int) -> tuple[int, ...]:
 
 
 def _slid(sizes: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> list[int]:
-    """Return the number of places of a kernel along each axis, of which none may have none."""
+    """Return the number of places of a kernel along each axis, at least one."""
     _expect(not isinstance(padding, str))
     rank = len(kernel)
     steps = zip(sizes, kernel, *(_all(v, rank) for v in (stride, padding, dilation)), strict=True)
-    found = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in steps if s > 0 and p >= 0 and d > 0]
-    _expect(len(found) == rank and min(found) > 0)
-    return found
+    places = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in steps if s > 0 and p >= 0 and d > 0]
+    _expect(len(places) == rank and min(places) > 0)
+    return places
 
 
 def _cat(tensors: Any, dim: int = 0) -> torch.Tensor:
     parts = list(tensors)
     first = parts[0]
     _expect(all(isinstance(t, torch.Tensor) and t.is_floating_point() and t.ndim == first.ndim for t in parts))
-    _expect(first.ndim != 4 or all(t.is_contiguous() for t in parts))  # channels may come last in the result, too
+    _expect(first.ndim != 4 or all(t.is_contiguous() for t in parts))  # otherwise the result may have channels last
     _expect(-first.ndim <= dim < first.ndim and all(_kind(t) == _kind(first) for t in parts))
     dim %= first.ndim
     _expect(len({(*t.shape[:dim], *t.shape[dim + 1 :]) for t in parts}) == 1)
@@ -272,7 +272,7 @@ def _embedding_bag(
 def _recurrence(
     states: int,
     input: Any,
-    given: Any,
+    hx: Any,
     weights: Any,
     has_biases: bool,
     num_layers: int,
@@ -281,9 +281,9 @@ def _recurrence(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Layers over padded sequences; with two states, the second is the cell's."""
-    before = [given] if states == 1 else list(given)
-    _expect(not isinstance(weights, torch.Tensor))  # as of sequences that are packed
+    """Layers over padded sequences. With two states, the second is the cell's."""
+    before = [hx] if states == 1 else list(hx)
+    _expect(not isinstance(weights, torch.Tensor))  # packed sequences pass a tensor here
     _expect(all(_is_plain(tensor) for tensor in (input, *before, *weights)))
     _expect(input.ndim == 3 and len(before) == states and all(state.ndim == 3 for state in before))
     directions = 2 if bidirectional else 1
@@ -294,19 +294,19 @@ def _recurrence(
     _expect(all(tuple(state.shape[:2]) == (stacked, batch) for state in before) and 0 <= dropout < 1)
     _expect(weights[0].shape[1] == input.shape[2] and weights[1].shape[1] == width)
     _expect(all(_kind(t) == _kind(input) for t in (*before, *weights)) and steps * batch)
-    made = _made(input, (steps, batch, directions * width))
-    return (made.transpose(0, 1) if batch_first else made, *(_made(state, state.shape) for state in before))
+    output = _made(input, (steps, batch, directions * width))
+    return (output.transpose(0, 1) if batch_first else output, *(_made(state, state.shape) for state in before))
 
 
-def _recurrent_cell(states: int, gates: int, input: Any, given: Any, inner: Any, outer: Any, *biases: Any) -> Result:
-    before = [given] if states == 1 else list(given)
+def _recurrent_cell(states: int, gates: int, input: Any, hx: Any, inner: Any, outer: Any, *biases: Any) -> Result:
+    before = [hx] if states == 1 else list(hx)
     _expect(len(before) == states and all(_is_plain(t) and t.ndim == 2 for t in (input, *before, inner, outer)))
     batch, width = before[0].shape
     _expect(input.shape[0] == batch and all(_is_like(state, input, (batch, width)) for state in before))
     _expect(_is_like(inner, input, (gates * width, input.shape[1])) and _is_like(outer, input, (gates * width, width)))
     _expect(all(_is_like(bias, input, (gates * width,)) for bias in biases))
-    made = tuple(_made(input, (batch, width)) for _ in before)
-    return made if states > 1 else made[0]
+    results = tuple(_made(input, (batch, width)) for _ in before)
+    return results if states > 1 else results[0]
 
 
 def _attention(
@@ -321,7 +321,8 @@ def _attention(
     *,
     device: torch.device,
 ) -> torch.Tensor:
-    """With dropout, a CPU computes it in steps, the last of them a product; else the result has the query's layout."""
+    """With dropout, a CPU computes it in steps, the last of them a product. Otherwise the result has the query's
+    layout."""
     _expect(not enable_gqa and 0 <= dropout_p < 1 and all(t.ndim == 4 for t in (query, key, value)))
     _expect(key.shape[:2] == value.shape[:2] == query.shape[:2] and key.shape[2] == value.shape[2])
     _expect(_kind(key) == _kind(value) == _kind(query) and query.is_floating_point())
@@ -336,9 +337,9 @@ def _attention(
 
 
 def _is_mask(mask: Any, query: Any, key: Any) -> bool:
-    """Return whether a mask is one that needs no care: of two or four axes, and not trained."""
-    wanted = (*query.shape[:3], key.shape[2])
-    fits = mask.ndim in (2, 4) and _broadcast(mask.shape, wanted) == wanted
+    """Return whether a mask is a usual one: of two or four axes, and not trained."""
+    expected = (*query.shape[:3], key.shape[2])
+    fits = mask.ndim in (2, 4) and _broadcast(mask.shape, expected) == expected
     return fits and mask.dtype in (torch.bool, query.dtype) and mask.device == query.device and not mask.requires_grad
 
 
