@@ -364,9 +364,7 @@ class AsyncStore(KVStore):
         while True:
             keys = {server: [entry.key for entry, _, _ in pieces] for server, pieces in pieces_of.items()}
             shapes = self._answered({server: self._links[server].ask("known", k) for server, k in keys.items()})
-            absent = [
-                entry.key for server, w in pieces_of.items() for entry, _, _ in w if entry.key not in shapes[server]
-            ]
+            absent = [e.key for server, w in pieces_of.items() for e, _, _ in w if e.key not in shapes[server]]
             if not absent or self.rank == 0:
                 break
             self._poll_later(silence, f"initialise key {absent[0]!r}")
