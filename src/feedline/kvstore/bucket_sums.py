@@ -97,11 +97,11 @@ class StoreSums(PlainSums):
         for channel in used:
             channel.commit()
 
-    def held_back(self) -> dict[int, Any]:
+    def residuals(self) -> dict[int, Any]:
         """See `BucketSums`."""
         return {i: channel.residual for i, channel in self._channels() if channel.residual.numel()}
 
-    def hold_back(self, residuals: Mapping[int, Any]) -> None:
+    def set_residuals(self, residuals: Mapping[int, Any]) -> None:
         """See `BucketSums`."""
         for i, channel in self._channels():
             if i in residuals:

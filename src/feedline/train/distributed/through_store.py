@@ -85,7 +85,7 @@ class ThroughStore(DataParallel):
             sums = self._store.bucket_sums(buckets)
         else:
             sums = PushedSums(self._store, self._make_keys(), buckets)
-        self._hold_back(sums)
+        self._restore_residuals(sums)
         return sums
 
     def _make_keys(self) -> list[str]:
@@ -101,10 +101,10 @@ class ThroughStore(DataParallel):
         """See `Strategy`."""
         self._gathered = {}
         if self._gradients is not None and self._gradients.sums is not None:
-            self._hold_back(self._gradients.sums)
+            self._restore_residuals(self._gradients.sums)
         return super().prepare(minibatch)
 
-    def _hold_back(self, sums: BucketSums) -> None:
+    def _restore_residuals(self, sums: BucketSums) -> None:
         """Continue with the residuals of a checkpoint, if they have the same code."""
         loaded, self._loaded = self._loaded, None
         if loaded is None:
@@ -113,7 +113,7 @@ class ThroughStore(DataParallel):
         for (rank, i), residual in loaded.items() if sums.code == self._loaded_code else ():
             if rank % self.ranks.count == self.ranks.rank:
                 residuals[i] = residuals[i] + residual if i in residuals else residual
-        sums.hold_back(residuals)
+        sums.set_residuals(residuals)
 
     def settle(self, saving: bool = False) -> None:
         """See `Strategy`."""
@@ -126,7 +126,7 @@ class ThroughStore(DataParallel):
         if self._loaded is not None:
             return self._loaded
         sums = None if self._gradients is None else self._gradients.sums
-        residuals = {} if sums is None else sums.held_back()
+        residuals = {} if sums is None else sums.residuals()
         if sums is None or not residuals:
             return {}
         self._loaded_code = sums.code
