@@ -27,7 +27,15 @@ from feedline.cli.console import (
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.cost import cost, print_cost
-from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, looked_at, picture_stream, shown_sizes, write_page
+from feedline.cli.pictures import (
+    DEFAULT_STEPS,
+    PageOptions,
+    decoding,
+    looked_at,
+    picture_stream,
+    shown_sizes,
+    write_page,
+)
 from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.feed.formats.images import ImageFolderDeserializer
@@ -68,7 +76,7 @@ def inspect(
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):
         if pictures is not None:
-            page = write_page(opened, Asked(pictures, views, step or (), seed), out)
+            page = write_page(opened, PageOptions(pictures, views, step or (), seed), out)
             print_result(page, json, _show_page)
             return
         description = describe(opened, preview)
