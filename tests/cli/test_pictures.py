@@ -123,7 +123,9 @@ def test_samples_are_those_of_a_source(folder, tmp_path):
 
 
 def test_each_view_is_shown(folder, tmp_path):
-    found, text = page(folder, PageOptions(4, 2, ["CenterCrop(32)", "MultiView([[], Flip(1.0)])"], 0), tmp_path / "a.html")
+    found, text = page(
+        folder, PageOptions(4, 2, ["CenterCrop(32)", "MultiView([[], Flip(1.0)])"], 0), tmp_path / "a.html"
+    )
     shown = Page(text)
     samples = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(link.partition(",")[2]))))
