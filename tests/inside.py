@@ -493,4 +493,4 @@ def hold_back_as(strategy: Any, rank: int, count: int, state: Any, sums: Any) ->
     """Give ``sums`` what a rank of ``count`` holds back of a state: so many ranks are not started for it."""
     strategy._ranks = SimpleNamespace(rank=rank, count=count)
     strategy.take_advice(state)
-    strategy._hold_back(sums)
+    strategy._restore_residuals(sums)

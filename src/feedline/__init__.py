@@ -7,8 +7,8 @@ import importlib as _importlib
 
 from feedline._version import __version__ as __version__
 
-# Importing the package costs next to nothing: each name comes with its module, when somebody asks for it. A line of the
-# stub is `from module import name as name`; the module of a subpackage is `feedline`.
+# Importing the package costs next to nothing: a name imports its module at first use. A line of the stub is `from
+# module import name as name`. The module of a subpackage is `feedline`.
 with open(f"{__file__}i", encoding="utf-8") as _stub:
     _MODULES = {words[3]: words[1] for words in map(str.split, _stub) if words[:1] == ["from"]}
 __all__ = [name for name, module in _MODULES.items() if module not in ("feedline", "feedline._version")]

@@ -1,15 +1,15 @@
 """Façades of old frameworks: the table of their names, and importing them under the old name.
 
-A façade is a package `feedline.OLD` with the module paths of the original. Its table states for every name whether it
-is provided, approximated or absent. Modules look up the error for a missing name in it, docs/compat/OLD.md is generated
+A façade is a package `feedline.OLD` with the module paths of the original. Its table lists for every name whether it is
+provided, approximated or absent. Modules look up the error for a missing name in it, docs/compat/OLD.md is generated
 from it, and tests compare it with the modules.
 
-`install` makes ``import OLD`` mean the façade, in this process only. A finder ahead of all others answers for ``OLD``
-and its submodules with the façade's own modules, so that a class has one identity under both names. Nothing is written
-to disk.
+`install` makes ``import OLD`` mean the façade, in this process only. A finder ahead of all other finders answers for
+``OLD`` and its submodules with the façade's own modules, so that a class has one identity under both names. Nothing is
+written to disk.
 
 Looking up an absent name raises an AttributeError, for `hasattr`. For ``from OLD import NAME`` Python would drop its
-message; but it first asks finders for a module of that name, and ours raises an ImportError with the message.
+message. But it first asks finders for a module of that name, and ours raises an ImportError with the message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass(frozen=True)
 class Names:
-    """The names of one module; members of classes as ``Class.member``.
+    """The names of one module, with members of classes as ``Class.member``.
 
     Attributes:
         provided: names that behave as in the original, separated by spaces.
@@ -42,7 +42,7 @@ class Names:
         approximated: names that differ from the original, with the difference.
         absent: names that are missing, with a replacement.
         added: names that the original lacks, with a description.
-        handed: names that the original's module imports for itself and hands on by ``from module import *``, separated
+        handed: names that the original's module imports for itself and passes on by ``from module import *``, separated
             by spaces: standard modules and NumPy, or names of the package.
     """
 
@@ -55,34 +55,34 @@ class Names:
 
     @property
     def exported(self) -> list[str]:
-        """``__all__`` of the module: the importable names, and those that it hands on."""
+        """``__all__`` of the module: the importable names, and the names that it passes on."""
         return list(dict.fromkeys([*self.importable, *self.handed.split()]))
 
     @property
     def importable(self) -> list[str]:
         """Names that can be imported from the module, without members of classes."""
-        there = [*self.provided.split(), *self.corrected, *self.approximated, *self.added]
-        return [name for name in there if "." not in name]
+        names = [*self.provided.split(), *self.corrected, *self.approximated, *self.added]
+        return [name for name in names if "." not in name]
 
 
 def explain(tables: Mapping[str, Names], module: str, name: str) -> Exception:
-    """Return the error for a missing name: CompatError with what to use instead, or AttributeError if it is unknown."""
-    known = tables[module].absent
-    if name in known:
-        return CompatError(f"{module}.{name} is not provided: {known[name]}")
+    """Return the error for a missing name: CompatError with a replacement, or AttributeError if it is unknown."""
+    absent = tables[module].absent
+    if name in absent:
+        return CompatError(f"{module}.{name} is not provided: {absent[name]}")
     old = module.partition(".")[0]
     return AttributeError(f"module '{module}' has no attribute '{name}'; docs/compat/{old}.md lists what is provided")
 
 
-# Modules that old packages import under these names, and hand on.
+# Modules that old packages import under these names, and pass on.
 _HANDED_MODULES = {"np": "numpy", "os": "os", "sys": "sys"}
 
 
 def look_up(tables: Mapping[str, Names], module: str, name: str) -> Any:
-    """Return what a module hands on under a name that it does not define.
+    """Return an object that a module passes on, under a name that it does not define.
 
     Raises:
-        CompatError: the name is absent on purpose; says what to use instead.
+        CompatError: the name is absent on purpose. The message has a replacement.
         AttributeError: the original has no such name.
     """
     if name not in tables[module].handed.split():
@@ -93,7 +93,7 @@ def look_up(tables: Mapping[str, Names], module: str, name: str) -> Any:
 
 
 def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Callable[[str], Any]]:
-    """Return ``__all__`` and ``__getattr__`` of a façade's module; the table is the only list of its names.
+    """Return ``__all__`` and ``__getattr__`` of a façade's module. The table is the only list of its names.
 
     Args:
         tables: names by module, of one façade.
@@ -104,7 +104,7 @@ def names_of(tables: Mapping[str, Names], module: str) -> tuple[list[str], Calla
 
 
 class _Absent:
-    """Member of a class that the original has; looking it up raises CompatError, of the class and of its instances."""
+    """Absent member of a class of the original. Looking it up raises CompatError, on the class and its instances."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -114,9 +114,9 @@ class _Absent:
 
 
 def absent_members(tables: Mapping[str, Names], module: str) -> Callable[[_Class], _Class]:
-    """Return a decorator of a class: members that the table of its module calls absent say so when they are looked up.
+    """Return a decorator of a class: looking up members that its module's table lists as absent raises CompatError.
 
-    `hasattr` is False of them, as of all absent names.
+    `hasattr` is False for them, as for all absent names.
     """
 
     def decorate(cls: _Class) -> _Class:
@@ -131,9 +131,9 @@ def absent_members(tables: Mapping[str, Names], module: str) -> Callable[[_Class
 
 def defined_in(namespace: Mapping[str, Any]) -> list[str]:
     """Return the public functions, classes and ints that a module itself defines, from its ``globals()``."""
-    own = namespace["__name__"]
+    home = namespace["__name__"]
     public = {name: value for name, value in namespace.items() if not name.startswith("_")}
-    return [name for name, value in public.items() if type(value) is int or getattr(value, "__module__", None) == own]
+    return [name for name, value in public.items() if type(value) is int or getattr(value, "__module__", None) == home]
 
 
 _SENTENCES = ("corrected", "approximated", "absent", "added")
@@ -142,13 +142,13 @@ _SENTENCES = ("corrected", "approximated", "absent", "added")
 def read_names(path: Path) -> dict[str, Names]:
     """Read the names of a façade's modules.
 
-    The file has a table for each module: ``provided``, names separated by spaces; tables ``corrected``,
-    ``approximated``, ``absent`` and ``added`` from names, separated by spaces, to the sentence that they share; and
-    ``repeats``, modules whose names the package re-exports, except members of classes; and ``handed``.
+    The file has a table for each module: ``provided``, names separated by spaces, tables ``corrected``,
+    ``approximated``, ``absent`` and ``added`` from names, separated by spaces, to the sentence that they share,
+    ``repeats``, modules whose names the package re-exports, except members of classes, and ``handed``.
     """
     with path.open("rb") as file:
         tables = tomllib.load(file)
-    found = {
+    result = {
         module: Names(
             table.get("provided", ""),
             *(
@@ -161,27 +161,27 @@ def read_names(path: Path) -> dict[str, Names]:
     }
     for module, table in tables.items():
         if "repeats" in table:
-            found[module] = _repeating(found[module], [found[name] for name in table["repeats"]])
-    return found
+            result[module] = _repeating(result[module], [result[name] for name in table["repeats"]])
+    return result
 
 
-def _repeating(own: Names, others: Sequence[Names]) -> Names:
-    provided = {*own.provided.split(), *(name for more in others for name in more.provided.split() if "." not in name)}
+def _repeating(table: Names, parts: Sequence[Names]) -> Names:
+    provided = {*table.provided.split(), *(name for part in parts for name in part.provided.split() if "." not in name)}
     return Names(
         " ".join(sorted(provided)),
         *(
             {
-                **{name: said for more in others for name, said in getattr(more, key).items() if "." not in name},
-                **getattr(own, key),
+                **{name: text for part in parts for name, text in getattr(part, key).items() if "." not in name},
+                **getattr(table, key),
             }
             for key in _SENTENCES
         ),
-        handed=own.handed,
+        handed=table.handed,
     )
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finder that gives modules of a façade other names; ``loader_state`` of a spec is the name that they have."""
+    """Finder that gives modules of a façade other names. ``loader_state`` of a spec is the original name."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the façade's module."""
@@ -190,7 +190,7 @@ class _Finder(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's spec, which the import system has replaced; its code has run already."""
+        """Restore the module's spec, which the import system has replaced. Its code has run already."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
 
@@ -212,7 +212,7 @@ class Alias(_Finder):
         """See `importlib.abc.MetaPathFinder`.
 
         Raises:
-            ImportError: an absent name was imported from a module; says what to use instead.
+            ImportError: an absent name was imported from a module. The message has a replacement.
             ModuleNotFoundError: no such module.
         """
         module, _, name = fullname.removeprefix("feedline.").rpartition(".")
@@ -243,13 +243,13 @@ class Alias(_Finder):
 
 
 def _searched(module: ModuleType) -> None:
-    """Make Python ask finders for names that are imported from the module and missing."""
+    """Make Python use finders for names that are imported from the module and missing."""
     if not hasattr(module, "__path__"):
         module.__path__ = []
 
 
 class Beside(_Finder):
-    """Finds modules that an original package had beside it, where nothing else has their names.
+    """Finds modules that an original package had next to it, unless their names are in use.
 
     Args:
         modules: mapping from their names to modules of the façade.
@@ -272,7 +272,8 @@ def install(old: str, beside: Mapping[str, str] | None = None) -> None:
 
     Args:
         old: name of the original package.
-        beside: modules that it had beside it, and the façade's in their place; a script's own take precedence.
+        beside: modules that it had next to it, and their replacements in the façade. A script's own modules take
+            precedence.
 
     Raises:
         CompatError: another package was already imported as ``old``.

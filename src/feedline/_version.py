@@ -1,3 +1,3 @@
-"""The version of feedline, for whoever records or prints it."""
+"""The version of feedline."""
 
 __version__ = "1.0.0rc1"

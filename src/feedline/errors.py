@@ -10,8 +10,8 @@
     ├── StoreError      a peer of a key-value store is gone or disagrees (ranks)
     └── CompatError     an old call has no equivalent (old and modern spelling); also an AttributeError
 
-Every message says what was expected, what was found, where, and what to do next. A wrong argument is a ``ValueError``
-or ``TypeError``, as usual in Python; these classes are for data, states and peers.
+Every message has the expected and the actual value, the place, and the next step. A wrong argument is a ``ValueError``
+or ``TypeError``, as usual in Python. These classes are for data, states and peers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 
 def shown(value: object, most: int | None = None) -> str:
-    """Format a value for an error message, cut to ``most`` characters; never fails, even on values of damaged files."""
+    """Format a value for an error message, cut to ``most`` characters. Never fails, even on values of damaged files."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # deeply nested, or an int with thousands of digits
@@ -43,12 +43,12 @@ _shown_as: dict[str, str] = {}
 
 
 def show_paths(names: Mapping[str, str]) -> None:
-    """Show paths that begin with these folders in errors as what they stand for: addresses of objects."""
+    """Show paths that begin with these folders in errors as addresses of their objects."""
     _shown_as.update(names)
 
 
 def shown_path(path: str) -> str:
-    """Return what errors call a path."""
+    """Return the form of a path in errors."""
     for folder, name in _shown_as.items():
         if path.startswith(folder) and path[len(folder) : len(folder) + 1] in ("", "/"):
             return name + path[len(folder) :]
@@ -66,7 +66,7 @@ class SchemaError(FeedlineError):
 class DataError(FeedlineError):
     """A file or a user's object is inconsistent.
 
-    The location is also in attributes, each ``None`` where it does not apply: ``path``, ``byte`` (offset
+    The location is also in attributes, each ``None`` if it does not apply: ``path``, ``byte`` (offset
     from the file's start), ``line`` (from 1), ``sequence`` (index in the corpus), ``stream``.
     """
 
@@ -99,7 +99,7 @@ class DataError(FeedlineError):
         super().__init__("\n".join(lines))
 
     def located(self, *, path: str | None = None, sequence: int | None = None) -> DataError:
-        """Return this error, or a copy that adds the location where this one lacks it."""
+        """Return this error, or a copy with the missing parts of its location."""
         if (self.path is not None or path is None) and (self.sequence is not None or sequence is None):
             return self
         located = type(self)(
@@ -115,12 +115,12 @@ class DataError(FeedlineError):
         return located
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As it is, without a call of a constructor, which subclasses have of their own.
+        # Without a call of the constructor, as subclasses have other ones.
         return (copyreg.__newobj__, (type(self), *self.args), self.__dict__)  # type: ignore[attr-defined]
 
 
 class StateError(FeedlineError):
-    """A saved state does not fit; ``saved`` and ``current`` hold the differences, key by key."""
+    """A saved state does not fit. ``saved`` and ``current`` hold the differences, key by key."""
 
     def __init__(
         self,
@@ -146,11 +146,11 @@ class StateError(FeedlineError):
 
 
 class WorkerError(FeedlineError, RuntimeError):
-    """A worker died; also a ``RuntimeError``, like the one of PyTorch's loader.
+    """A worker died. Also a ``RuntimeError``, like the error of PyTorch's loader.
 
     Attributes:
         unit: the work it was running, or None.
-        exitcode: exit code of the process; minus the signal that killed it.
+        exitcode: exit code of the process, or minus the signal that killed it.
         stderr: last lines of the process's stderr.
     """
 
@@ -160,10 +160,10 @@ class WorkerError(FeedlineError, RuntimeError):
 
 
 class StoreError(FeedlineError):
-    """A peer of the key-value store is gone or disagrees; names the key and the rank.
+    """A peer of the key-value store is gone or disagrees. The message names the key and the rank.
 
     Attributes:
-        ranks: ranks of the peers, where they are known.
+        ranks: ranks of the peers, if they are known.
     """
 
     def __init__(self, what: str, *, ranks: Sequence[int] = ()) -> None:
@@ -172,7 +172,7 @@ class StoreError(FeedlineError):
 
 
 class CompatError(FeedlineError, AttributeError):
-    """An old CNTK or MXNet call has no modern meaning here; names the old and the modern spelling.
+    """An old CNTK or MXNet call has no modern meaning. The message has the old and the modern spelling.
 
     Also an ``AttributeError``: old scripts call ``hasattr(cntk, name)``, or rely on ``getattr``'s default.
     """

@@ -1,4 +1,4 @@
-"""Assertions of feedline's laws, for your own formats, sources and feeds.
+"""Assertions of feedline's laws, for your formats, sources and feeds.
 
 `assert_resumes` states the first law: from every point, a restored feed continues exactly like one that never stopped.
 """
@@ -30,7 +30,7 @@ def sequences_of(minibatches: Iterable[Minibatch]) -> list[tuple[int, bytes]]:
 
 
 def bytes_digest(minibatches: Iterable[Minibatch]) -> str:
-    """Return a digest of everything delivered, independent of where minibatches were cut."""
+    """Return a digest of everything delivered, independent of the borders of minibatches."""
     h = hashlib.blake2b(digest_size=16)
     for ordinal, content in sequences_of(minibatches):
         h.update(ordinal.to_bytes(8, "little") + content)
@@ -52,28 +52,28 @@ def assert_resumes(
         minibatches: number of minibatches of the largest size to check.
 
     Raises:
-        AssertionError: a restored feed delivers anything other than the one that never stopped.
+        AssertionError: a restored feed delivers other sequences than an uninterrupted one.
     """
-    whole = sequences_of(_take(make_feed(), max(sizes), minibatches))
+    uninterrupted = sequences_of(_take(make_feed(), max(sizes), minibatches))
     for first, size in enumerate(sizes):
         feed = make_feed()
         passed = 0
-        for other in itertools.islice(itertools.cycle(sizes), first, None):
-            if passed >= len(whole):
+        for next_size in itertools.islice(itertools.cycle(sizes), first, None):
+            if passed >= len(uninterrupted):
                 break
             restored = make_feed()
             restored.load_state_dict(json.loads(json.dumps(feed.state_dict())))
-            got = sequences_of(_take(restored, other, 2))
-            expected = whole[passed : passed + len(got)]
+            got = sequences_of(_take(restored, next_size, 2))
+            expected = uninterrupted[passed : passed + len(got)]
             assert got[: len(expected)] == expected, (
                 f"expected the feed to continue at sequence {passed} with ordinals {[o for o, _ in expected][:8]}, "
-                f"got {[o for o, _ in got][:8]} (stopped under size {size}, continued under size {other})"
+                f"got {[o for o, _ in got][:8]} (stopped under size {size}, continued under size {next_size})"
             )
             minibatch = feed.next_minibatch(size)
             if not minibatch:
                 break
             got = sequences_of([minibatch])
-            expected = whole[passed : passed + len(got)]
+            expected = uninterrupted[passed : passed + len(got)]
             assert got[: len(expected)] == expected, f"the order depends on the minibatch size at sequence {passed}"
             passed += len(got)
 

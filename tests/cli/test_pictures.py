@@ -22,7 +22,7 @@ from feedline_demo import pictures as made  # noqa: E402
 
 from feedline import images  # noqa: E402
 from feedline.cli.corpus import open_path  # noqa: E402
-from feedline.cli.pictures import Asked, parse_steps, picture_stream, traced, write_page  # noqa: E402
+from feedline.cli.pictures import PageOptions, parse_steps, picture_stream, traced, write_page  # noqa: E402
 from feedline.feed.transforms import DrawKeys  # noqa: E402
 from feedline.images.decode import views_of  # noqa: E402
 
@@ -86,7 +86,7 @@ def test_boxes_are_where_samples_come_from(steps):
 
 
 def test_a_page_shows_pictures_labels_and_what_is_unreadable(folder, tmp_path):
-    found, text = page(folder, Asked(12, 2, (), 0), tmp_path / "a.html")
+    found, text = page(folder, PageOptions(12, 2, (), 0), tmp_path / "a.html")
     assert (found["pictures"], found["unreadable"], found["stream"]) == (12, 1, "image")
     shown = Page(text)
     assert shown.scripts == []
@@ -104,7 +104,7 @@ def test_a_page_shows_pictures_labels_and_what_is_unreadable(folder, tmp_path):
 def test_samples_are_those_of_a_source(folder, tmp_path):
     """The page shows, bit for bit, what a source with this seed delivers in sweeps 0 and 1."""
     steps = ["RandomResizedCrop(32)", "Flip(0.5)"]
-    _, text = page(folder, Asked(5, 2, steps, 7), tmp_path / "a.html")
+    _, text = page(folder, PageOptions(5, 2, steps, 7), tmp_path / "a.html")
     shown = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(link.partition(",")[2])))).tobytes()
         for link in Page(text).links
@@ -123,7 +123,9 @@ def test_samples_are_those_of_a_source(folder, tmp_path):
 
 
 def test_each_view_is_shown(folder, tmp_path):
-    found, text = page(folder, Asked(4, 2, ["CenterCrop(32)", "MultiView([[], Flip(1.0)])"], 0), tmp_path / "a.html")
+    found, text = page(
+        folder, PageOptions(4, 2, ["CenterCrop(32)", "MultiView([[], Flip(1.0)])"], 0), tmp_path / "a.html"
+    )
     shown = Page(text)
     samples = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(link.partition(",")[2]))))
@@ -141,7 +143,7 @@ def test_names_are_text(tmp_path):
     evil = tmp_path / "data" / "<b>bold<"
     evil.mkdir(parents=True)
     (evil / "a.png").write_bytes(made.encode(coordinates(), "PNG"))
-    _, text = page(tmp_path / "data", Asked(3, 1, (), 0), tmp_path / "a.html")
+    _, text = page(tmp_path / "data", PageOptions(3, 1, (), 0), tmp_path / "a.html")
     assert "<b>bold<" not in text
     assert "&lt;b&gt;bold&lt;" in text
 
@@ -196,7 +198,7 @@ def test_bytes_that_are_no_pictures_are_passed_over():
 
 @pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
 def test_a_browser_draws_it_and_asks_for_nothing(folder, tmp_path):
-    page(folder, Asked(6, 2, (), 0), tmp_path / "a.html")
+    page(folder, PageOptions(6, 2, (), 0), tmp_path / "a.html")
     browser = chromium.Browser(tmp_path / "profile")
     try:
         browser.open(tmp_path / "a.html", width=360)

@@ -480,7 +480,7 @@ def compressed(rank, kind, folder=None, killed_after=None, steps=12):
         max_samples=16 * (killed_after or steps),
         saving=None if folder is None else Saving(folder, every=fl.minibatches(2)),
     ).run()
-    held = gradients_of(learner.strategy).sums.held_back()
+    held = gradients_of(learner.strategy).sums.residuals()
     return [p.tolist() for p in model.parameters()], {i: t.tolist() for i, t in sorted(held.items())}
 
 
@@ -503,7 +503,7 @@ def test_another_number_of_ranks_takes_over_all_that_was_held_back(world):
         strategy = through_store(SGD([torch.zeros(3)], 0.1), store).strategy
         strategy.parameters = [torch.zeros(3)]
         state = {"residuals": {"code": code, "ranks": 2, "parameters": 1}, "tensors": residuals}
-        hold_back_as(strategy, rank, world, state, SimpleNamespace(code=code, hold_back=taken.append))
+        hold_back_as(strategy, rank, world, state, SimpleNamespace(code=code, set_residuals=taken.append))
     assert len(taken) == world
     assert sum(float(held[0][0]) for held in taken if held) == 11.0
 

@@ -1,7 +1,7 @@
 """The command ``feedline``: inspect a corpus, convert it, plan its order, measure it, run a demo.
 
-One file per command; `app` joins them, `console` prints, `arguments` parses. Nothing in the library imports this
-package, and typer and rich are imported nowhere else.
+One file per command; `app` joins them, `console` prints, `arguments` parses. The library does not import this package,
+and only this package imports typer and rich.
 """
 
 from __future__ import annotations

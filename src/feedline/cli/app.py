@@ -1,4 +1,4 @@
-"""All commands in one application, of which one is imported: the one that is run."""
+"""All commands in one application, which imports only the command that is run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from feedline._version import __version__
 from feedline.cli.console import guarded
 
-# What `feedline --help` says of each; the first words of their own help, which a test compares.
+# Help of each command in `feedline --help`: the first words of the command's help, which a test compares.
 COMMANDS = {
     "inspect": "Show format, streams, counts, lengths and the first sequences of a corpus.",
     "convert": "Convert a corpus to a store, all or nothing. After an interrupt the same command continues.",
@@ -29,8 +29,8 @@ COMMANDS = {
 }
 
 
-def app_for(wanted: str | None) -> typer.Typer:
-    """Return the application with the command ``wanted``; of the others it knows the names and what they are for."""
+def app_for(selected: str | None) -> typer.Typer:
+    """Return the application with the command ``selected``, and the names and help of all others."""
     app = typer.Typer(
         help="Feed training from disk: same order every time, from any point, larger than memory.",
         no_args_is_help=True,
@@ -39,18 +39,18 @@ def app_for(wanted: str | None) -> typer.Typer:
     )
     app.callback()(options)
     for name, about in COMMANDS.items():
-        if name != wanted:
+        if name != selected:
             app.command(name, help=about)(_of_another_call)
             continue
         module = importlib.import_module(f"feedline.cli.{name}")
-        # A script's errors and tracebacks are its own.
+        # A script's errors and tracebacks pass unchanged.
         command = module.run if name == "run" else guarded(getattr(module, name))
         app.command(name, context_settings=module.SETTINGS if name == "run" else None)(command)
     return app
 
 
 def wanted_of(arguments: list[str]) -> str | None:
-    """Return the command among the arguments of the program; None: there is none."""
+    """Return the command among the arguments of the program. None: there is none."""
     return next((argument for argument in arguments if argument in COMMANDS), None)
 
 
@@ -63,8 +63,8 @@ def _of_another_call() -> None:
     raise AssertionError("expected the command that was asked for to have been imported")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"feedline {__version__}")
         raise typer.Exit
 

@@ -47,7 +47,7 @@ PartitionOption = Annotated[str, typer.Option("--partition", metavar="I/K", help
 DEFAULT_CHUNK_SIZE = "32M"
 
 
-# Powers of two, as everywhere in the library where sizes are given.
+# Powers of two, as for all sizes in the library.
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -68,7 +68,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
 
 
 def parse_rate(text: str) -> float:
-    """Parse ``200MB/s`` (2e8) or ``10Gbit/s`` (1.25e9); return bytes per second.
+    """Parse ``200MB/s`` (2e8) or ``10Gbit/s`` (1.25e9), and return bytes per second.
 
     Raises:
         UsageError: it is not a rate above 0.
@@ -99,8 +99,8 @@ def parse_streams(declarations: list[str] | None) -> dict[str, Stream]:
     """
     streams: dict[str, Stream] = {}
     for text in declarations or []:
-        name, equals, rest = text.partition("=")
-        shape_text, *words = rest.split(":")
+        name, equals, details = text.partition("=")
+        shape_text, *words = details.split(":")
         if not name or not equals or not shape_text:
             raise UsageError(f"expected NAME=SHAPE[:sparse][:DTYPE] for --stream, got {text!r}")
         if name in streams:
@@ -137,29 +137,29 @@ def _stream(text: str, shape_text: str, words: list[str]) -> Stream:
         raise UsageError(f"{error}, in --stream {text!r}") from error
 
 
-# A shape with more behind it, which no column is called.
+# A shape followed by options, which is no column name.
 _DECLARATION = re.compile(r"(scalar|\(\)|\d+([x,]\d+)*)(:.+)+")
 
 
 def parse_columns(declarations: list[str] | None) -> dict[str, Stream | str | list[str]]:
     """Parse streams of CSV: ``NAME=COLUMN[,COLUMN...]``, or ``NAME=SHAPE:...`` of `parse_streams`.
 
-    A shape alone is taken for a column.
+    A shape alone is a column name.
 
     Raises:
         UsageError: a declaration is invalid, or a name occurs twice.
     """
     columns: dict[str, Stream | str | list[str]] = {}
     for text in declarations or []:
-        name, equals, rest = text.partition("=")
-        if not name or not equals or not rest:
+        name, equals, declared = text.partition("=")
+        if not name or not equals or not declared:
             raise UsageError(f"expected NAME=COLUMN[,COLUMN...] for --stream of a CSV file, got {text!r}")
         if name in columns:
             raise UsageError(f"expected each stream once, got `{name}` twice")
-        if _DECLARATION.fullmatch(rest):
+        if _DECLARATION.fullmatch(declared):
             columns |= parse_streams([text])
         else:
-            columns[name] = rest.split(",") if "," in rest else rest
+            columns[name] = declared.split(",") if "," in declared else declared
     return columns
 
 

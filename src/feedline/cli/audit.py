@@ -1,4 +1,4 @@
-"""``feedline audit LOG CORPUS``: say which sequences were in which step of a run; reads no data."""
+"""``feedline audit LOG CORPUS``: show which sequences were in which step of a run, without reading data."""
 
 from __future__ import annotations
 
@@ -75,28 +75,28 @@ def audit(
         rows_of = [documents.of(step.ids, step.chunks) for step in listed]
         sources = _sources(corpus, names, counts)
     first = max(low, records[0].step)
-    found: dict[str, Any] = {"log": str(log), "path": corpus.name, "first_step": first, "steps": total}
-    found["sources"] = sources
-    found |= {what: {"id": sought[what], "steps": held} for what, held in where.items()}
+    result: dict[str, Any] = {"log": str(log), "path": corpus.name, "first_step": first, "steps": total}
+    result["sources"] = sources
+    result |= {what: {"id": sought[what], "steps": in_steps} for what, in_steps in where.items()}
     if steps is not None:
-        found["listed"] = [
+        result["listed"] = [
             {"step": s.step, "samples": s.samples, "ids": s.ids.tolist()}
             | ({} if s.sources is None or not names else {"sources": [names[k] for k in s.sources.tolist()]})
             | ({} if rows is None else {"documents": rows.by_row()})
             for s, rows in zip(listed, rows_of, strict=True)
         ]
     if json:
-        print_json(found)
+        print_json(result)
         return
     console = stdout()
-    told = f"steps {first} to {first + total - 1}" if total else "no steps"
-    console.print(f"{told}, each span as the log's fingerprints say")
+    span = f"steps {first} to {first + total - 1}" if total else "no steps"
+    console.print(f"{span}, each span as the log's fingerprints say")
     rows = [
-        [name, f"{one['delivered']:,}", f"{one['sequences']:,}", f"{one['times']:.3f}"] for name, one in sources.items()
+        [name, f"{row['delivered']:,}", f"{row['sequences']:,}", f"{row['times']:.3f}"] for name, row in sources.items()
     ]
     print_table(["corpus", "delivered", "sequences", "times"], rows)
-    for what, held in where.items():
-        console.print(f"{what} {sought[what]} was in steps: {', '.join(map(str, held)) or 'none'}")
+    for what, in_steps in where.items():
+        console.print(f"{what} {sought[what]} was in steps: {', '.join(map(str, in_steps)) or 'none'}")
     for step in listed[:_SHOWN_STEPS]:
         console.print(_line(step, names))
     if len(listed) > _SHOWN_STEPS:
@@ -104,7 +104,7 @@ def audit(
 
 
 def read_records(log: Path) -> list[LoggedFeed]:
-    """Return what a log says of the feed, by steps; of a part that was trained again, only the last time.
+    """Return the records of the feed in a log, by steps. Of a part that was trained again, only the last time.
 
     Raises:
         DataError: the log is damaged, contradicts itself, or has no records of a feed.
@@ -116,22 +116,22 @@ def read_records(log: Path) -> list[LoggedFeed]:
             lines.append(_FeedLine(line["event"], line["samples"], _logged(line["feed"])))
 
     read_log(log, keep)
-    found: list[_FeedLine] = []
+    records: list[_FeedLine] = []
     for line in lines:
         step = line.feed.step
-        again = bisect_left(found, step, key=lambda known: known.feed.step)
-        if step or line.samples:  # else a new run begins, in the same log
-            for before in found[max(0, again - 1) :]:
+        again = bisect_left(records, step, key=lambda record: record.feed.step)
+        if step or line.samples:  # otherwise a new run begins, in the same log
+            for before in records[max(0, again - 1) :]:
                 _check_order(log, before, line)
-        found[again:] = [line]
-    if len(found) < 2:
+        records[again:] = [line]
+    if len(records) < 2:
         raise DataError(
-            f"expected at least two records of the feed in a log, got {len(found)}",
+            f"expected at least two records of the feed in a log, got {len(records)}",
             path=str(log),
             hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it, "
             "and `feedline.runs.log_feed` for a loop of your own",
         )
-    return [line.feed for line in found]
+    return [line.feed for line in records]
 
 
 class _FeedLine(NamedTuple):
@@ -146,7 +146,7 @@ def _check_order(log: Path, before: _FeedLine, line: _FeedLine) -> None:
     """Check that steps and samples of two lines of a run grow together.
 
     Raises:
-        DataError: one has more steps, but fewer samples; or as many steps, but other samples.
+        DataError: one has more steps, but fewer samples, or as many steps, but other samples.
     """
     steps = before.feed.step, line.feed.step
     for what, samples in (
@@ -181,20 +181,20 @@ def _bounds(steps: str | None) -> tuple[int, int | None]:
     return int(first or 0), int(last) if last else None
 
 
-def _document(given: str, corpus: Deserializer, names: Any) -> tuple[int | None, int]:
+def _document(text: str, corpus: Deserializer, names: Any) -> tuple[int | None, int]:
     """Return the number of the corpus, if there are several, and the ordinal of the document in it."""
-    name, _, ordinal = given.rpartition(":")
+    name, _, ordinal = text.rpartition(":")
     if not ordinal.isdigit():
-        raise UsageError(f"expected --document ID, or NAME:ID for a corpus of a mixture, got {given!r}")
+        raise UsageError(f"expected --document ID, or NAME:ID for a corpus of a mixture, got {text!r}")
     if not names:
         part, number = corpus, None
         if name:
-            raise UsageError(f"expected --document ID without a name, as {corpus.name} is no mixture, got {given!r}")
+            raise UsageError(f"expected --document ID without a name, as {corpus.name} is no mixture, got {text!r}")
     elif name in names:
         number = names.index(name)
         part = corpus.parts[number]  # type: ignore[attr-defined]  # a mixture has them
     else:
-        raise UsageError(f"expected --document NAME:ID with NAME one of {', '.join(names)}, got {given!r}")
+        raise UsageError(f"expected --document NAME:ID with NAME one of {', '.join(names)}, got {text!r}")
     if not isinstance(part, Packed):
         raise UsageError(f"expected a packed corpus for --document, got {part.name}; --sequence finds sequences")
     return number, int(ordinal)
@@ -204,26 +204,26 @@ def _holds(documents: PackedDocuments, sought: tuple[int | None, int], step: Aud
     rows = documents.of(step.ids, step.chunks)
     assert rows is not None  # the corpus is packed, or one of its parts is
     number, ordinal = sought
-    found = rows.ordinals == ordinal
+    matches = rows.ordinals == ordinal
     if number is not None:
         assert step.sources is not None
-        found &= np.repeat(step.sources == number, np.diff(rows.bounds))
-    return bool(found.any())
+        matches &= np.repeat(step.sources == number, np.diff(rows.bounds))
+    return bool(matches.any())
 
 
 def _sources(corpus: Deserializer, names: Any, counts: Any) -> dict[str, dict[str, Any]]:
-    """Return what each corpus of a mixture delivered, or the corpus itself."""
+    """Return the figures of each corpus of a mixture, or of the corpus itself."""
     parts = corpus.parts if names else [corpus]  # type: ignore[attr-defined]  # a mixture has them
-    found = {}
+    delivered = {}
     for name, part, count in zip(names or [corpus.name], parts, counts.tolist(), strict=True):
         sequences = sum(info.sequences for info in part.chunks())
-        found[name] = {"delivered": count, "sequences": sequences, "times": count / sequences}
-    return found
+        delivered[name] = {"delivered": count, "sequences": sequences, "times": count / sequences}
+    return delivered
 
 
 def _line(step: AuditedStep, names: Any) -> str:
     shown = list(map(str, step.ids.tolist()))
     if names and step.sources is not None:
         shown = [f"{names[k]}:{i}" for k, i in zip(step.sources.tolist(), shown, strict=True)]
-    more = f" ... ({len(shown)})" if len(shown) > _SHOWN_IDS else ""
-    return f"step {step.step}: {' '.join(shown[:_SHOWN_IDS])}{more}"
+    suffix = f" ... ({len(shown)})" if len(shown) > _SHOWN_IDS else ""
+    return f"step {step.step}: {' '.join(shown[:_SHOWN_IDS])}{suffix}"

@@ -78,8 +78,8 @@ def bench(
             raise UsageError("expected a path with --log, got --loader: only a source's minibatches can be logged")
         if cold:
             raise UsageError("expected a path with --cold, got --loader: the files it reads are unknown")
-        found = {"loader": loader, **bench_loader.measure(*bench_loader.made(loader), seconds)}
-        print_result(found, json, bench_loader.show)
+        result = {"loader": loader, **bench_loader.measure(*bench_loader.made(loader), seconds)}
+        print_result(result, json, bench_loader.show)
         return
     assert path is not None
     if cold and is_address(path):
@@ -97,15 +97,15 @@ def bench(
             partition=(0, 1),
             max_sweeps=1 if cold else None,
         ) as source:
-            found = measure(opened, source, size, seconds, before, log)
+            result = measure(opened, source, size, seconds, before, log)
         if began_cold is not None:
-            found["cold"] = _beside_the_disk(opened.corpus, began_cold, found)
-    found["threads"] = threads
-    print_result(found, json, _print)
+            result["cold"] = _compared_with_disk(opened.corpus, began_cold, result)
+    result["threads"] = threads
+    print_result(result, json, _print)
 
 
 def _evict(corpus: Deserializer) -> float:
-    """Evict the corpus from the page cache; return the share that is still resident."""
+    """Evict the corpus from the page cache, and return the share that is still resident."""
     files = corpus.paths()
     if not files:
         raise ValueError(f"expected data in files with --cold, got {corpus.name}, which is in memory")
@@ -113,8 +113,8 @@ def _evict(corpus: Deserializer) -> float:
     return resident(files)
 
 
-def _beside_the_disk(corpus: Deserializer, began: float, found: dict[str, Any]) -> dict[str, Any]:
-    """Return the disk's speed, and the feed's share of it; None if the file system does not support direct I/O."""
+def _compared_with_disk(corpus: Deserializer, began: float, figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the disk's speed, and the feed's share of it. None if the file system does not support direct I/O."""
     infos = corpus.chunks()
     piece = sum(info.bytes for info in infos) // max(1, sum(info.sequences for info in infos))
     disk = survey(corpus.paths(), piece)
@@ -124,8 +124,8 @@ def _beside_the_disk(corpus: Deserializer, began: float, found: dict[str, Any]) 
         "resident_before": began,
         "sequential_bytes_per_second": sequential,
         "random_sequences_per_second": random,
-        "share_of_sequential": None if sequential is None else found["stored_bytes_per_second"] / sequential,
-        "share_of_random": None if random is None else found["sequences"] / found["seconds"] / random,
+        "share_of_sequential": None if sequential is None else figures["stored_bytes_per_second"] / sequential,
+        "share_of_random": None if random is None else figures["sequences"] / figures["seconds"] / random,
     }
 
 
@@ -163,15 +163,15 @@ class Stopwatch:
 def measure(
     opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: Path | None
 ) -> dict[str, Any]:
-    """Feed for ``seconds``; return figures in JSON types, times in seconds, speeds in units per second."""
+    """Feed for ``seconds``, and return figures in JSON types, times in seconds, speeds in units per second."""
     if log is None:
         return _measure(opened, source, size, seconds, private_before, None)
     about = {"path": opened.corpus.name, "format": opened.format, "size": size}
     with contextlib.closing(BenchLog(log, source, seconds, about)) as lines:
-        found = _measure(opened, source, size, seconds, private_before, lines)
-        figures = {name: value for name, value in found.items() if name not in ("time", *about)}
-        lines.end({PARTS[name]: spent for name, spent in found["time"].items() if spent}, figures)
-    return found
+        result = _measure(opened, source, size, seconds, private_before, lines)
+        figures = {name: value for name, value in result.items() if name not in ("time", *about)}
+        lines.end({PARTS[name]: spent for name, spent in result["time"].items() if spent}, figures)
+    return result
 
 
 def _measure(
@@ -193,8 +193,8 @@ def _measure(
             if now >= seconds:
                 break
             if now - looked > _LOOK_EVERY_S:
-                looked, held = now, memory()
-                peak = type(peak)(max(peak.private, held.private), max(peak.file_backed, held.file_backed))
+                looked, current = now, memory()
+                peak = type(peak)(max(peak.private, current.private), max(peak.file_backed, current.file_backed))
                 show(round(now), round(seconds))
             minibatch = source.next_minibatch(size)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -270,33 +270,33 @@ def _shuffling(shuffle: Any) -> str:
     return "shuffled as a whole" if shuffle else "in corpus order"
 
 
-def _print(found: dict[str, Any]) -> None:
-    how = "indexed" if found["indexed"] else "opened"
+def _print(stats: dict[str, Any]) -> None:
+    how = "indexed" if stats["indexed"] else "opened"
     print_facts(
-        f"{found['path']} ({found['format']}), {_shuffling(found['shuffle'])}",
+        f"{stats['path']} ({stats['format']}), {_shuffling(stats['shuffle'])}",
         {
-            how: f"in {found['open_seconds']:.3g} s; first minibatch after {found['first_minibatch_seconds']:.3g} s",
-            "fed": f"{show_count(found['minibatches'])} minibatches of at most {found['size']} samples in "
-            f"{found['seconds']:.3g} s, {found['sweeps']:.3g} sweeps",
-            "speed": f"{show_count(found['samples_per_second'])} samples/s, "
-            f"{show_bytes(found['delivered_bytes_per_second'])}/s delivered, "
-            f"{show_bytes(found['stored_bytes_per_second'])}/s of stored data, "
-            f"{found['microseconds_per_minibatch']:.3g} us per minibatch",
-            "copy": f"this machine copies {show_bytes(found['copy_bytes_per_second'])}/s on one core; the feed "
-            f"delivers {found['share_of_copy']:.2f} of that",
-            "memory": f"{show_bytes(found['peak_held_bytes'])} of chunks held at peak; private memory grew by "
-            f"{show_bytes(found['private_bytes_growth'])}, file-backed {show_bytes(found['file_backed_bytes_peak'])}",
-            "cpu": f"{found['cpu_seconds']:.3g} s of {found['cores']} cores; reading and decoding took "
-            f"{found['read_thread_seconds']:.3g} s on {found['threads']} threads, {found['chunks_read']} chunks",
+            how: f"in {stats['open_seconds']:.3g} s; first minibatch after {stats['first_minibatch_seconds']:.3g} s",
+            "fed": f"{show_count(stats['minibatches'])} minibatches of at most {stats['size']} samples in "
+            f"{stats['seconds']:.3g} s, {stats['sweeps']:.3g} sweeps",
+            "speed": f"{show_count(stats['samples_per_second'])} samples/s, "
+            f"{show_bytes(stats['delivered_bytes_per_second'])}/s delivered, "
+            f"{show_bytes(stats['stored_bytes_per_second'])}/s of stored data, "
+            f"{stats['microseconds_per_minibatch']:.3g} us per minibatch",
+            "copy": f"this machine copies {show_bytes(stats['copy_bytes_per_second'])}/s on one core; the feed "
+            f"delivers {stats['share_of_copy']:.2f} of that",
+            "memory": f"{show_bytes(stats['peak_held_bytes'])} of chunks held at peak; private memory grew by "
+            f"{show_bytes(stats['private_bytes_growth'])}, file-backed {show_bytes(stats['file_backed_bytes_peak'])}",
+            "cpu": f"{stats['cpu_seconds']:.3g} s of {stats['cores']} cores; reading and decoding took "
+            f"{stats['read_thread_seconds']:.3g} s on {stats['threads']} threads, {stats['chunks_read']} chunks",
         },
     )
-    if "cold" in found:
-        _print_cold(found["cold"])
+    if "cold" in stats:
+        _print_cold(stats["cold"])
     stdout().print("\nwhere the caller's time goes", style="bold")
     rows = []
     for key, name in PARTS.items():
-        spent = found["time"][key]
+        spent = stats["time"][key]
         if spent or key != "mapping":
-            per = 1e6 * spent / found["minibatches"]
-            rows.append([name, f"{spent:.3f} s", f"{100 * spent / found['seconds']:.1f} %", f"{per:.2f} us"])
+            per = 1e6 * spent / stats["minibatches"]
+            rows.append([name, f"{spent:.3f} s", f"{100 * spent / stats['seconds']:.1f} %", f"{per:.2f} us"])
     print_table(["", "seconds", "share", "per minibatch"], rows)

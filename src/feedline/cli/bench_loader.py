@@ -1,4 +1,4 @@
-"""``feedline bench --loader module:factory``: the speed of a DataLoader, and what a perfect loader would gain.
+"""``feedline bench --loader module:factory``: the speed of a DataLoader, and the gain of a perfect loader.
 
 The loop runs twice: with the loader, and with batches prepared in memory, which no loader can beat. The difference is
 the cost of waiting for data.
@@ -27,7 +27,7 @@ def made(spec: str) -> tuple[Iterable[Any], Step]:
 
     Raises:
         UsageError: ``spec`` is not ``module:factory``.
-        DataError: there is no such module or factory, or it returns something else.
+        DataError: there is no such module or factory, or it returns neither.
     """
     module, _, name = spec.partition(":")
     if not (module and name):
@@ -39,22 +39,22 @@ def made(spec: str) -> tuple[Iterable[Any], Step]:
         raise DataError(
             f"expected a factory at {spec}, got {error}", hint="name a module in this folder or an installed one"
         ) from error
-    found = factory()
-    loader, step = found if isinstance(found, tuple) else (found, lambda batch: None)
+    result = factory()
+    loader, step = result if isinstance(result, tuple) else (result, lambda batch: None)
     if not isinstance(loader, Iterable) or not callable(step):
         raise DataError(
-            f"expected a loader, or a loader and a function of a batch, from {spec}, got {type(found).__name__}"
+            f"expected a loader, or a loader and a function of a batch, from {spec}, got {type(result).__name__}"
         )
     return loader, step
 
 
 def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]:
-    """Loop for ``seconds`` with the loader, then as long with batches in memory; return figures in JSON types.
+    """Loop for ``seconds`` with the loader, then as long with batches in memory, and return figures in JSON types.
 
     Raises:
         DataError: the loader is empty.
     """
-    held: list[Any] = []
+    in_memory: list[Any] = []
     batches, size, held_bytes, waited, first = 0, 0, 0, 0.0, 0.0
     began = time.perf_counter()
     stream = _forever(loader)
@@ -69,12 +69,12 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
             step(batch)
             batches, nbytes = batches + 1, bytes_of(batch)
             size += nbytes
-            if len(held) < _HELD_BATCHES and held_bytes + nbytes <= _HELD_BYTES:
-                held.append(batch)
+            if len(in_memory) < _HELD_BATCHES and held_bytes + nbytes <= _HELD_BYTES:
+                in_memory.append(batch)
                 held_bytes += nbytes
             show(round(got - began), round(seconds))
     wall = time.perf_counter() - began
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "first_batch_seconds": first,
         "seconds": wall,
         "batches": batches,
@@ -83,35 +83,35 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
         "waiting_seconds": waited,
         "waiting_share": waited / wall,
     }
-    if held:
+    if in_memory:
         steady = (wall - first) / max(1, batches - 1)
-        perfect = _replay(held, step, min(seconds, wall))
-        found |= {"seconds_per_batch": steady, "perfect_seconds_per_batch": perfect, "gain": steady / perfect}
+        perfect = _replay(in_memory, step, min(seconds, wall))
+        result |= {"seconds_per_batch": steady, "perfect_seconds_per_batch": perfect, "gain": steady / perfect}
     stats = getattr(loader, "stats", None)
     if callable(stats):
-        found["stats"] = stats().to_json()
-    return found
+        result["stats"] = stats().to_json()
+    return result
 
 
-def show(found: Mapping[str, Any]) -> None:
-    """Print the results, and of which ``"loader"``."""
+def show(run: Mapping[str, Any]) -> None:
+    """Print the results, titled by ``"loader"``."""
     facts = {
-        "first batch": f"after {found['first_batch_seconds']:.3g} s",
-        "fed": f"{show_count(found['batches'])} batches in {found['seconds']:.3g} s, "
-        f"{found['batches_per_second']:.4g} per second, {show_bytes(found['bytes_per_second'])}/s",
-        "waiting": f"{found['waiting_share']:.1%} of the time the loop waited for data",
+        "first batch": f"after {run['first_batch_seconds']:.3g} s",
+        "fed": f"{show_count(run['batches'])} batches in {run['seconds']:.3g} s, "
+        f"{run['batches_per_second']:.4g} per second, {show_bytes(run['bytes_per_second'])}/s",
+        "waiting": f"{run['waiting_share']:.1%} of the time the loop waited for data",
     }
-    if "gain" in found:
+    if "gain" in run:
         facts["perfect"] = (
-            f"{1e6 * found['seconds_per_batch']:.4g} us per batch; with batches in memory "
-            f"{1e6 * found['perfect_seconds_per_batch']:.4g}: a perfect loader would make this loop "
-            f"{found['gain']:.2f} times as fast"
+            f"{1e6 * run['seconds_per_batch']:.4g} us per batch; with batches in memory "
+            f"{1e6 * run['perfect_seconds_per_batch']:.4g}: a perfect loader would make this loop "
+            f"{run['gain']:.2f} times as fast"
         )
-    print_facts(found["loader"], facts)
-    stats = found.get("stats")
+    print_facts(run["loader"], facts)
+    stats = run.get("stats")
     if stats and stats.get("workers"):
         rows = [
-            [str(i), str(worker["units"]), f"{worker['seconds']:.3f} s", f"{worker['seconds'] / found['seconds']:.0%}"]
+            [str(i), str(worker["units"]), f"{worker['seconds']:.3f} s", f"{worker['seconds'] / run['seconds']:.0%}"]
             for i, worker in enumerate(stats["workers"])
         ]
         print_table(["worker", "batches", "busy", "share of time"], rows)
@@ -129,10 +129,10 @@ def bytes_of(batch: Any) -> int:
     return int(getattr(batch, "nbytes", 0))
 
 
-def _replay(held: list[Any], step: Step, seconds: float) -> float:
+def _replay(batches: list[Any], step: Step, seconds: float) -> float:
     """Return the seconds per batch of the loop with batches in memory."""
     began, done = time.perf_counter(), 0
-    for batch in itertools.cycle(held):
+    for batch in itertools.cycle(batches):
         step(batch)
         done += 1
         # The clock is not read every time: that would cost as much as an empty step.
@@ -142,7 +142,7 @@ def _replay(held: list[Any], step: Step, seconds: float) -> float:
 
 
 def _forever(loader: Iterable[Any]) -> Iterator[Any]:
-    """Yield epoch after epoch; stops after an empty one."""
+    """Yield epoch after epoch. Stops after an empty one."""
     while True:
         empty = True
         for batch in loader:

@@ -26,7 +26,7 @@ class BenchLog:
         path: path of the file.
         source: source that is measured.
         seconds: duration.
-        about: more facts to log, in JSON types.
+        about: further facts to log, in JSON types.
     """
 
     def __init__(self, path: Path, source: MinibatchSource, seconds: float, about: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class BenchLog:
             self._progress()
 
     def rest(self) -> None:
-        """Write a line for the minibatches since the last one; feeding is over."""
+        """Write a line for the minibatches since the last line, at the end of feeding."""
         if self._minibatches:
             self._progress()
 
@@ -60,7 +60,7 @@ class BenchLog:
         """Write the last line.
 
         Args:
-            parts: seconds by what they were spent on.
+            parts: seconds by activity.
             figures: other figures, in JSON types.
         """
         self._write("end", seconds_by_part=parts, figures=figures)
@@ -88,8 +88,8 @@ class BenchLog:
         self._feeding, self._waited, self._counted, self._minibatches = Feeding(), stats.wait_seconds, 0, 0
         self._began = time.perf_counter()  # excludes the cost of writing
 
-    def _write(self, event: str, **more: Any) -> None:
+    def _write(self, event: str, **fields: Any) -> None:
         samples, sweep = self._source.stats().samples, self._source.position.sweep
-        line = {"event": event, "samples": samples, "sweeps": sweep, "time": round(time.time(), 3), **more}
+        line = {"event": event, "samples": samples, "sweeps": sweep, "time": round(time.time(), 3), **fields}
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()

@@ -1,4 +1,4 @@
-"""The output of commands: a table or one JSON document on stdout, progress and errors on stderr.
+"""Output of commands: a table or one JSON document on stdout, progress and errors on stderr.
 
 Progress is a bar on a terminal, and a line every half minute elsewhere. Errors show the library's messages, and
 tracebacks with ``--debug``.
@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UsageError(ValueError):
-    """An argument on the command line is wrong; the process exits with 2."""
+    """An argument on the command line is wrong. The process exits with 2."""
 
 
 def stdout() -> Console:
@@ -57,12 +57,12 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def print_result(found: Any, json: bool, show: Callable[[Any], object]) -> None:
-    """Print what was found: one JSON document, or what ``show`` prints of it."""
+def print_result(result: Any, json: bool, show: Callable[[Any], object]) -> None:
+    """Print a result: as one JSON document, or by ``show``."""
     if json:
-        print_json(found)
+        print_json(result)
     else:
-        show(found)
+        show(result)
 
 
 def print_facts(title: str, facts: dict[str, str]) -> None:
@@ -75,7 +75,7 @@ def print_facts(title: str, facts: dict[str, str]) -> None:
 
 
 def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> None:
-    """Print a table whose first ``left`` columns are left-aligned, the others right-aligned."""
+    """Print a table whose first ``left`` columns are left-aligned, all others right-aligned."""
     table = Table(box=None, pad_edge=True, header_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
@@ -90,7 +90,7 @@ def progress(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]
 
     Args:
         what: description, such as ``"converting"``.
-        unit: unit of the numbers; ``"B"`` for bytes.
+        unit: unit of the numbers, ``"B"`` for bytes.
 
     Yields:
         A function of (done, total), for the library's ``progress=`` arguments.
@@ -114,7 +114,7 @@ def guarded(command: F) -> F:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            # The reader has closed the pipe (`feedline plan ... | head`); write nothing more.
+            # The reader has closed the pipe (`feedline plan ... | head`), so write nothing more.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except typer.Exit:
@@ -133,10 +133,10 @@ def guarded(command: F) -> F:
 
 def explain(error: BaseException, options: Collection[str] = ()) -> str:
     """Format an error in a few lines: its class and its message, for a command with these options."""
-    said = typed(str(error), options)
+    text = typed(str(error), options)
     if isinstance(error, OSError) and error.strerror is not None:
-        said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def typed(message: str, options: Collection[str] = ()) -> str:
@@ -145,7 +145,7 @@ def typed(message: str, options: Collection[str] = ()) -> str:
     Args:
         message: the message.
         options: parameters of the command: ``text=`` becomes ``--text``, ``jobs=2`` becomes ``--jobs 2``, and sizes
-            beside an option that takes bytes are in MiB.
+            next to an option that takes bytes are in MiB.
     """
     for python, option in _TYPED.items():
         message = message.replace(python, option)

@@ -61,10 +61,10 @@ def convert(
     if executor not in ("local", "ray"):
         raise UsageError(f"expected --executor local or ray, got {executor!r}")
     on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
-    held = max(parse_count(memory), CHUNK_MEMORY)
+    memory_bytes = max(parse_count(memory), CHUNK_MEMORY)
     if tokenizer is None and (text is not None or append is not None):
         raise UsageError("expected --tokenizer with --text and --append")
-    corpus, _, guessed, *_ = open_path(source, stream, chunk_size, held)
+    corpus, _, guessed, *_ = open_path(source, stream, chunk_size, memory_bytes)
     with contextlib.closing(corpus), progress("converting") as show:
         if tokenizer is not None:
             corpus = Tokenized(corpus, tokenizer, text=text, append=append)

@@ -46,7 +46,7 @@ def open_path(
     memory: int = CHUNK_MEMORY,
     remote: Remote | None = None,
 ) -> Opened:
-    """Open what is at ``path``, which may be an address.
+    """Open the corpus at ``path``, which may be an address.
 
     Args:
         path, memory, remote: as of `feedline.open_corpus`.
@@ -72,7 +72,7 @@ def open_path(
             name = corpus.format
         return Opened(corpus, name, name in _GUESSED and not streams, False, time.perf_counter() - began)
     declared = parse_streams(streams)
-    known, indexed = declared or infer_ctf_streams(paths[0]), False
+    schema, indexed = declared or infer_ctf_streams(paths[0]), False
     began = time.perf_counter()
     with progress("indexing") as show:
 
@@ -82,5 +82,5 @@ def open_path(
             show(done, total)
 
         what = paths if len(paths) > 1 else paths[0]
-        text = CTFDeserializer(what, known, chunk_size=size, memory=memory, progress=count)
+        text = CTFDeserializer(what, schema, chunk_size=size, memory=memory, progress=count)
     return Opened(text, name, not declared, indexed, time.perf_counter() - began)

@@ -15,13 +15,13 @@ from feedline.feed.timeline import BlockOrder, ChunkTable
 
 
 def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
-    """Return figures in JSON types; None for a corpus that is not in files of this machine.
+    """Return figures in JSON types. None for a corpus that is not in files of this machine.
 
     Returns:
         ``bytes``, ``resident`` (share in the page cache), ``sequential`` (bytes per second of the disk), ``random``
         (sequences per second at random places), and ``orders``: by shuffle argument, ``samples_per_second`` from the
         disk alone (None if it cannot be measured, or the corpus cannot be read that way), ``variance`` of minibatch
-        means over that of independent draws if the corpus is sorted by what is averaged, and ``default``.
+        means over that of independent draws if the corpus is sorted by the averaged value, and ``default``.
 
     Raises:
         DataError: a file cannot be read.
@@ -33,12 +33,12 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
     measured = survey(corpus.paths(), -(-stored // max(1, table.total_sequences)), seconds)
     if measured is None:
         return None
-    chosen = MinibatchSource(corpus, partition=(0, 1)).state_dict()["shuffle"]
+    shuffle = MinibatchSource(corpus, partition=(0, 1)).state_dict()["shuffle"]
     samples = table.total_samples / max(1, stored)
     sequential = None if measured.sequential is None else measured.sequential * samples
-    whole = None
+    random_speed = None
     if measured.random is not None and can(corpus, RandomAccess):
-        whole = measured.random * table.total_samples / table.total_sequences
+        random_speed = measured.random * table.total_samples / table.total_sequences
     pieces = len(BlockOrder(table, 0, True, DEFAULT_WINDOW).table) if can(corpus, Sliceable) else len(table)
     windows = max(1.0, stored / DEFAULT_WINDOW.bytes) if DEFAULT_WINDOW.bytes else 1.0
     mixed = 1 + DEFAULT_MINIBATCH_SIZE * (windows - 1) / pieces  # of pieces drawn without replacement
@@ -48,42 +48,42 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
         "sequential": measured.sequential,
         "random": measured.random,
         "orders": {
-            "whole": {"samples_per_second": whole, "variance": 1.0, "default": chosen == "all"},
-            "windows": {"samples_per_second": sequential, "variance": mixed, "default": isinstance(chosen, dict)},
+            "whole": {"samples_per_second": random_speed, "variance": 1.0, "default": shuffle == "all"},
+            "windows": {"samples_per_second": sequential, "variance": mixed, "default": isinstance(shuffle, dict)},
             "none": {"samples_per_second": sequential, "variance": None, "default": False},
         },
     }
 
 
-def print_cost(found: dict[str, Any]) -> None:
+def print_cost(figures: dict[str, Any]) -> None:
     """Print the figures as a table."""
     console = stdout()
     console.print("\nreading on this machine", style="bold")
-    console.print(f"  {_disk(found)}")
+    console.print(f"  {_disk(figures)}")
     rows = []
-    for name, order in found["orders"].items():
+    for name, order in figures["orders"].items():
         window = {"whole": "all", "windows": "bytes=256M"}.get(name, name) + " (default)" * order["default"]
         speed = "-" if order["samples_per_second"] is None else _about(order["samples_per_second"])
         rows.append([window, speed, "not shuffled" if order["variance"] is None else f"{order['variance']:.3g}"])
     print_table(["--window", "samples/s from the disk", "variance of means, sorted data"], rows, left=1)
 
 
-def say_cost(found: dict[str, Any]) -> str:
+def say_cost(figures: dict[str, Any]) -> str:
     """Return one line about the default order."""
-    ((name, order),) = [(k, v) for k, v in found["orders"].items() if v["default"]]
+    ((name, order),) = [(k, v) for k, v in figures["orders"].items() if v["default"]]
     speed = order["samples_per_second"]
     if speed is None:
-        return _disk(found)
-    return f"{_disk(found)}; the default ({name}) gets about {_about(speed)} samples/s from there"
+        return _disk(figures)
+    return f"{_disk(figures)}; the default ({name}) gets about {_about(speed)} samples/s from there"
 
 
-def _disk(found: dict[str, Any]) -> str:
-    share = f"{math.floor(100 * found['resident'])} % of {show_bytes(found['bytes'])} in the page cache"
-    if found["sequential"] is None:
+def _disk(figures: dict[str, Any]) -> str:
+    share = f"{math.floor(100 * figures['resident'])} % of {show_bytes(figures['bytes'])} in the page cache"
+    if figures["sequential"] is None:
         return f"{share}; the file system does not support direct I/O"
     return (
-        f"{share}; the disk delivers {show_bytes(found['sequential'])}/s in order and "
-        f"{_about(found['random'])} sequences/s at random places"
+        f"{share}; the disk delivers {show_bytes(figures['sequential'])}/s in order and "
+        f"{_about(figures['random'])} sequences/s at random places"
     )
 
 

@@ -1,4 +1,4 @@
-"""Say what a job fetches from object stores, and whether its steps hide that; the figures are of `feed.fetch_plan`."""
+"""Show the traffic of a job with object stores, and whether its steps hide it. The figures are of `feed.fetch_plan`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.remote.mirror import DEFAULT_BYTES
 from feedline.feed.remote.requests import TRAFFIC, settled, wait_for
 
-_HIDDEN = 0.01  # of the time; less waiting is not worth a word
+_HIDDEN = 0.01  # share of the time below which waiting is not mentioned
 
 
-class AskedCluster(NamedTuple):
-    """Options for remote data, as typed; None: not given."""
+class ClusterOptions(NamedTuple):
+    """Options for remote data, as typed. None: not set."""
 
     cache: str | None
     nodes: int | None
@@ -36,17 +36,17 @@ class AskedCluster(NamedTuple):
         """Refuse them for a local path.
 
         Raises:
-            UsageError: one is given.
+            UsageError: one is set.
         """
-        given = [name for name, value in self._asdict().items() if value is not None]
-        if given:
+        names = [name for name, value in self._asdict().items() if value is not None]
+        if names:
             raise UsageError(
-                f"expected an address, as s3://bucket/train-*.tar, for --{given[0].replace('_', '-')}, got the path "
+                f"expected an address, as s3://bucket/train-*.tar, for --{names[0].replace('_', '-')}, got the path "
                 f"{path}: nothing of it is fetched; leave the option out"
             )
 
     def cluster(self) -> Cluster:
-        """Return what they describe.
+        """Return the cluster that they describe.
 
         Raises:
             UsageError: one is invalid.
@@ -67,10 +67,10 @@ class AskedCluster(NamedTuple):
 def opened_cold(
     path: str, streams: list[str] | None, chunk_size: str, cluster: Cluster
 ) -> Iterator[tuple[RemoteCorpus, Callable[..., FetchPlan]]]:
-    """A context in which an address is open as a run opens it on a node whose cache is empty.
+    """Open an address as a run does on a node whose cache is empty, within a block.
 
     Yields:
-        The corpus, and `fetch_plan` for it, which knows what opening it took, with the digest that states have.
+        The corpus, and `fetch_plan` for it, with the traffic of opening it, including the digest of states.
     """
     own_folder(user_cache())
     with tempfile.TemporaryDirectory(prefix="plan-", dir=user_cache()) as folder:
@@ -86,75 +86,75 @@ def opened_cold(
 
 
 def print_plan(plan: FetchPlan) -> None:
-    """Print the figures, and what follows from them."""
-    cluster, asked = plan.cluster, plan.asked
+    """Print the figures, and their comparison."""
+    cluster, requested = plan.cluster, plan.asked
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
     facts = {
         "data": show_bytes(plan.data_bytes),
         "opening": f"{_traffic(plan.opening)}, {show_count(plan.lookups)} for names; as measured, with an empty cache",
     }
-    last = len(asked.numbers) - 1
+    last = len(requested.numbers) - 1
     for i in sorted({0, min(1, last), last}):
-        by_all = "" if cluster.nodes == 1 else f"; {_traffic(asked.cluster[i])} by all nodes"
-        facts[f"sweep {asked.numbers[i]}"] = _traffic(asked.sweeps[i]) + by_all
+        by_all = "" if cluster.nodes == 1 else f"; {_traffic(requested.cluster[i])} by all nodes"
+        facts[f"sweep {requested.numbers[i]}"] = _traffic(requested.sweeps[i]) + by_all
     took = "" if plan.first_batch_s is None else f"{_seconds(plan.first_batch_s)}: "
     facts |= {
-        "peak disk": f"{show_bytes(asked.peak_bytes)} of {show_bytes(cluster.cache_bytes)}",
-        "first batch": f"after {took}opening and a window of {show_bytes(asked.first_window.bytes)}",
+        "peak disk": f"{show_bytes(requested.peak_bytes)} of {show_bytes(cluster.cache_bytes)}",
+        "first batch": f"after {took}opening and a window of {show_bytes(requested.first_window.bytes)}",
         "steps": _steps(plan),
-        "smallest cache": f"{show_bytes(asked.smallest_cache_bytes)}, what is read at the same time",
+        "smallest cache": f"{show_bytes(requested.smallest_cache_bytes)}, what is read at the same time",
     }
-    if cluster.cache_bytes < asked.smallest_cache_bytes:
+    if cluster.cache_bytes < requested.smallest_cache_bytes:
         facts["smallest cache"] += ", which is more than there is"
-    print_facts(f"fetching, by {nodes} {_name(asked)}, each", facts)
+    print_facts(f"fetching, by {nodes} {_name(requested)}, each", facts)
     console = stdout()
     if plan.other is None:
         if plan.no_other is not None and cluster.nodes > 1:
             console.print(f"no other partition to compare with: {plan.no_other}")
         return
     rows = []
-    for one in (asked, plan.other):
-        shown = (one.cluster[0].bytes, one.cluster[-1].bytes, one.fetched_bytes)
-        waiting = "-" if one.waits is None else f"{one.waits[0]:.0%}, {one.waits[-1]:.0%}"
-        rows.append([_name(one), *map(show_bytes, shown), waiting])
-    first, last_one = asked.numbers[0], asked.numbers[-1]
+    for variant in (requested, plan.other):
+        shown = (variant.cluster[0].bytes, variant.cluster[-1].bytes, variant.fetched_bytes)
+        waiting = "-" if variant.waits is None else f"{variant.waits[0]:.0%}, {variant.waits[-1]:.0%}"
+        rows.append([_name(variant), *map(show_bytes, shown), waiting])
+    first, last_one = requested.numbers[0], requested.numbers[-1]
     print_table(["all nodes fetch", f"sweep {first}", f"sweep {last_one}", "in all", "waiting"], rows)
-    less, more = sorted((asked, plan.other), key=lambda one: one.fetched_bytes)
-    times = f"{more.fetched_bytes / max(1, less.fetched_bytes):.3g}"
-    if less.fetched_bytes == more.fetched_bytes or times == "1":
+    less, dearer = sorted((requested, plan.other), key=lambda one: one.fetched_bytes)
+    times = f"{dearer.fetched_bytes / max(1, less.fetched_bytes):.3g}"
+    if less.fetched_bytes == dearer.fetched_bytes or times == "1":
         console.print("Both fetch the same.")
     else:
-        console.print(f"{_name(less)} fetches less: {_name(more)} takes {times} times as much.")
+        console.print(f"{_name(less)} fetches less: {_name(dearer)} takes {times} times as much.")
 
 
-def _traffic(one: PlannedTraffic) -> str:
-    return f"{show_bytes(one.bytes)} in {show_count(one.requests)} requests"
+def _traffic(traffic: PlannedTraffic) -> str:
+    return f"{show_bytes(traffic.bytes)} in {show_count(traffic.requests)} requests"
 
 
-def _name(one: PartitionPlan) -> str:
-    return "by position" if one.arcs is None else f"arcs={one.arcs}"
+def _name(partition: PartitionPlan) -> str:
+    return "by position" if partition.arcs is None else f"arcs={partition.arcs}"
 
 
 def _steps(plan: FetchPlan) -> str:
-    cluster, asked, other = plan.cluster, plan.asked, plan.other
-    if asked.hiding_step_s is None:
+    cluster, requested, other = plan.cluster, plan.asked, plan.other
+    if requested.hiding_step_s is None:
         return "pass --bandwidth and --step to see whether they hide the fetching"
-    shortest = f"steps of {_seconds(asked.hiding_step_s)} or more hide the fetching of the last of these sweeps"
-    if asked.waits is None or cluster.step_s is None or cluster.bandwidth is None:
+    shortest = f"steps of {_seconds(requested.hiding_step_s)} or more hide the fetching of the last of these sweeps"
+    if requested.waits is None or cluster.step_s is None or cluster.bandwidth is None:
         return shortest
-    if max(asked.waits) <= _HIDDEN:
+    if max(requested.waits) <= _HIDDEN:
         return f"of {_seconds(cluster.step_s)} hide the fetching; {shortest}"
-    said = f"of {_seconds(cluster.step_s)} wait {asked.waits[0]:.0%} of the first of these sweeps"
-    if len(asked.waits) > 1:
-        said += f" and {asked.waits[-1]:.0%} of the last"
-    helps = ["the last is hidden"]  # or what would let steps wait less, each with a figure
-    if asked.waits[-1] > _HIDDEN:
-        speed = show_bytes(cluster.bandwidth * asked.hiding_step_s / cluster.step_s)
+    text = f"of {_seconds(cluster.step_s)} wait {requested.waits[0]:.0%} of the first of these sweeps"
+    if len(requested.waits) > 1:
+        text += f" and {requested.waits[-1]:.0%} of the last"
+    helps = ["the last is hidden"]  # or remedies against waiting, each with a figure
+    if requested.waits[-1] > _HIDDEN:
+        speed = show_bytes(cluster.bandwidth * requested.hiding_step_s / cluster.step_s)
         cache = f"a cache of all {show_bytes(plan.data_bytes)} leaves later ones nothing to fetch"
         helps = [f"{speed}/s would hide the last", cache]
-    if other is not None and other.waits is not None and other.waits[-1] < asked.waits[-1] - _HIDDEN:
+    if other is not None and other.waits is not None and other.waits[-1] < requested.waits[-1] - _HIDDEN:
         helps.append(f"{_name(other)} waits {other.waits[0]:.0%} and {other.waits[-1]:.0%}")
-    return f"{said}; {', or '.join(helps)}"
+    return f"{text}; {', or '.join(helps)}"
 
 
 def _seconds(seconds: float) -> str:

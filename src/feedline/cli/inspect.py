@@ -27,7 +27,15 @@ from feedline.cli.console import (
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.cost import cost, print_cost
-from feedline.cli.pictures import DEFAULT_STEPS, Asked, decoding, looked_at, picture_stream, shown_sizes, write_page
+from feedline.cli.pictures import (
+    DEFAULT_STEPS,
+    PageOptions,
+    decoding,
+    looked_at,
+    picture_stream,
+    shown_sizes,
+    write_page,
+)
 from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.feed.formats.images import ImageFolderDeserializer
@@ -68,18 +76,18 @@ def inspect(
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):
         if pictures is not None:
-            page = write_page(opened, Asked(pictures, views, step or (), seed), out)
+            page = write_page(opened, PageOptions(pictures, views, step or (), seed), out)
             print_result(page, json, _show_page)
             return
-        found = describe(opened, preview)
-    print_result(found, json, _print)
+        description = describe(opened, preview)
+    print_result(description, json, _print)
 
 
-def _show_page(found: dict[str, Any]) -> None:
-    unreadable = f", {found['unreadable']} of them unreadable" if found["unreadable"] else ""
+def _show_page(page: dict[str, Any]) -> None:
+    unreadable = f", {page['unreadable']} of them unreadable" if page["unreadable"] else ""
     console = stdout()
-    console.print(f"{found['page']}: {found['pictures']} pictures{unreadable}")
-    for kind, decoder in found["decoders"].items():
+    console.print(f"{page['page']}: {page['pictures']} pictures{unreadable}")
+    for kind, decoder in page["decoders"].items():
         console.print(f"  {kind} decoded by {decoder}")
 
 
@@ -115,11 +123,11 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
 
 
 def _pictures(corpus: Deserializer, sequences: int) -> dict[str, Any] | None:
-    """Return which stream holds encoded pictures, what would decode them, and what they are; None if none does.
+    """Return the stream of encoded pictures, their decoders and formats. None if there is no such stream.
 
     Returns:
-        ``stream``, ``decoders``; ``looked_at``, ``formats`` and ``sizes`` of `looked_at`; ``classes``, number of
-        pictures by name, where folders name them.
+        ``stream``, ``decoders``, the ``looked_at``, ``formats`` and ``sizes`` of `looked_at`, and ``classes``, the
+        number of pictures by name, if folders name them.
     """
     name = picture_stream(corpus, sequences)
     if name is None:
@@ -132,8 +140,8 @@ def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
     """Return a histogram of the lengths of sequences, in samples as the minibatch budget counts them.
 
     Returns:
-        ``min``, ``mean``, ``max``, and ``histogram``: rows ``from``, ``to`` (inclusive), ``sequences``; one row per
-            length if there are few, else rows that widen geometrically.
+        ``min``, ``mean``, ``max``, and ``histogram``: rows ``from``, ``to`` (inclusive), ``sequences``: one row per
+        length if there are few, otherwise rows that widen geometrically.
     """
     if sequences == 0:
         return {"min": None, "mean": None, "max": None, "histogram": []}
@@ -159,8 +167,8 @@ def _lengths(corpus: Deserializer, sequences: int) -> Iterator[NDArray[np.int64]
     with progress("lengths", "sequences") as show:
         for start in range(0, sequences, _BLOCK_SEQUENCES):
             ordinals = np.arange(start, min(start + _BLOCK_SEQUENCES, sequences))
-            found = corpus.lengths(ordinals)
-            yield np.ones(len(ordinals), np.int64) if found is None else found
+            lengths = corpus.lengths(ordinals)
+            yield np.ones(len(ordinals), np.int64) if lengths is None else lengths
             show(start + len(ordinals), sequences)
 
 
@@ -186,8 +194,8 @@ def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
 def _delivered(corpus: Deserializer) -> Schema:
     """Return the streams that minibatches of a corpus have."""
     finish = finish_of(corpus)
-    found: Schema = corpus.schema if finish is None else finish.schema(corpus.schema)
-    return found
+    schema: Schema = corpus.schema if finish is None else finish.schema(corpus.schema)
+    return schema
 
 
 def _head(value: Value) -> dict[str, Any]:
@@ -208,17 +216,17 @@ def _head(value: Value) -> dict[str, Any]:
     return {"samples": high - low, "first": rows}
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(about: dict[str, Any]) -> None:
     facts = {
-        "format": found["format"] + (" (random access)" if found["random_access"] else ""),
-        "sequences": show_count(found["sequences"]),
-        "samples": show_count(found["samples"]),
-        "chunks": show_count(found["chunks"]),
-        "stored": show_bytes(found["bytes"]),
+        "format": about["format"] + (" (random access)" if about["random_access"] else ""),
+        "sequences": show_count(about["sequences"]),
+        "samples": show_count(about["samples"]),
+        "chunks": show_count(about["chunks"]),
+        "stored": show_bytes(about["bytes"]),
     }
-    if found["lengths"]["min"] == found["lengths"]["max"] == 1:
+    if about["lengths"]["min"] == about["lengths"]["max"] == 1:
         del facts["samples"]  # one of each sequence
-    pictures = found["pictures"]
+    pictures = about["pictures"]
     if pictures is not None:
         kinds = ", ".join(f"{count} {kind}" for kind, count in pictures["formats"].items())
         facts["pictures"] = f"in {pictures['stream']}: {kinds} of {pictures['looked_at']} looked at"
@@ -227,26 +235,26 @@ def _print(found: dict[str, Any]) -> None:
         if pictures["classes"]:
             facts["classes"] = _classes(pictures["classes"])
         facts["decoded"] = ", ".join(f"{kind} by {decoder}" for kind, decoder in pictures["decoders"].items())
-    print_facts(found["path"], facts)
+    print_facts(about["path"], facts)
     console = stdout()
-    guessed = ", guessed from the first text: declare them with --stream to be sure" if found["streams_guessed"] else ""
+    guessed = ", guessed from the first text: declare them with --stream to be sure" if about["streams_guessed"] else ""
     console.print(f"\nstreams{guessed}", style="bold")
     rows = []
-    for stream in found["streams"]:
+    for stream in about["streams"]:
         string = stream["dtype"] in ("bytes", "str")
         kind = "any length" if string else "sparse" if stream["sparse"] else "dense"
         kind += ", defines size" if stream["defines_size"] else ""
         rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
     print_table(["name", "dtype", "shape", "kind"], rows, left=4)
-    if len(found["lengths"]["histogram"]) > 1:
-        _print_lengths(found["lengths"])
-    if found["cost"] is not None:
-        print_cost(found["cost"])
-    if found["preview"]:
+    if len(about["lengths"]["histogram"]) > 1:
+        _print_lengths(about["lengths"])
+    if about["cost"] is not None:
+        print_cost(about["cost"])
+    if about["preview"]:
         console.print("\nfirst sequences", style="bold")
-    for sequence in found["preview"]:
+    for sequence in about["preview"]:
         if pictures is not None and "streams" in sequence:
-            sequence["streams"].pop(pictures["stream"], None)  # whose bytes say nothing to people
+            sequence["streams"].pop(pictures["stream"], None)  # whose bytes are not readable
         if "error" in sequence:
             console.print(f"  {sequence['sequence']}  unreadable: {sequence['error']}")
             continue
@@ -272,7 +280,7 @@ def _print_lengths(lengths: dict[str, Any]) -> None:
     rows = []
     for row in lengths["histogram"]:
         name = str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}"
-        # Bins that are not empty show at least one block.
+        # Bins that are not empty have at least one block.
         bar = block * max(round(_BAR * row["sequences"] / most), 1 if row["sequences"] else 0)
         rows.append((name, show_count(row["sequences"]), bar))
     width, digits = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
@@ -291,10 +299,10 @@ def _show_head(head: dict[str, Any]) -> str:
     samples = []
     for row in head["first"]:
         if isinstance(row, dict):
-            more = " ..." if row["bytes"] > _SHOWN_BYTES else ""
-            samples.append(f"{row['first']}{more} ({row['bytes']} bytes)")
+            dots = " ..." if row["bytes"] > _SHOWN_BYTES else ""
+            samples.append(f"{row['first']}{dots} ({row['bytes']} bytes)")
             continue
         cells = [f"{cell[0]}:{cell[1]:g}" if isinstance(cell, list) else f"{cell:g}" for cell in row]
         samples.append(" ".join(cells) + (" ..." if len(row) == _SHOWN_VALUES else ""))
-    more = head["samples"] - len(samples)
-    return " | ".join(samples) + (f" | ... {more} more" if more > 0 else "")
+    remaining = head["samples"] - len(samples)
+    return " | ".join(samples) + (f" | ... {remaining} more" if remaining > 0 else "")

@@ -26,5 +26,5 @@ def memory() -> ResidentMemory:
         OSError: there is no /proc (not Linux).
     """
     status = Path("/proc/self/status").read_text()
-    found = {name: int(kib) << 10 for name, kib in re.findall(r"^(Rss\w+):\s+(\d+) kB$", status, re.MULTILINE)}
-    return ResidentMemory(found["RssAnon"] + found["RssShmem"], found["RssFile"])
+    sizes = {name: int(kib) << 10 for name, kib in re.findall(r"^(Rss\w+):\s+(\d+) kB$", status, re.MULTILINE)}
+    return ResidentMemory(sizes["RssAnon"] + sizes["RssShmem"], sizes["RssFile"])

@@ -1,4 +1,4 @@
-"""A contact sheet as one HTML page: pictures beside what training sees of them, with no script and no other file.
+"""A contact sheet as one HTML page: pictures next to their training samples, without scripts and other files.
 
 Boxes on a picture are drawn in an SVG whose units are the picture's pixels, so that they fit at any size. Every text is
 escaped.
@@ -16,16 +16,16 @@ from feedline._version import __version__
 from feedline.runs import page
 
 _COLOURS = 4
-# Of the room of an original in the style, in rem.
+# Size of an original in the style sheet, in rem.
 _WIDE, _HIGH = 19.0, 13.5
 
 
 @dataclass(frozen=True)
 class Box:
-    """What was taken of a picture, in its upright pixels.
+    """The part of a picture that a sample shows, in its upright pixels.
 
     Attributes:
-        left, top, right, bottom: edges; beyond the picture where it was padded.
+        left, top, right, bottom: edges, beyond the picture if it was padded.
         mirrored, upside_down: whether it was flipped.
     """
 
@@ -38,8 +38,8 @@ class Box:
 
     def words(self) -> list[str]:
         """Return size, place and flips."""
-        said = [f"{self.right - self.left:.0f} × {self.bottom - self.top:.0f}", f"at {self.left:.0f}, {self.top:.0f}"]
-        return said + [name for name, done in (("mirrored", self.mirrored), ("upside down", self.upside_down)) if done]
+        texts = [f"{self.right - self.left:.0f} × {self.bottom - self.top:.0f}", f"at {self.left:.0f}, {self.top:.0f}"]
+        return texts + [name for name, done in (("mirrored", self.mirrored), ("upside down", self.upside_down)) if done]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class View:
     """One augmented sample.
 
     Attributes:
-        sweep: in which it occurs.
+        sweep: sweep of the sample.
         png: its pixels, encoded.
-        box: what was taken for it.
+        box: part of the picture that it shows.
         part: name of the view, if a picture has several in a sweep.
     """
 
@@ -64,12 +64,12 @@ class Shown:
     """A picture of a corpus.
 
     Attributes:
-        title: its label, or what it is called.
-        facts: lines below.
-        jpeg: the upright picture, made small, encoded; None if it cannot be shown.
-        width, height: of the upright picture in full, in pixels.
-        views: augmented samples; none if it could not be decoded.
-        error: what is wrong with it; None: nothing.
+        title: its label or name.
+        facts: lines below the title.
+        jpeg: the upright picture, made small, encoded. None if it cannot be shown.
+        width, height: size of the upright picture in full, in pixels.
+        views: augmented samples, none if it could not be decoded.
+        error: error of the picture, or None.
     """
 
     title: str
@@ -92,12 +92,12 @@ def html(
     """Return the page.
 
     Args:
-        name: of the corpus.
-        lead: a sentence about what is shown.
-        tiles: (figure, what it is).
-        steps: what is done to a picture, in order.
-        pictures: in order.
-        about: (name, text), at the end.
+        name: name of the corpus.
+        lead: a sentence about the pictures.
+        tiles: (figure, label).
+        steps: steps of a picture, in order.
+        pictures: pictures, in order.
+        about: (name, text) pairs at the end.
     """
     items = "".join(f"<li><code>{escape(step)}</code></li>" for step in steps)
     cards = "\n".join(map(_card, pictures))
@@ -122,7 +122,7 @@ def _card(shown: Shown) -> str:
     facts = "".join(f"<p>{escape(line)}</p>" for line in shown.facts)
     error = f'<div class="broken"><p>{escape(shown.error)}</p></div>' if shown.error is not None else ""
     count = {1: " one", 2: " two"}.get(len(shown.views), "")
-    views = f'<ul class="views{count}">{"".join(_view(*one) for one in enumerate(shown.views))}</ul>'
+    views = f'<ul class="views{count}">{"".join(_view(*item) for item in enumerate(shown.views))}</ul>'
     return (
         f'<li>{_original(shown)}{error}<div class="told"><h2>{escape(shown.title)}</h2>{facts}</div>'
         f"{views if shown.views else ''}</li>"
@@ -132,13 +132,13 @@ def _card(shown: Shown) -> str:
 def _view(number: int, view: View) -> str:
     lines = "".join(f"<span>{escape(words)}</span>" for words in view.box.words())
     return (
-        f'<li><figure><img src="{_uri(view.png, "png")}" alt="{escape(_told(view))}">'
+        f'<li><figure><img src="{_uri(view.png, "png")}" alt="{escape(_description(view))}">'
         f'<figcaption class="{_colour(number)}"><b>sweep</b> <i><b>{view.sweep}{view.part}</b></i>{lines}'
         "</figcaption></figure></li>"
     )
 
 
-def _told(view: View) -> str:
+def _description(view: View) -> str:
     return f"sweep {view.sweep}{view.part}: {', '.join(view.box.words())}"
 
 
@@ -147,18 +147,18 @@ def _original(shown: Shown) -> str:
         return ""
     width, height = shown.width, shown.height
     boxes = [view.box for view in shown.views]
-    said = f"{shown.title}, {width} × {height}" + "".join(f"; {_told(view)}" for view in shown.views)
-    drawn = [f'<image href="{_uri(shown.jpeg, "jpeg")}" width="{width}" height="{height}" preserveAspectRatio="none"/>']
+    label = f"{shown.title}, {width} × {height}" + "".join(f"; {_description(view)}" for view in shown.views)
+    marks = [f'<image href="{_uri(shown.jpeg, "jpeg")}" width="{width}" height="{height}" preserveAspectRatio="none"/>']
     if len(boxes) == 1:
-        drawn.append(f'<path class="shade" fill-rule="evenodd" d="M0 0H{width}V{height}H0Z{_path(boxes[0])}"/>')
+        marks.append(f'<path class="shade" fill-rule="evenodd" d="M0 0H{width}V{height}H0Z{_path(boxes[0])}"/>')
     for number, box in reversed(list(enumerate(boxes))):
-        drawn += [f'<path class="halo" d="{_path(box)}"/>', f'<path class="box {_colour(number)}" d="{_path(box)}"/>']
+        marks += [f'<path class="halo" d="{_path(box)}"/>', f'<path class="box {_colour(number)}" d="{_path(box)}"/>']
     if len(boxes) > 1:
-        drawn += [_tag(number, view, max(width / _WIDE, height / _HIGH)) for number, view in enumerate(shown.views)]
+        marks += [_tag(number, view, max(width / _WIDE, height / _HIGH)) for number, view in enumerate(shown.views)]
     # Room around it, for the lines of boxes that reach the edge.
     edge = max(width, height) / 60
     view_box = f"{-edge:.1f} {-edge:.1f} {width + 2 * edge:.1f} {height + 2 * edge:.1f}"
-    return f'<svg class="original" viewBox="{view_box}" role="img" aria-label="{escape(said)}">{"".join(drawn)}</svg>'
+    return f'<svg class="original" viewBox="{view_box}" role="img" aria-label="{escape(label)}">{"".join(marks)}</svg>'
 
 
 def _path(box: Box) -> str:

@@ -1,4 +1,4 @@
-"""``feedline inspect --pictures``: pictures of a corpus beside what a source's steps make of them, as one page."""
+"""``feedline inspect --pictures``: pictures of a corpus next to the samples of a source's steps, as one page."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be shown.
+class PageOptions:
+    """Options of the page.
 
     Attributes:
-        count: pictures, at most.
-        views: augmented samples of each.
-        steps: as typed; none: `DEFAULT_STEPS`.
-        seed: of the steps.
+        count: largest number of pictures.
+        views: number of augmented samples of each.
+        steps: steps as typed. None: `DEFAULT_STEPS`.
+        seed: seed of the steps.
     """
 
     count: int
@@ -58,40 +58,40 @@ class Asked:
     seed: int
 
 
-def write_page(opened: Opened, asked: Asked, out: Path) -> dict[str, Any]:
-    """Write the page to ``out``, and return what it shows, in JSON types.
+def write_page(opened: Opened, options: PageOptions, out: Path) -> dict[str, Any]:
+    """Write the page to ``out``, and return its content, in JSON types.
 
     Raises:
         UsageError: a step is wrong, or no stream holds encoded pictures.
     """
-    steps = parse_steps(asked.steps or DEFAULT_STEPS)
+    steps = parse_steps(options.steps or DEFAULT_STEPS)
     corpus = opened.corpus
     sequences = sum(info.sequences for info in corpus.chunks())
     name = picture_stream(corpus, sequences)
     if name is None:
         streams = ", ".join(f"{name}: {stream}" for name, stream in corpus.schema.items())
         raise UsageError(f"expected a stream of encoded pictures in {corpus.name} for --pictures, got {streams}")
-    # Values of Normalize are no colours: pictures are shown as they are before it.
+    # Values of Normalize are no colours, so pictures are shown without it.
     decode = images.Decode(name, *(step for step in steps if not isinstance(step, images.Normalize)))
-    ordinals = np.unique(np.linspace(0, sequences - 1, min(asked.count, sequences)).round().astype(np.int64))
+    ordinals = np.unique(np.linspace(0, sequences - 1, min(options.count, sequences)).round().astype(np.int64))
     shown: list[Shown] = []
-    seen = _Tally()
+    tally = _Tally()
     with progress("decoding", "sequences") as show:
         for low in range(0, len(ordinals), _AT_ONCE):
             part = ordinals[low : low + _AT_ONCE]
-            shown += _some(corpus, name, decode, part, asked, seen)
+            shown += _some(corpus, name, decode, part, options, tally)
             show(low + len(part), len(ordinals))
-    page = _page(opened, asked, sequences, shown, seen)
-    # Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
+    page = _page(opened, options, sequences, shown, tally)
+    # Names from data may contain undecodable bytes, as file names do. They are shown as escapes.
     out.write_text(page, encoding="utf-8", errors="backslashreplace")
     return {
         "page": str(out),
         "bytes": out.stat().st_size,
         "stream": name,
         "pictures": len(shown),
-        "unreadable": sum(one.error is not None for one in shown),
-        "formats": dict(seen.formats),
-        "steps": list(asked.steps or DEFAULT_STEPS),
+        "unreadable": sum(picture.error is not None for picture in shown),
+        "formats": dict(tally.formats),
+        "steps": list(options.steps or DEFAULT_STEPS),
         "decoders": decoding(),
     }
 
@@ -102,7 +102,7 @@ def parse_steps(texts: Iterable[str]) -> list[images.PictureStep]:
     Views have steps of their own: ``MultiView([[], Flip(1.0)])``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: a text is no step.
     """
     return [_step(text) for text in texts]
 
@@ -127,25 +127,25 @@ def _step(text: str) -> images.PictureStep:
 
 
 def _read(node: ast.expr, kinds: dict[str, Callable[..., images.PictureStep]]) -> Any:
-    """Read a literal, a list, or a call of one of the kinds, which `_made` makes later.
+    """Read a literal, a list, or a call of one of the kinds, which `_made` calls later.
 
     Raises:
         TypeError, ValueError: it is none of these.
     """
     if isinstance(node, ast.List):
-        return [_read(one, kinds) for one in node.elts]
+        return [_read(item, kinds) for item in node.elts]
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in kinds:
         return ast.literal_eval(node)
     named = {str(word.arg): _read(word.value, kinds) for word in node.keywords}
-    return partial(kinds[node.func.id], *(_read(one, kinds) for one in node.args), **named)
+    return partial(kinds[node.func.id], *(_read(item, kinds) for item in node.args), **named)
 
 
-def _made(given: Any) -> Any:
-    """Make the steps that were typed somewhere in arguments."""
-    if isinstance(given, partial):
-        named = {name: _made(one) for name, one in given.keywords.items()}
-        return given.func(*map(_made, given.args), **named)
-    return [_made(one) for one in given] if isinstance(given, list) else given
+def _made(argument: Any) -> Any:
+    """Call the steps that were typed in arguments, at any depth."""
+    if isinstance(argument, partial):
+        named = {name: _made(item) for name, item in argument.keywords.items()}
+        return argument.func(*map(_made, argument.args), **named)
+    return [_made(item) for item in argument] if isinstance(argument, list) else argument
 
 
 def _is_step(kind: Any) -> bool:
@@ -153,7 +153,7 @@ def _is_step(kind: Any) -> bool:
 
 
 def picture_stream(corpus: Deserializer, sequences: int) -> str | None:
-    """Return the first stream in which most of the first sequences begin as pictures do; None if there is none."""
+    """Return the first stream in which most of the first sequences begin as pictures do. None if there is none."""
     if sequences == 0 or not any(stream.is_bytes and not stream.is_text for stream in corpus.schema.values()):
         return None
     chunk = corpus.select(np.arange(min(_LOOKED_AT, sequences)))
@@ -172,7 +172,7 @@ def decoding() -> dict[str, str]:
 
 
 def headers(value: BytesValue) -> NDArray[np.int32]:
-    """Return what `_native.picture_headers` does, of a value with one sample a sequence."""
+    """Return `_native.picture_headers` of a value with one sample a sequence."""
     return _native.picture_headers(np.ascontiguousarray(value.data), np.ascontiguousarray(value.bounds))
 
 
@@ -183,10 +183,11 @@ def shown_sizes(sizes: Ints) -> str:
 
 
 def looked_at(corpus: Deserializer, name: str, sequences: int) -> dict[str, Any]:
-    """Return formats and upright sizes of some pictures, spread over a corpus, as their headers have them.
+    """Return formats and upright sizes from the headers of some pictures, spread over a corpus.
 
     Returns:
-        ``looked_at``, their number; ``formats``, number by name; ``sizes``, (width, height) of each that a header has.
+        ``looked_at``, their number, ``formats``, number by name, and ``sizes``, (width, height) of each with a known
+        header.
     """
     ordinals = np.unique(np.linspace(0, sequences - 1, min(_AT_ONCE, sequences)).round().astype(np.int64))
     chunk = corpus.select(ordinals)
@@ -194,8 +195,8 @@ def looked_at(corpus: Deserializer, name: str, sequences: int) -> dict[str, Any]
     assert isinstance(value, BytesValue)
     heads = headers(value)[[i for i in range(len(ordinals)) if i not in chunk.errors]].astype(np.int64)
     formats = Counter(_FORMATS.get(kind, "other") for kind in heads[:, _FORMAT].tolist())
-    known = heads[heads[:, _FORMAT] > 0]
-    sizes = np.where(known[:, [_ORIENTATION]] >= 5, known[:, [_HEIGHT, _WIDTH]], known[:, [_WIDTH, _HEIGHT]])
+    readable = heads[heads[:, _FORMAT] > 0]
+    sizes = np.where(readable[:, [_ORIENTATION]] >= 5, readable[:, [_HEIGHT, _WIDTH]], readable[:, [_WIDTH, _HEIGHT]])
     return {"looked_at": len(ordinals), "formats": dict(formats.most_common()), "sizes": sizes.tolist()}
 
 
@@ -203,7 +204,7 @@ def looked_at(corpus: Deserializer, name: str, sequences: int) -> dict[str, Any]
 
 
 class _Tally:
-    """What pictures have in common."""
+    """Figures over all pictures."""
 
     def __init__(self) -> None:
         self.formats: Counter[str] = Counter()
@@ -214,7 +215,7 @@ class _Tally:
 
 
 def _some(
-    corpus: Deserializer, name: str, decode: images.Decode, ordinals: Ints, asked: Asked, seen: _Tally
+    corpus: Deserializer, name: str, decode: images.Decode, ordinals: Ints, options: PageOptions, tally: _Tally
 ) -> list[Shown]:
     chunk = corpus.select(ordinals)
     value = chunk.values[name]
@@ -230,35 +231,35 @@ def _some(
         if original is not None:
             sizes[i] = original.width, original.height
     numbered, stacked, _ = views_of(decode.steps)
-    for sweep in range(asked.views):
+    for sweep in range(options.views):
         sweeps = np.full(len(good), sweep, np.int64)
-        made = decode.run_all(
+        result = decode.run_all(
             corpus.schema,
-            {stream: one.select(good) for stream, one in chunk.values.items()},
-            DrawKeys(asked.seed, sweeps, ordinals[good], stage=0),
+            {stream: column.select(good) for stream, column in chunk.values.items()},
+            DrawKeys(options.seed, sweeps, ordinals[good], stage=0),
         )
-        errors |= {int(good[i]): error for i, error in made.errors.items()}
-        rows = np.asarray(made.values[name].dense().rows)
-        seen.shape = rows.shape[1:]
-        decoded = np.array([k for k in range(len(good)) if k not in made.errors], np.int64)
+        errors |= {int(good[i]): error for i, error in result.errors.items()}
+        rows = np.asarray(result.values[name].dense().rows)
+        tally.shape = rows.shape[1:]
+        decoded = np.array([k for k in range(len(good)) if k not in result.errors], np.int64)
         which = good[decoded]
         for v, steps in enumerate(numbered):
-            boxes = traced(steps, sizes[which], asked.seed, sweeps[decoded], ordinals[which])
+            boxes = traced(steps, sizes[which], options.seed, sweeps[decoded], ordinals[which])
             samples = rows[decoded, v] if stacked else rows[decoded]
             for i, pixels, box in zip(which.tolist(), samples, boxes, strict=True):
                 views[i].append(View(sweep, _png(pixels), box, _part(v) if stacked else ""))
     shown = []
     for i, ordinal in enumerate(ordinals.tolist()):
         error, original = errors.get(i), originals[i]
-        facts = [] if i in chunk.errors else [_told(contents[i], heads[i], original, seen)]
-        title, others = _labels(corpus, chunk, name, i)
+        facts = [] if i in chunk.errors else [_summary(contents[i], heads[i], original, tally)]
+        title, other_facts = _labels(corpus, chunk, name, i)
         where = f"sequence {show_count(ordinal)}"
-        facts += [*others, *([where] if title else [])]
+        facts += [*other_facts, *([where] if title else [])]
         jpeg = None if original is None else original.jpeg
         width, height = sizes[i].tolist()
         samples_of_it = views[i] if error is None else ()
-        told = None if error is None else typed(str(error))
-        shown.append(Shown(title or where, facts, jpeg, width, height, samples_of_it, told))
+        reason = None if error is None else typed(str(error))
+        shown.append(Shown(title or where, facts, jpeg, width, height, samples_of_it, reason))
     return shown
 
 
@@ -275,14 +276,14 @@ def traced(
     ordinals: Ints,
     stage: int = 0,
 ) -> list[Box]:
-    """Return what steps, each with the number that keys its draws, take of pictures of sizes (n, 2): width, height.
+    """Return the boxes that steps, each with the key of its draws, cut from pictures of sizes (n, 2): width, height.
 
-    Steps plan crops, sizes, flips and borders one after the other; followed backwards, the corners of the result are
+    Steps plan crops, sizes, flips and borders one after the other. Followed backwards, the corners of the result are
     places in the picture.
     """
     n = len(ordinals)
     start = sizes.astype(np.float64).T
-    # Along x and y: where the edge at 0 lies in the picture, how many of its pixels one pixel is, how many there are.
+    # Along x and y: place of the edge at 0 in the picture, its pixels per pixel, and number of pixels.
     origin, unit, extent = np.zeros((2, n)), np.ones((2, n)), start.copy()
     for number, step in steps:
         draws = _native.uniforms(seed, sweeps, ordinals, stage, number, step.draws)
@@ -304,27 +305,27 @@ def traced(
     return [Box(*edges, *flips[i]) for i, edges in enumerate(np.concatenate([low, high]).T.tolist())]
 
 
-def _told(content: bytes, head: Ints, original: _Original | None, seen: _Tally) -> str:
-    """Return size, format and what is special about a picture."""
+def _summary(content: bytes, head: Ints, original: _Original | None, tally: _Tally) -> str:
+    """Return size, format and peculiarities of a picture."""
     kind = _FORMATS.get(int(head[_FORMAT])) or ("unknown" if original is None else original.kind)
-    seen.formats[kind] += 1
-    seen.nbytes.append(len(content))
-    said = [kind, show_bytes(len(content))]
+    tally.formats[kind] += 1
+    tally.nbytes.append(len(content))
+    parts = [kind, show_bytes(len(content))]
     if original is not None:
-        seen.sizes.append((original.width, original.height))
-        said.insert(0, f"{original.width} × {original.height}")
+        tally.sizes.append((original.width, original.height))
+        parts.insert(0, f"{original.width} × {original.height}")
     if kind == "JPEG" and head[_COMPONENTS] in (1, 4):
-        said.insert(-1, "grey" if head[_COMPONENTS] == 1 else "CMYK")
+        parts.insert(-1, "grey" if head[_COMPONENTS] == 1 else "CMYK")
     if head[_ORIENTATION] > 1:
-        seen.turned += 1
-        said.insert(-1, f"turned (EXIF {head[_ORIENTATION]})")
-    return ", ".join(said)
+        tally.turned += 1
+        parts.insert(-1, f"turned (EXIF {head[_ORIENTATION]})")
+    return ", ".join(parts)
 
 
 def _labels(corpus: Deserializer, chunk: Chunk, picture: str, i: int) -> tuple[str, list[str]]:
-    """Return the class, if there is one, and what else is short enough to be shown."""
+    """Return the class, if there is one, and other streams that are short enough to be shown."""
     classes: Sequence[str] = getattr(corpus, "classes", ())
-    title, others = "", []
+    title, facts = "", []
     for name, value in chunk.values.items():
         stream = chunk.schema[name]
         if name == picture:
@@ -336,22 +337,22 @@ def _labels(corpus: Deserializer, chunk: Chunk, picture: str, i: int) -> tuple[s
         elif stream.is_text or stream.is_bytes:
             assert isinstance(value, BytesValue)
             text = value.slice(i, i + 1).tolist()
-            others += [f"{name}: {text[0]:.{_WORDS}}"] if text and isinstance(text[0], str) else []
+            facts += [f"{name}: {text[0]:.{_WORDS}}"] if text and isinstance(text[0], str) else []
         elif number is not None:
-            others.append(f"{name}: {number}")
+            facts.append(f"{name}: {number}")
         elif not stream.sparse and 0 < (rows := np.asarray(value.slice(i, i + 1).dense().rows)).size <= _NUMBERS:
-            others.append(f"{name}: {', '.join(f'{number:g}' for number in rows.ravel())}")
-    return title, others
+            facts.append(f"{name}: {', '.join(f'{number:g}' for number in rows.ravel())}")
+    return title, facts
 
 
 def _class_number(value: Value, i: int) -> int | None:
-    """Return an integer, or the place of a one-hot's one."""
-    one = value.slice(i, i + 1)
-    if isinstance(one, SparseValue):
-        return int(one.indices[0]) if len(one.indices) == 1 else None
-    if isinstance(one, BytesValue):
+    """Return an integer, or the index of the one in a one-hot vector."""
+    sequence = value.slice(i, i + 1)
+    if isinstance(sequence, SparseValue):
+        return int(sequence.indices[0]) if len(sequence.indices) == 1 else None
+    if isinstance(sequence, BytesValue):
         return None
-    rows = np.asarray(one.dense().rows)
+    rows = np.asarray(sequence.dense().rows)
     return int(rows.ravel()[0]) if rows.size == 1 and rows.dtype.kind in "iu" else None
 
 
@@ -367,7 +368,7 @@ def _png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 class _Original(NamedTuple):
-    """An upright picture made small, as a JPEG, and what it was."""
+    """An upright picture made small, as a JPEG, and its original size and format."""
 
     jpeg: bytes
     width: int
@@ -376,7 +377,7 @@ class _Original(NamedTuple):
 
 
 def _original(content: bytes) -> _Original | None:
-    """Return a picture upright and of at most `_SIDE` pixels; None if Pillow cannot read it."""
+    """Return a picture upright and of at most `_SIDE` pixels. None if Pillow cannot read it."""
     from PIL import Image, ImageOps
 
     try:
@@ -399,31 +400,31 @@ def _original(content: bytes) -> _Original | None:
 # ---- the page ------------------------------------------------------------------------------------------------
 
 
-def _page(opened: Opened, asked: Asked, sequences: int, shown: Sequence[Shown], seen: _Tally) -> str:
+def _page(opened: Opened, options: PageOptions, sequences: int, shown: Sequence[Shown], tally: _Tally) -> str:
     corpus = opened.corpus
-    sweeps = "sweep 0" if asked.views == 1 else f"sweeps 0 to {asked.views - 1}"
+    sweeps = "sweep 0" if options.views == 1 else f"sweeps 0 to {options.views - 1}"
     which = f"All {len(shown)} pictures" if len(shown) == sequences else f"{len(shown)} of {sequences:,} sequences"
-    lead = f"{which}, as a source with seed {asked.seed} delivers them in {sweeps}."
+    lead = f"{which}, as a source with seed {options.seed} delivers them in {sweeps}."
     about = {
         "format": opened.format,
         "streams": ", ".join(f"{name} ({stream.kind})" for name, stream in corpus.schema.items()),
-        "pictures shown": ", ".join(f"{count} {kind}" for kind, count in seen.formats.most_common()),
+        "pictures shown": ", ".join(f"{count} {kind}" for kind, count in tally.formats.most_common()),
         **{f"{kind} decoded by": decoder for kind, decoder in decoding().items()},
     }
-    return html(corpus.name, lead, _tiles(shown, seen), asked.steps or DEFAULT_STEPS, shown, about.items())
+    return html(corpus.name, lead, _tiles(shown, tally), options.steps or DEFAULT_STEPS, shown, about.items())
 
 
-def _tiles(shown: Sequence[Shown], seen: _Tally) -> list[tuple[str, str]]:
+def _tiles(shown: Sequence[Shown], tally: _Tally) -> list[tuple[str, str]]:
     tiles = [(decoding()["JPEG"], "decodes JPEG")]
-    if seen.shape:
-        tiles.append((" × ".join(map(str, seen.shape)), "uint8, each sample"))
-    if seen.sizes:
-        tiles.append((shown_sizes(np.array(seen.sizes)), "upright, width × height"))
-    if seen.nbytes:
-        low, high = show_bytes(min(seen.nbytes)), show_bytes(max(seen.nbytes))
+    if tally.shape:
+        tiles.append((" × ".join(map(str, tally.shape)), "uint8, each sample"))
+    if tally.sizes:
+        tiles.append((shown_sizes(np.array(tally.sizes)), "upright, width × height"))
+    if tally.nbytes:
+        low, high = show_bytes(min(tally.nbytes)), show_bytes(max(tally.nbytes))
         tiles.append((low if low == high else f"{low} to {high}", "encoded"))
-    if seen.turned:
-        tiles.append((str(seen.turned), "turned by EXIF"))
-    if unreadable := sum(one.error is not None for one in shown):
+    if tally.turned:
+        tiles.append((str(tally.turned), "turned by EXIF"))
+    if unreadable := sum(picture.error is not None for picture in shown):
         tiles.append((str(unreadable), "unreadable"))
     return tiles

@@ -1,4 +1,4 @@
-"""``feedline plan``: show which sequences are in step N, from the index, and what a job fetches; reads no data."""
+"""``feedline plan``: show the sequences of step N from the index, and the traffic of a job, without reading data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from feedline.cli.arguments import (
 from feedline.cli.console import Debug, Json, UsageError, print_json, print_result, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
-from feedline.cli.fetching import AskedCluster, opened_cold, print_plan
+from feedline.cli.fetching import ClusterOptions, opened_cold, print_plan
 from feedline.feed.arguments import Arcs
 from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.packed_documents import PackedDocuments
@@ -36,7 +36,7 @@ from feedline.feed.remote.stores import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _SHOWN_IDS = 12
-_WORTH_SAYING_BYTES = 16 << 20  # bytes of data; less is read in no time
+_WORTH_SAYING_BYTES = 16 << 20  # bytes of data below which the cost is not shown
 
 
 def plan(
@@ -95,14 +95,14 @@ def plan(
     if arcs is not None and order != "feedline":
         raise UsageError(f"expected either --order or --arcs, got --order {order} and --arcs {arcs}")
     ordered = parse_order(order) if arcs is None else Arcs(arcs)
-    asked, fetching = AskedCluster(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
+    cluster, fetching = ClusterOptions(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
     with contextlib.ExitStack() as opened:
         corpus: Deserializer
         if is_address(path):
-            remote, fetch_plan = opened.enter_context(opened_cold(path, stream, chunk_size, asked.cluster()))
+            remote, fetch_plan = opened.enter_context(opened_cold(path, stream, chunk_size, cluster.cluster()))
             corpus = remote
         else:
-            asked.refuse(path)
+            cluster.refuse(path)
             corpus = opened.enter_context(contextlib.closing(open_path(path, stream, chunk_size).corpus))
         options: dict[str, Any] = {"seed": seed, "shuffle": parse_window(window, corpus), "order": ordered}
         source = MinibatchSource(corpus, partition=part, **options)
@@ -110,18 +110,18 @@ def plan(
         if unit == "samples":
             source.seek(samples=first)
             first = 0
-        found = list(itertools.islice(source.plan(size), first, first + steps))
-        if is_address(path) and found:
+        minibatches = list(itertools.islice(source.plan(size), first, first + steps))
+        if is_address(path) and minibatches:
             options |= {"sweeps": sweeps or SWEEPS, "kept": remote.mirror.cache.tables()}
-            fetching = fetch_plan(size=size, start=found[0].position, **options)
+            fetching = fetch_plan(size=size, start=minibatches[0].position, **options)
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
         documents = PackedDocuments(corpus)
-        packed = [documents.of(m.ids, m.chunks) for m in found]
-        sources = [sources_of(corpus, m.ids) if names else None for m in found]
-        if found:
-            source.seek(found[-1].position)
-        shares = source.stats().corpora if found else {}
+        packed = [documents.of(m.ids, m.chunks) for m in minibatches]
+        sources = [sources_of(corpus, m.ids) if names else None for m in minibatches]
+        if minibatches:
+            source.seek(minibatches[-1].position)
+        shares = source.stats().corpora if minibatches else {}
     if json:
         print_json(
             {
@@ -131,8 +131,8 @@ def plan(
                 "steps": [
                     m.to_json()
                     | ({} if of is None else {"sources": [names[k] for k in of.tolist()]})
-                    | ({} if held is None else {"documents": held.by_row()})
-                    for m, of, held in zip(found, sources, packed, strict=True)
+                    | ({} if held_rows is None else {"documents": held_rows.by_row()})
+                    for m, of, held_rows in zip(minibatches, sources, packed, strict=True)
                 ],
                 "corpora": {name: share._asdict() for name, share in shares.items()},
                 "cost": costs,
@@ -141,17 +141,17 @@ def plan(
         )
         return
     console = stdout()
-    for minibatch, of, held in zip(found, sources, packed, strict=True):
+    for minibatch, of, held_rows in zip(minibatches, sources, packed, strict=True):
         console.print(_line(minibatch, counted=unit != "samples"))
         if of is not None:
             counts = np.bincount(of, minlength=len(names)).tolist()
             console.print("  " + ", ".join(f"{n} of {name}" for name, n in zip(names, counts, strict=True)))
         console.print("  sequences " + _ids(minibatch.ids.tolist()))
-        if held is not None:
-            console.print("  documents " + _ids(held.ordinals.tolist()))
-    if shares and found[-1].position.ordinal:
+        if held_rows is not None:
+            console.print("  documents " + _ids(held_rows.ordinals.tolist()))
+    if shares and minibatches[-1].position.ordinal:
         rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
-        print_table([f"before step {found[-1].step}", "sequences", "delivered", "declared"], rows)
+        print_table([f"before step {minibatches[-1].step}", "sequences", "delivered", "declared"], rows)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
         console.print(say_cost(costs))
     if fetching is not None:
@@ -164,9 +164,9 @@ def _compare_windows(
     if is_address(path):
         raise UsageError(f"expected a path of this machine with --html, got {path}")
     with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
-        found = window_page.choices(corpus, size, seed, label)
-        page.write_text(window_page.html(corpus, found, size), encoding="utf-8", errors="backslashreplace")
-    document = {"page": str(page), "windows": [asdict(choice) for choice in found]}
+        windows = window_page.choices(corpus, size, seed, label)
+        page.write_text(window_page.html(corpus, windows, size), encoding="utf-8", errors="backslashreplace")
+    document = {"page": str(page), "windows": [asdict(choice) for choice in windows]}
     print_result(document, json, lambda _: print(page))
 
 

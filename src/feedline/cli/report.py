@@ -48,11 +48,11 @@ def _live(run: Path, output: Path | None, every_s: float) -> Path:
     """Make the page whenever the log has grown, at most every ``every_s`` seconds, until the run has ended."""
     log, lines, page, made_at = RunWatch(run), -1, None, 0.0
     while True:
-        seen = log.look(time.time())
-        ended = seen is not None and seen.history.ended is not None
+        watched = log.look(time.time())
+        ended = watched is not None and watched.history.ended is not None
         due = ended or time.monotonic() - made_at >= every_s
-        if seen is not None and seen.history.lines != lines and due:
-            lines, made_at, before = seen.history.lines, time.monotonic(), page
+        if watched is not None and watched.history.lines != lines and due:
+            lines, made_at, before = watched.history.lines, time.monotonic(), page
             page = make(run, output, refresh_s=every_s)
             if before is None:
                 print(page, flush=True)  # to be opened once

@@ -2,8 +2,8 @@
 
 The script runs in this process as ``python SCRIPT`` would run it: as ``__main__``, with its arguments in ``sys.argv``
 and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged. Training under CNTK's names tries in
-its first steps whether one thread of torch is as fast as all, and says what it goes on with; ``--threads``, or
-``OMP_NUM_THREADS``, decides instead.
+its first steps whether one thread of torch is as fast as all, and prints the result. ``--threads`` or
+``OMP_NUM_THREADS`` override this.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ def run(
     try:
         runpy.run_path(str(script), run_name="__main__")
     except Exception as error:
-        own = error.with_traceback(_of_script(error.__traceback__, str(script)))
-        sys.excepthook(type(own), own, own.__traceback__)
+        trimmed = error.with_traceback(_of_script(error.__traceback__, str(script)))
+        sys.excepthook(type(trimmed), trimmed, trimmed.__traceback__)
         raise typer.Exit(1) from None
 
 
 def _of_script(frames: TracebackType | None, script: str) -> TracebackType | None:
-    """Return the frames from a script's first on, without those that run it."""
+    """Return the frames from a script's first one on, without the frames that run it."""
     while frames is not None and frames.tb_frame.f_code.co_filename != script:
         frames = frames.tb_next
     return frames
 
 
 def set_threads(facade: str, threads: int | None) -> None:
-    """Set the number of torch's threads; None: a trainer of CNTK tries it, unless the environment sets it."""
+    """Set the number of torch's threads. None: a trainer of CNTK tries it, unless the environment sets it."""
     if threads is not None:
         os.environ.update(dict.fromkeys(_THREADS, str(threads)))
         if "torch" in sys.modules:

@@ -1,4 +1,4 @@
-"""``feedline validate``: read a corpus once and list what is damaged."""
+"""``feedline validate``: read a corpus once and list damaged sequences."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def validate(
     """Read every sequence once, checksums included. The exit code is 1 if one is damaged."""
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus) as corpus, progress("validating") as show:
-        found = validate_corpus(corpus, quarantine=listed, jobs=jobs, progress=show)
+        result = validate_corpus(corpus, quarantine=listed, jobs=jobs, progress=show)
     if json:
-        shown = [{"sequence": error.sequence, "error": typed(str(error))} for error in found.errors]
-        print_json({"path": opened.corpus.name, **found._asdict(), "errors": shown})
+        shown = [{"sequence": error.sequence, "error": typed(str(error))} for error in result.errors]
+        print_json({"path": opened.corpus.name, **result._asdict(), "errors": shown})
     else:
         facts = {
             "format": opened.format,
-            "sequences": show_count(found.sequences),
-            "samples": show_count(found.samples),
-            "read": show_bytes(found.bytes),
-            "damaged": show_count(found.damaged),
+            "sequences": show_count(result.sequences),
+            "samples": show_count(result.samples),
+            "read": show_bytes(result.bytes),
+            "damaged": show_count(result.damaged),
         }
-        if listed is not None and found.damaged:
+        if listed is not None and result.damaged:
             facts["listed in"] = str(listed)
         print_facts(opened.corpus.name, facts)
-        for error in found.errors:
+        for error in result.errors:
             stdout().print(f"\n{typed(str(error))}")
-        if found.damaged > len(found.errors):
-            more = show_count(found.damaged - len(found.errors))
-            stdout().print(f"\n... {more} more" + ("" if listed else "; --list FILE lists them all"))
-    if found.damaged:
+        if result.damaged > len(result.errors):
+            remaining = show_count(result.damaged - len(result.errors))
+            stdout().print(f"\n... {remaining} more" + ("" if listed else "; --list FILE lists them all"))
+    if result.damaged:
         raise typer.Exit(1)

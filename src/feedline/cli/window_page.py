@@ -1,6 +1,6 @@
-"""``feedline plan PATH --html PAGE``: how well each shuffle window mixes, and what it costs, so that one can be chosen.
+"""``feedline plan PATH --html PAGE``: how well each shuffle window mixes, and its cost, as a basis for a choice.
 
-Windows are compared by planning minibatches of the first sweep, which reads no data; only ``--label`` reads the corpus,
+Windows are compared by planning minibatches of the first sweep, which reads no data. Only ``--label`` reads the corpus,
 once, for the class of each sample.
 """
 
@@ -28,22 +28,22 @@ from feedline.runs.table import joined, thinned
 _MOST_STEPS, _MOST_SEQUENCES = 400, 1 << 21
 _MOST_LABELS = 1 << 16
 _WELL_MIXED = 0.9  # of the distance of a full shuffle
-_ALIKE = 1.3  # times what the labels of a full shuffle are off by
+_ALIKE = 1.3  # times the deviation of labels in a full shuffle
 
 
 @dataclass(frozen=True, slots=True)
 class WindowChoice:
-    """A shuffle window and what it does.
+    """A shuffle window and its effects.
 
     Attributes:
-        name: what to pass to ``shuffle=``.
+        name: argument for ``shuffle=``.
         window_bytes: stored bytes of the largest window, which are read before its first minibatch.
-        distance: mean distance of consecutive sequences in the corpus; 1 is that of a full shuffle.
+        distance: mean distance of consecutive sequences in the corpus, 1 for a full shuffle.
         neighbours: share of consecutive sequences that are neighbours in the corpus.
         chunks: mean number of chunks from which a minibatch comes.
         places: mean place of a minibatch's sequences in the corpus, 0 to 1, by step.
-        odd: by step, how far the labels of a minibatch are from those of the corpus, 0 to 1 (total variation); empty
-            without labels.
+        odd: distance of a minibatch's labels from the corpus' labels, 0 to 1 (total variation), by step. Empty without
+            labels.
     """
 
     name: str
@@ -68,7 +68,7 @@ class SampleClasses:
     classes: NDArray[np.int64]
 
     def shares(self, ids: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """Return the share of each class among the samples of some sequences; None: of all."""
+        """Return the share of each class among the samples of some sequences. None: of all sequences."""
         taken = self.classes
         if ids is not None:
             starts, counts = self.offsets[ids], self.offsets[ids + 1] - self.offsets[ids]
@@ -89,54 +89,54 @@ def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> li
     count = len(bytes_)
     windows = [n for n in (4**k for k in range(1, 20)) if n < count]
     every = max(1, -(-len(windows) // (MOST_COLUMNS - 2)))
-    asked: list[tuple[str, Any, int]] = [("none", False, int(bytes_.max()))]
+    candidates: list[tuple[str, Any, int]] = [("none", False, int(bytes_.max()))]
     for n in windows[::-1][::every][::-1]:
         largest = int(np.sort(bytes_)[-n:].sum())
-        asked.append((f"Window(chunks={n})", Window(chunks=n), largest))
-    asked.append(("all", Window(chunks=max(1, count)), int(bytes_.sum())))
-    return [_choice(corpus, name, shuffle, held, size, seed, labels) for name, shuffle, held in asked]
+        candidates.append((f"Window(chunks={n})", Window(chunks=n), largest))
+    candidates.append(("all", Window(chunks=max(1, count)), int(bytes_.sum())))
+    return [_choice(corpus, name, shuffle, nbytes, size, seed, labels) for name, shuffle, nbytes in candidates]
 
 
 def _choice(
-    corpus: Deserializer, name: str, shuffle: Any, held: int, size: int, seed: int, labels: SampleClasses | None
+    corpus: Deserializer, name: str, shuffle: Any, nbytes: int, size: int, seed: int, labels: SampleClasses | None
 ) -> WindowChoice:
     source = MinibatchSource(corpus, seed=seed, shuffle=shuffle, partition=(0, 1), max_sweeps=1)
     sequences, starts = source.num_sequences, chunk_starts(corpus)
     jumps = pairs = neighbours = chunks = taken = 0
     places, odd = [], []
-    whole = None if labels is None else labels.shares()
+    overall = None if labels is None else labels.shares()
     for planned in islice(source.plan(size), _MOST_STEPS):
         ids = planned.ids
         steps = np.abs(np.diff(ids))
         jumps, pairs, neighbours = jumps + int(steps.sum()), pairs + len(steps), neighbours + int((steps == 1).sum())
         chunks += len(np.unique(np.searchsorted(starts, ids, side="right")))
         places.append(float(ids.mean()) / max(1, sequences - 1))
-        if labels is not None and whole is not None:
-            odd.append(float(np.abs(labels.shares(ids) - whole).sum()) / 2)
+        if labels is not None and overall is not None:
+            odd.append(float(np.abs(labels.shares(ids) - overall).sum()) / 2)
         taken += len(ids)
         if taken >= _MOST_SEQUENCES:
             break
     distance = jumps / pairs / (sequences / 3) if pairs else 0.0
-    return WindowChoice(name, held, distance, neighbours / max(1, pairs), chunks / len(places), places, odd)
+    return WindowChoice(name, nbytes, distance, neighbours / max(1, pairs), chunks / len(places), places, odd)
 
 
 def labels_of(corpus: Deserializer, name: str) -> SampleClasses:
-    """Return the classes of all samples; reads the corpus once. A sparse sample without a value has none."""
+    """Return the classes of all samples. Reads the corpus once. A sparse sample without a value has none."""
     if name not in corpus.schema:
         raise UsageError(f"expected --label of {', '.join(corpus.schema)}, got {name!r}")
-    found, counts = [], []
+    parts, counts = [], []
     for number in range(len(corpus.chunks())):
         value = corpus.read(number)[name]
         offsets = np.arange(value.num_sequences + 1) if value.one_sample_each else np.asarray(value.offsets)
         if value.is_sparse:
-            held = np.diff(value.indptr) > 0
-            found.append(np.asarray(value.indices)[value.indptr[:-1][held]])
-            offsets = np.concatenate([[0], np.cumsum(held)])[offsets]
+            present = np.diff(value.indptr) > 0
+            parts.append(np.asarray(value.indices)[value.indptr[:-1][present]])
+            offsets = np.concatenate([[0], np.cumsum(present)])[offsets]
         else:
             rows = np.asarray(value.rows).reshape(value.num_samples, -1)
-            found.append(rows[:, 0] if rows.shape[1] == 1 else rows.argmax(1))
+            parts.append(rows[:, 0] if rows.shape[1] == 1 else rows.argmax(1))
         counts.append(np.diff(offsets))
-    labels = np.concatenate(found)
+    labels = np.concatenate(parts)
     if not len(labels):
         raise UsageError(f"expected classes in stream {name}, got no samples")
     if labels.dtype.kind not in "iub" and not np.array_equal(labels, labels.astype(np.int64)):
@@ -147,11 +147,11 @@ def labels_of(corpus: Deserializer, name: str) -> SampleClasses:
     return SampleClasses(np.concatenate([[0], *counts]).cumsum(), classes.astype(np.int64))
 
 
-def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
+def html(corpus: Deserializer, compared: Sequence[WindowChoice], size: int) -> str:
     """Return the page."""
     stored = sum(info.bytes for info in corpus.chunks())
     heads = ["shuffle=", "read before the first minibatch", "distance", "neighbours", "chunks in a minibatch"]
-    heads += ["labels off by"] if found[0].odd else []
+    heads += ["labels off by"] if compared[0].odd else []
     rows = [
         [
             choice.name,
@@ -161,7 +161,7 @@ def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
             f"{choice.chunks:.1f}",
             *([f"{np.mean(choice.odd):.1%}"] if choice.odd else []),
         ]
-        for choice in found
+        for choice in compared
     ]
     title = f"Which window? {corpus.name}"
     windows = f"""\
@@ -169,16 +169,16 @@ def html(corpus: Deserializer, found: Sequence[WindowChoice], size: int) -> str:
 in order, the others a window's chunks in one go. Distance is that of consecutive sequences in the corpus, in percent
 of a full shuffle.</p>
 {page.table("Windows", heads, rows, whole=True)}"""
-    charts = f'<div class="charts">{"".join(figure(chart) for chart in _charts(found))}</div>'
+    charts = f'<div class="charts">{"".join(figure(chart) for chart in _charts(compared))}</div>'
     body = f"""<header><h1>{escape(title)}</h1>
 <p class="soft">{counted(len(corpus.chunks()), "chunk")}, {show_bytes(stored)}; minibatches of {size}
 samples.</p></header>
 <main>
-{page.section("summary", "In short", page.findings([advice(found)]))}
+{page.section("summary", "In short", page.findings([advice(compared)]))}
 {page.section("windows", "Windows", windows)}
 {page.section("mixing", "Along the order", charts)}
 </main>
-<footer>Made by feedline {escape(__version__)}: the first {len(found[0].places):,} minibatches of the first
+<footer>Made by feedline {escape(__version__)}: the first {len(compared[0].places):,} minibatches of the first
 sweep.</footer>"""
     return page.document(title, body)
 
@@ -192,17 +192,17 @@ def advice(windows: Sequence[WindowChoice]) -> str:
         if choice.distance >= _WELL_MIXED and (not choice.odd or float(np.mean(choice.odd)) <= _ALIKE * usual)
     ]
     smallest = (well or [windows[-1]])[0]
-    alike = [choice.name for choice in well if choice.window_bytes == smallest.window_bytes]
-    if len(alike) > 1:
+    equal = [choice.name for choice in well if choice.window_bytes == smallest.window_bytes]
+    if len(equal) > 1:
         return (
-            f"{', '.join(alike[:-1])} and {alike[-1]} mix about as well as a full shuffle, and each reads "
+            f"{', '.join(equal[:-1])} and {equal[-1]} mix about as well as a full shuffle, and each reads "
             f"{show_bytes(smallest.window_bytes)} before the first minibatch: none is better."
         )
-    told = f"its neighbours lie {smallest.distance:.0%} as far apart"
+    reason = f"its neighbours lie {smallest.distance:.0%} as far apart"
     if smallest.odd:
-        told += f", and the labels of its minibatches are off by {np.mean(smallest.odd):.0%} instead of {usual:.0%}"
+        reason += f", and the labels of its minibatches are off by {np.mean(smallest.odd):.0%} instead of {usual:.0%}"
     return (
-        f"{smallest.name} is the smallest of these that mixes about as well as a full shuffle: {told}. It reads "
+        f"{smallest.name} is the smallest of these that mixes about as well as a full shuffle: {reason}. It reads "
         f"{show_bytes(smallest.window_bytes)} before the first minibatch."
     )
 
@@ -212,12 +212,12 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _charts(found: Sequence[WindowChoice]) -> list[Chart]:
-    shown = found[:MOST_COLUMNS]
+def _charts(compared: Sequence[WindowChoice]) -> list[Chart]:
+    shown = compared[:MOST_COLUMNS]
     says = "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %."
     places = {choice.name: [(i, 100 * place) for i, place in enumerate(choice.places)] for choice in shown}
     parts = [("places", "Where minibatches come from", says, places)]
-    if found[0].odd:
+    if compared[0].odd:
         says = (
             "How far the labels of a minibatch's samples are from those of the corpus: 0 % is the same mixture. "
             "All samples of a sequence count."

@@ -1,26 +1,26 @@
 """The communicator of a job's ranks: the only place that talks to torch.distributed.
 
-A `Communicator` opens its own connections, apart from any groups that the program has made, so its timeout concerns
-nothing else, nor does closing it. Every operation is collective: all ranks enter it, in one order. Sums start
-immediately and are waited for later, so that several are in flight while the caller computes.
+A `Communicator` opens its own connections, apart from any groups of the program, so its timeout and its end affect
+nothing else. Every operation is collective: all ranks enter it, in one order. Sums start immediately and are waited for
+later, so that several are in flight while the caller computes.
 
 Guarantees:
 
-- all ranks get the same bits: sums are computed once and sent, or added in the order of the ranks;
-- no rank hangs: one that has died or closed is an error in its peers' current or next exchange, at once; one that is
-  silent (stopped, disconnected, elsewhere in its program), after ``timeout_s``, also while ranks connect;
-- a `StoreError` names the rank, which `feedline.collective.heartbeat` identifies, as sockets cannot. Where ranks do
-  different things it lists what each of them does;
-- Ctrl-C is safe: an exchange that it interrupts stays in flight and is completed before the next one begins. Within a
+- All ranks get the same bits: sums are computed once and sent, or added in the order of the ranks.
+- No rank hangs. A rank that has died or closed is an error in its peers' current or next exchange, at once. A silent
+  rank (stopped, disconnected, elsewhere in its program) is an error after ``timeout_s``, also while ranks connect.
+- A `StoreError` names the rank, which `feedline.collective.heartbeat` identifies, as sockets cannot. If ranks are in
+  different exchanges, it lists the exchange of each.
+- Ctrl-C is safe. An exchange that it interrupts stays in flight and is completed before the next one begins. Within a
   `step` it is deferred to the end. A rank that leaves a step regardless, by a second Ctrl-C or an error, can make no
-  further exchange, and its peers are notified;
-- `close`, garbage collection, or the end of the program leaves no thread and no socket behind, except for a rendezvous
-  that rank 0 serves itself: it lasts until the program ends, as ranks may come back.
+  further exchange, and its peers are notified.
+- `close`, garbage collection, or the end of the program ends all threads and sockets, except for a rendezvous that rank
+  0 serves itself: it lasts until the program ends, as ranks may come back.
 
 After an error the connections are unusable on every rank: all have to be restarted from the last checkpoint.
 
-Nothing is pickled. Nothing is authenticated or encrypted either: whoever reaches the ports takes part, so the ranks
-need a private network.
+Nothing is pickled. Nothing is authenticated or encrypted either: any process that reaches the ports can take part, so
+the ranks need a private network.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from feedline.errors import StoreError
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
-#: Number of beats to wait for evidence of a missing rank; more than a rank may miss.
+#: Number of beats to wait for evidence of a missing rank, more than a rank may miss.
 PATIENCE_BEATS = 8
 #: Time between checks for Ctrl-C during a wait.
 SLICE = datetime.timedelta(seconds=0.25)
@@ -74,13 +74,13 @@ class _PendingExchange:
 class Communicator:
     """This process among the ranks of a job. Creating one is a collective operation.
 
-    Ranks and rendezvous are taken from, in this order: ``group``; ``address``, ``rank`` and ``count``; an initialised
-    torch.distributed; the variables that launchers such as torchrun set (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
-    ``MASTER_PORT``; instead of the first two those of mpiexec or srun).
+    Ranks and rendezvous are taken from, in this order: ``group``, then ``address``, ``rank`` and ``count``, then an
+    initialised torch.distributed, then the variables of launchers such as torchrun (``RANK``, ``WORLD_SIZE``,
+    ``MASTER_ADDR``, ``MASTER_PORT``, where mpiexec and srun have their own names for the first two).
 
     Args:
         group: torch.distributed group whose ranks take part.
-        address: ``"host:port"`` where rank 0 listens for the others.
+        address: ``"host:port"`` where rank 0 listens.
         rank: rank of this process, with ``address``.
         count: number of ranks, with ``address``.
         timeout_s: seconds to wait for other ranks in an exchange. They have at least `rendezvous.START_S` to start.
@@ -92,7 +92,7 @@ class Communicator:
         turn: lock that is held during an exchange.
         exchanges: coroutines for `run`.
         pulse: heartbeat of this rank, which counts its exchanges.
-        abandoned: reason why this rank abandoned an exchange; None if it did not.
+        abandoned: reason why this rank abandoned an exchange. None if it did not.
 
     Raises:
         RuntimeError: no ranks are known.
@@ -124,11 +124,11 @@ class Communicator:
         self.abandoned: str | None = None
         self._serves = place.host == self.rank
         #: Resources released by `close`: the store, and a backend for each kind of tensor.
-        self._held: dict[str, Any] = {"store": store}
-        self._finalizer = weakref.finalize(self, _let_go, self._held, self.pulse)
+        self._resources: dict[str, Any] = {"store": store}
+        self._finalizer = weakref.finalize(self, _let_go, self._resources, self.pulse)
         self.turn = threading.RLock()
-        #: Exchange that Ctrl-C interrupted; it is completed before any other.
-        self._left: _PendingExchange | None = None
+        #: Exchange that Ctrl-C interrupted, which is completed before any other.
+        self._pending: _PendingExchange | None = None
         ours = weakref.proxy(self)
 
         def begin_exchange(tensor: Any, method: str, *arguments: Any) -> Any:
@@ -151,9 +151,9 @@ class Communicator:
         """
         return self.run(self.exchanges.meet(what, numbers))
 
-    def gather_bytes(self, own: bytes, what: str = "gather bytes") -> list[bytes]:
-        """Gather bytes of any length from every rank, by rank; see `gather`."""
-        return self.run(self.exchanges.gather_bytes(what, own))
+    def gather_bytes(self, data: bytes, what: str = "gather bytes") -> list[bytes]:
+        """Gather bytes of any length from every rank, by rank. See `gather`."""
+        return self.run(self.exchanges.gather_bytes(what, data))
 
     def agree(self, text: str, flag: bool = False) -> list[bool]:
         """Verify that all ranks are about to do the same, and gather a flag from each.
@@ -162,7 +162,7 @@ class Communicator:
             The flag of every rank, by rank.
 
         Raises:
-            StoreError: the texts differ; lists what each rank is about to do. The ranks can continue.
+            StoreError: the texts differ. The message lists the next exchange of each rank. The ranks can continue.
         """
         return [row[0] > 0 for row in self.run(self.exchanges.meet(text, [float(flag)]))]
 
@@ -171,73 +171,73 @@ class Communicator:
         self.gather([], "barrier")
 
     def sum(self, tensor: Any) -> Any:
-        """Start to sum a contiguous tensor over all ranks, in place; within a `step`, after another exchange of it.
+        """Start to sum a contiguous tensor over all ranks, in place. Within a `step`, after another exchange of it.
 
         Returns:
             A work for `wait`.
 
         Raises:
-            TypeError: a dtype that is not in `SUMMED`; the ranks can continue.
+            TypeError: a dtype that is not in `SUMMED`. The ranks can continue.
         """
         self.complete()
         return self.exchanges.sum(tensor)
 
     def broadcast(self, tensors: Sequence[Any]) -> None:
-        """Overwrite ``tensors`` with rank 0's; shapes and dtypes are the same on all ranks."""
+        """Overwrite ``tensors`` with rank 0's. Shapes and dtypes are the same on all ranks."""
         self.run(self.exchanges.broadcast(tensors))
 
     def distribute(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-        """Send part r to rank r; within a `step`, after another exchange of it. See `Exchanges.distribute`."""
+        """Send part r to rank r. Within a `step`, after another exchange of it. See `Exchanges.distribute`."""
         return self.run(self.exchanges.distribute(parts, sizes))
 
     def wait(self, works: Iterable[Any]) -> None:
         """Wait for works in flight.
 
         Raises:
-            StoreError: a rank is missing; names it.
+            StoreError: a rank is missing. The message names it.
         """
-        left = list(works)
+        unfinished = list(works)
         try:
-            for work in left:
+            for work in unfinished:
                 self._wait_for(work)
         except RuntimeError as error:
-            raise self._failure(error, left) from None
+            raise self._failure(error, unfinished) from None
 
     # ---- composite exchanges ----------------------------------------------------------------------------------
 
     def run(self, exchange: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of `exchanges` to its end.
 
-        Ctrl-C interrupts its waits. The coroutine then stays pending and is completed before any other exchange; its
+        Ctrl-C interrupts its waits. The coroutine then stays pending and is completed before any other exchange. Its
         result is lost.
 
         Raises:
             StoreError: a rank is missing, or is in another exchange.
-            Exception: exception of the coroutine. Unless it is a StoreError or RefusedError, which all ranks raise
-                alike, or precedes the first exchange, the ranks cannot continue: see `abandoned`.
+            Exception: exception of the coroutine. Unless it is a StoreError or RefusedError, which all ranks raise, or
+                it precedes the first exchange, the ranks cannot continue: see `abandoned`.
         """
         try:
             with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
-                self._left = _PendingExchange(exchange, self.pulse.round)
-                result: T = self._drive(self._left)
+                self._pending = _PendingExchange(exchange, self.pulse.round)
+                result: T = self._drive(self._pending)
                 return result
         finally:
-            if self._left is None or self._left.exchange is not exchange:
+            if self._pending is None or self._pending.exchange is not exchange:
                 exchange.close()  # a coroutine that was never started would warn
 
     def complete(self) -> None:
-        """Complete the exchange that Ctrl-C interrupted, if any; raises as `run`."""
-        if self._left is not None:
+        """Complete the exchange that Ctrl-C interrupted, if any. Raises as `run`."""
+        if self._pending is not None:
             with self.turn, interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """A block of exchanges and the work between them that every rank has to complete.
+        """Open a block of exchanges, and of work between them, that every rank has to complete.
 
         Ctrl-C is deferred to its end. Any other exception after the first exchange ends the connections, except a
-        StoreError, which all ranks raise alike: see `abandoned`.
+        StoreError, which all ranks raise: see `abandoned`.
         """
         with self.turn, interrupts.DeferredInterrupt():
             self._complete()
@@ -250,57 +250,57 @@ class Communicator:
                 raise
 
     def _complete(self) -> None:
-        if self._left is not None:
-            if self._left.running:
+        if self._pending is not None:
+            if self._pending.running:
                 raise RefusedError("expected no exchange within another, such as in an updater")
             try:
-                self._drive(self._left)
+                self._drive(self._pending)
             except KeyboardInterrupt as error:
                 error.add_note("this call has not begun: it was completing an interrupted one, which is still pending")
                 raise
 
     def _drive(self, call: _PendingExchange) -> Any:
         resume: Callable[[Any], Sequence[Any]] = call.exchange.send
-        given: StoreError | None = None
+        failure: StoreError | None = None
         while True:
             if call.works:
                 call.waited = True
                 try:
-                    self.wait(call.works)  # interrupted by Ctrl-C, the call stays as it is
+                    self.wait(call.works)  # after Ctrl-C the call is unchanged
                 except StoreError as error:
-                    resume, given = call.exchange.throw, error
+                    resume, failure = call.exchange.throw, error
                 except KeyboardInterrupt as error:
                     error.add_note(f"{self.pulse.doing!r} has begun; the next call completes it")
                     raise
             call.running = True
             try:
-                call.works = resume(given)
+                call.works = resume(failure)
             except StopIteration as end:
-                self._left = None
+                self._pending = None
                 return end.value
             except BaseException as error:
-                self._left = None
+                self._pending = None
                 if not isinstance(error, (StoreError, RefusedError)) and (call.waited or self.pulse.round > call.round):
                     self._leave(error)
                 raise
             finally:
                 call.running = False
-            resume, given = call.exchange.send, None
+            resume, failure = call.exchange.send, None
 
     def _leave(self, error: BaseException) -> None:
         """Abandon the exchange in flight, and notify the peers."""
         if self._broken is not None:
             return
-        if self._left is not None:
-            self._left.exchange.close()
-            self._left = None
+        if self._pending is not None:
+            self._pending.exchange.close()
+            self._pending = None
         self.abandoned = f"{type(error).__name__} in the middle of {self.pulse.doing!r}"
         self._broken = f"this rank abandoned an exchange: {self.abandoned}"
         self.pulse.leave(f"{LEFT} {self.abandoned}")
         # Closing backends wakes peers that wait for this rank, but may itself wait for them.
-        backends = [self._held.pop(name) for name in ("gloo", "nccl") if name in self._held]
+        backends = [self._resources.pop(name) for name in ("gloo", "nccl") if name in self._resources]
         begin("leave", backends.clear)
-        if self._serves:  # else this program may end before its peers have read the message
+        if self._serves:  # otherwise this program may end before its peers have read the message
             self.pulse.linger(3.0)
 
     # ---- closing ----------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class Communicator:
         self._broken = self._broken or "this rank has closed them"
 
     def _failure(self, error: RuntimeError, works: Sequence[Any] = ()) -> StoreError:
-        """Close the connections after a failed exchange; returns an error that names the missing ranks."""
+        """Close the connections after a failed exchange. Returns an error that names the missing ranks."""
         timed_out = "imed out" in str(error) or "imeout" in str(error)
         waited_beats = int(self.timeout_s / self.pulse.interval_s) if timed_out else 0
         ranks, why = self.pulse.missing(max(1, PATIENCE_BEATS - waited_beats))
@@ -326,7 +326,7 @@ class Communicator:
         waited = f" in {self.timeout_s:g} s" if timed_out else ""
         self._broken = f"an exchange failed: {who}"
         self.pulse.leave(" ".join([FAILED, *map(str, ranks)]))
-        if self._serves:  # else peers would find this rank missing
+        if self._serves:  # otherwise peers would find this rank missing
             self.pulse.linger(3.0, ranks)
         until = time.monotonic() + 1.0
         while not all(work.is_completed() for work in works) and time.monotonic() < until:
@@ -354,10 +354,10 @@ class Communicator:
             raise self._failure(error) from None
 
     def _wait_for(self, work: Any) -> None:
-        told = False
+        warned = False
         until = time.monotonic() + self.timeout_s
         while True:
-            if "nccl" not in self._held:
+            if "nccl" not in self._resources:
                 try:
                     work.wait(SLICE)
                     return
@@ -365,18 +365,18 @@ class Communicator:
                     if work.is_completed():
                         work.wait()  # raises its error, unless it has just completed
                         return
-            # Poll on the CPU: NCCL's own wait would block the device, possibly forever.
+            # Poll on the CPU: NCCL's wait would block the device, possibly forever.
             elif work.is_completed():
                 work.wait()
                 return
             elif time.monotonic() > until:
-                self._held["nccl"].abort()
+                self._resources["nccl"].abort()
                 raise RuntimeError("Timed out")
             else:
                 time.sleep(2e-5)
             interrupts.deliver()
-            if not told and interrupts.waiting():
-                told = True
+            if not warned and interrupts.waiting():
+                warned = True
                 _log.warning(
                     "Ctrl-C waits for the other ranks, at most %g s; a second one ends the exchange for all of them "
                     "at once",
@@ -384,12 +384,12 @@ class Communicator:
                 )
 
     def _backend(self, name: str) -> Any:
-        if name not in self._held:
-            store = torch.distributed.PrefixStore(name, self._held["store"])
+        if name not in self._resources:
+            store = torch.distributed.PrefixStore(name, self._resources["store"])
             start_s = max(rendezvous.START_S, self.timeout_s)
             try:
-                # NCCL asks the store at its first exchange only.
-                self._held[name] = (
+                # NCCL uses the store at its first exchange only.
+                self._resources[name] = (
                     nccl_backend(store, self.rank, self.count, self._span)
                     if name == "nccl"
                     else answered(lambda: self._gloo(store, start_s), start_s + self.timeout_s)
@@ -405,23 +405,23 @@ class Communicator:
                     "longer timeout",
                     ranks=absent,
                 ) from None
-        return self._held[name]
+        return self._resources[name]
 
     def _gloo(self, store: Any, start_s: float) -> Any:
-        """Connect when all ranks have started, however long after this one."""
-        wait_for_first_beats(self._held["store"], self.count, datetime.timedelta(seconds=start_s))
+        """Connect when all ranks have started, even long after this one."""
+        wait_for_first_beats(self._resources["store"], self.count, datetime.timedelta(seconds=start_s))
         return gloo_backend(store, self.rank, self.count, self._span)
 
 
 def _entered(place: Rendezvous) -> tuple[Any, Heartbeat]:
     """Return the store of the next communicator of these ranks, and this rank's heartbeat in it."""
-    # A connection of our own: requests that are given up would block the program's.
+    # A separate connection: abandoned requests would block the program's connection.
     store = place.store.clone()
-    made = store.add(f"feedline/{place.name}/made/{place.rank}", 1)
-    own = torch.distributed.PrefixStore(f"feedline/{place.name}/{made}", store)
-    return own, Heartbeat(own, place.rank, place.count, place.host, place.line)
+    number = store.add(f"feedline/{place.name}/made/{place.rank}", 1)
+    scoped = torch.distributed.PrefixStore(f"feedline/{place.name}/{number}", store)
+    return scoped, Heartbeat(scoped, place.rank, place.count, place.host, place.line)
 
 
-def _let_go(held: dict[str, Any], pulse: Heartbeat) -> None:
+def _let_go(resources: dict[str, Any], pulse: Heartbeat) -> None:
     pulse.disconnect()
-    held.clear()
+    resources.clear()

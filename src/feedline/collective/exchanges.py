@@ -1,12 +1,12 @@
-"""Collective exchanges, written as coroutines that ``await`` wherever a rank waits for the others.
+"""Collective exchanges, written as coroutines that ``await`` wherever a rank waits for other ranks.
 
-Their driver (`Communicator.run`) can therefore interrupt a wait and resume it later, with everything that follows the
-wait done in order.
+Their driver (`Communicator.run`) can therefore interrupt a wait and resume it later, and everything after the wait
+follows in order.
 
-Every exchange begins with a frame of a fixed size: a digest of what the rank is about to do, and a few numbers. gloo
-aborts the process when two ranks disagree about a size; frames detect ranks that are about to do different things
-before anything of another size is sent. `Exchanges.sum` and `Exchanges.distribute` send no frame, and must follow an
-exchange that did.
+Every exchange begins with a frame of a fixed size: a digest of the next exchange, and a few numbers. gloo aborts the
+process when two ranks disagree about a size. Frames detect ranks that are about to make different exchanges before
+anything of another size is sent. `Exchanges.sum` and `Exchanges.distribute` send no frame, and must follow an exchange
+with a frame.
 
 Data from other ranks is not trusted: counts are checked before memory is allocated for them.
 """
@@ -29,7 +29,7 @@ SUMMED = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8}
     | {torch.bool, torch.complex64, torch.complex128}
 )
-#: Length of a frame in float64 numbers; the first three are the digest, the count of numbers, and the text's length.
+#: Length of a frame in float64 numbers. The first three are the digest, the count of numbers, and the text's length.
 FRAME = 32
 _HEAD = 3
 #: Largest number of bytes that a rank may send at once.
@@ -51,12 +51,12 @@ class Waiting:
 
 
 class Announcement(NamedTuple):
-    """A rank's announcement of its next exchange; see `Exchanges.announce`.
+    """A rank's announcement of its next exchange. See `Exchanges.announce`.
 
     Attributes:
         text: description of the exchange.
         numbers: numbers sent with it.
-        frames: frames of all ranks, by rank; valid once the work has ended.
+        frames: frames of all ranks, by rank, valid once the work has ended.
         work: work in flight.
     """
 
@@ -66,7 +66,7 @@ class Announcement(NamedTuple):
     work: Any
 
     def agreed(self) -> bool:
-        """Whether all ranks are known by now to be about to do the same."""
+        """Return whether all ranks are known to make the same exchange."""
         if not self.work.is_completed():
             return False
         return all(torch.equal(frame[:2], self.frames[0][:2]) for frame in self.frames)
@@ -80,7 +80,7 @@ class Exchanges:
         count: number of ranks.
         begin: function ``begin(tensor, method, *arguments)`` that starts a method of the tensor's backend, and returns
             its work.
-        pulse: heartbeat of this rank, which tells others in which exchange it is.
+        pulse: heartbeat of this rank, which contains its current exchange.
 
     Attributes:
         count: number of ranks.
@@ -96,28 +96,28 @@ class Exchanges:
         """Verify that all ranks are about to do the same, and gather equally many numbers (float64) from each.
 
         Args:
-            what: this rank is about to do, in words.
-            numbers: of this rank.
-            kind: has to be the same on all ranks; None: ``what`` has to.
+            what: description of the exchange.
+            numbers: numbers of this rank.
+            kind: text that has to be the same on all ranks. None: ``what``.
 
         Returns:
             The numbers of every rank, by rank.
 
         Raises:
-            StoreError: ranks differ in what they do or in how many numbers they give; lists what each is about to do.
-                The ranks can continue.
+            StoreError: exchanges or counts of numbers differ. The message lists the exchange of each rank. The ranks
+                can continue.
         """
         return await self.met(self.announce(what, numbers, kind))
 
     def announce(self, what: str, numbers: Sequence[float] = (), kind: str | None = None) -> Announcement:
-        """Begin to `meet`, without waiting for the others; `met` ends it."""
+        """Begin to `meet`, without waiting for other ranks. `met` ends it."""
         self._pulse.doing = what
         text = what.encode(errors="backslashreplace")
         digest = digest_of(what if kind is None else kind)
         inline = list(numbers) if len(numbers) <= FRAME - _HEAD else []
         head = [digest, len(numbers), len(text), *inline]
         frame = torch.tensor(head + [0] * (FRAME - len(head)), dtype=torch.float64)
-        # NaN equals nothing, should the exchange fail before a frame arrives.
+        # NaN equals nothing, in case the exchange fails before a frame arrives.
         frames = [torch.full_like(frame, math.nan) for _ in range(self.count)]
         return Announcement(text, list(numbers), *self.begin_gathering(frame, frames))
 
@@ -131,77 +131,77 @@ class Exchanges:
             return [row[_HEAD : _HEAD + len(numbers)] for row in rows]
         return [row.tolist() for row in await self.gather_tensors(torch.tensor(numbers, dtype=torch.float64))]
 
-    async def gather_bytes(self, what: str, own: bytes) -> list[bytes]:
+    async def gather_bytes(self, what: str, data: bytes) -> list[bytes]:
         """Gather bytes of any length from every rank, by rank."""
-        rows = await self.meet(what, [float(len(own))])
-        return await self._padded(own, [row[0] for row in rows])
+        rows = await self.meet(what, [float(len(data))])
+        return await self._padded(data, [row[0] for row in rows])
 
-    async def _padded(self, own: bytes, lengths: Sequence[float]) -> list[bytes]:
+    async def _padded(self, data: bytes, lengths: Sequence[float]) -> list[bytes]:
         sizes = [checked_count(r, n, MOST_BYTES, "bytes") for r, n in enumerate(lengths)]
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
-        if own:
-            padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        if data:
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         rows = await self.gather_tensors(padded) if max(sizes) else [padded] * self.count
         return [row[:n].numpy().tobytes() for row, n in zip(rows, sizes, strict=True)]
 
     async def _disagree(self, text: bytes, rows: Sequence[Sequence[float]]) -> None:
-        found = await self._padded(text, [row[2] for row in rows])
-        texts = [got.decode(errors="replace") for got in found]
+        encoded = await self._padded(text, [row[2] for row in rows])
+        texts = [got.decode(errors="replace") for got in encoded]
         if len(set(texts)) == 1:
             texts = [f"{got}, with {row[1]:.0f} numbers" for got, row in zip(texts, rows, strict=True)]
         usual = max(texts, key=texts.count)
-        others = tuple(r for r, got in enumerate(texts) if got != usual)
+        different = tuple(r for r, got in enumerate(texts) if got != usual)
         lines = [f"  rank {r}: {got}" for r, got in enumerate(shown(texts))]
         raise StoreError(
-            f"expected all ranks to do the same, got a difference at {named(others)}\n" + "\n".join(lines),
-            ranks=others,
+            f"expected all ranks to do the same, got a difference at {named(different)}\n" + "\n".join(lines),
+            ranks=different,
         )
 
     # ---- tensors ----------------------------------------------------------------------------------------------
 
-    async def gather_tensors(self, own: Any) -> list[Any]:
+    async def gather_tensors(self, tensor: Any) -> list[Any]:
         """Gather a contiguous tensor of one shape and dtype from every rank, by rank. No frame."""
-        rows, work = self.begin_gathering(own)
+        rows, work = self.begin_gathering(tensor)
         await Waiting([work])
         return rows
 
-    def begin_gathering(self, own: Any, rows: list[Any] | None = None) -> tuple[list[Any], Any]:
-        """Begin `gather_tensors`; returns what it will, and what `Waiting` takes.
+    def begin_gathering(self, tensor: Any, rows: list[Any] | None = None) -> tuple[list[Any], Any]:
+        """Begin `gather_tensors`. Returns its result, once the second item, a work for `Waiting`, has ended.
 
         Args:
-            own: of this rank; stays as it is until the others have it.
-            rows: where to write; None: to fresh memory.
+            tensor: tensor of this rank, unchanged until the other ranks have it.
+            rows: tensors to write to. None: new ones.
         """
-        rows = [torch.empty_like(own) for _ in range(self.count)] if rows is None else rows
-        return rows, self.begin(own, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(own)])
+        rows = [torch.empty_like(tensor) for _ in range(self.count)] if rows is None else rows
+        return rows, self.begin(tensor, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(tensor)])
 
-    def begin_sharing(self, own: Any, rows: list[Any]) -> list[Any]:
-        """Begin to let every rank have every rank's flat tensor; returns a work for each `SHARED_BYTES`. No frame.
+    def begin_sharing(self, flat: Any, rows: list[Any]) -> list[Any]:
+        """Begin to share every rank's flat tensor with all ranks. Returns a work for each `SHARED_BYTES`. No frame.
 
         As `begin_gathering`, for large tensors: in pieces, so that links carry both directions at once, and between two
-        ranks without the copies that gloo's all-gather makes.
+        ranks without the copies of gloo's all-gather.
 
         Args:
-            own: of this rank, contiguous; stays as it is until the others have it.
-            rows: where to write those of the others, by rank; this rank's becomes ``own``.
+            flat: tensor of this rank, contiguous, unchanged until the other ranks have it.
+            rows: tensors to write the other ranks' to, by rank. This rank's is replaced by ``flat``.
         """
-        rows[self._rank] = own
+        rows[self._rank] = flat
         pieces = [_as_bytes(row).split(SHARED_BYTES) for row in rows]
-        given, other = _as_bytes(own).split(SHARED_BYTES), 1 - self._rank
-        if self.count != 2 or not own.is_cpu:
+        mine, peer = _as_bytes(flat).split(SHARED_BYTES), 1 - self._rank
+        if self.count != 2 or not flat.is_cpu:
             return [
-                self.begin(own, "allgather", [list(parts)], [part]) for part, *parts in zip(given, *pieces, strict=True)
+                self.begin(flat, "allgather", [list(parts)], [part]) for part, *parts in zip(mine, *pieces, strict=True)
             ]
         return [
-            self.begin(own, "alltoall_base", there, here, *[[0, len(here)] if other else [len(here), 0]] * 2)
-            for here, there in zip(given, pieces[other], strict=True)
+            self.begin(flat, "alltoall_base", there, sent, *[[0, len(sent)] if peer else [len(sent), 0]] * 2)
+            for sent, there in zip(mine, pieces[peer], strict=True)
         ]
 
     def sum(self, tensor: Any) -> Any:
-        """Start to sum a contiguous tensor over all ranks, in place; returns a work for `Waiting`. No frame.
+        """Start to sum a contiguous tensor over all ranks, in place. Returns a work for `Waiting`. No frame.
 
         Raises:
-            TypeError: a dtype that is not in `SUMMED`; the ranks can continue.
+            TypeError: a dtype that is not in `SUMMED`. The ranks can continue.
         """
         if tensor.dtype not in SUMMED:
             raise TypeError(f"expected a dtype that ranks can sum, got {tensor.dtype}")
@@ -209,7 +209,7 @@ class Exchanges:
         return self.begin(tensor, "allreduce", [plain])
 
     async def broadcast(self, tensors: Sequence[Any]) -> None:
-        """Overwrite ``tensors`` with rank 0's; shapes and dtypes are the same on all ranks, each tensor contiguous."""
+        """Overwrite contiguous ``tensors`` with rank 0's. Shapes and dtypes are the same on all ranks."""
         if self.count == 1 or not tensors:
             return
         await self.meet(f"send {len(tensors)} tensors of {sum(t.nbytes for t in tensors)} bytes from rank 0")
@@ -236,7 +236,7 @@ class Exchanges:
 
 
 def digest_of(text: str) -> int:
-    """48 bits that stand for a text: as many as a float64 holds."""
+    """Return a digest of 48 bits, which a float64 represents exactly."""
     return int.from_bytes(hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=6).digest(), "little")
 
 
@@ -257,7 +257,7 @@ def named(ranks: Sequence[int]) -> str:
 
 
 def shown(texts: Sequence[str]) -> list[str]:
-    """Shorten differing texts for an error: keep how each begins, and the part from where they differ."""
+    """Shorten differing texts for an error: keep the beginning of each, and the part after the first difference."""
     if all(len(text) <= SHOWN for text in texts):
         return list(texts)
     same = next(i for i in range(max(map(len, texts))) if len({text[i : i + 1] for text in texts}) > 1)
@@ -273,5 +273,5 @@ def cut(text: str, most: int = SHOWN) -> str:
 
 
 def _as_bytes(tensor: Any) -> Any:
-    """View a contiguous tensor as bytes, which can be sent whatever its dtype."""
+    """View a contiguous tensor as bytes, which can be sent for any dtype."""
     return tensor.view(-1).view(torch.uint8)

@@ -1,13 +1,12 @@
 """Heartbeats of ranks through a shared store, to find out which rank is missing.
 
-Collectives report that something failed, never which rank. A thread of each rank writes ``<beats> <round> <exchange>``
-under its own key twice a second, and a final message: that it closed, which ranks it found missing, or that it
-abandoned an exchange. A rank that was killed, stopped or disconnected is the one whose key no longer changes; one that
-has closed is known by its final message; and one that is alive but elsewhere in its program is in an earlier round, or
-in another exchange. Silence is counted in this rank's own beats, so that a busy machine, which slows all of them down,
-makes no rank look dead.
+Collectives report a failure, but not the rank. A thread of each rank writes ``<beats> <round> <exchange>`` under its
+key twice a second, and a final message: that it closed, which ranks it found missing, or that it abandoned an exchange.
+The key of a rank that was killed, stopped or disconnected no longer changes. A rank that has closed has left its final
+message. A rank that is alive but elsewhere in its program is in an earlier round, or in another exchange. Silence is
+counted in this rank's beats, so that no rank looks dead on a busy machine, which slows down all of them.
 
-Costs: a request and an answer a beat; with more than 64 ranks, beats are less frequent. If the store does not answer,
+Costs: a request and an answer a beat. With more than 64 ranks, beats are less frequent. If the store does not answer,
 its host is presumed missing.
 """
 
@@ -33,31 +32,31 @@ SHOWN = 300
 
 
 class Heartbeat:
-    """Heartbeat of this rank, and the last known ones of the others.
+    """Heartbeat of this rank, and the last known heartbeats of its peers.
 
     Args:
         store: store of torch.distributed, used through a separate connection.
         rank: rank of this process.
         count: number of ranks.
-        host: rank that serves the store; None: no rank does.
-        line: idle connection to the store's server, which tells when the server ends; None: there is none.
+        host: rank that serves the store. None: no rank does.
+        line: idle connection to the store's server, which closes when the server ends. None: there is none.
 
     Attributes:
         round: number of exchanges that this rank has begun.
-        doing: description of the last of them.
+        doing: description of the last exchange.
         interval_s: seconds between beats.
-        reads: number of times that the others' beats were read.
+        reads: number of times that the peers' beats were read.
         lost: whether the store's server has ended.
     """
 
     def __init__(self, store: Any, rank: int, count: int, host: int | None, line: socket.socket | None = None) -> None:
         self._store, self._rank, self._host = store.clone(), rank, host
         self._line = line
-        self._others = [r for r in range(count) if r != rank]
+        self._peers = [r for r in range(count) if r != rank]
         self.round, self.doing = 0, "nothing yet"
         self.interval_s = 0.5 * max(1.0, count / 64)
         self._texts: dict[int, str] = {}
-        self._silences = {r: Silence(SILENT_BEATS * self.interval_s) for r in self._others}
+        self._silences = {r: Silence(SILENT_BEATS * self.interval_s) for r in self._peers}
         self.reads, self.lost = 0, False
         self._last_words = CLOSED
         self._end = threading.Event()
@@ -82,23 +81,23 @@ class Heartbeat:
         """Keep serving the store until all ranks but those ``missing`` have read this rank's final message.
 
         Args:
-            seconds: of silence of these ranks after which they will not read it.
-            missing: ranks that are not waited for.
+            seconds: seconds of silence of these ranks after which they will not read it.
+            missing: ranks for which not to wait.
         """
-        others = [r for r in self._others if r not in missing]
+        peers = [r for r in self._peers if r not in missing]
         texts = self._known()
-        seen = {r: texts.get(r, "") for r in others}
-        beats = dict.fromkeys(others, 0)
+        last = {r: texts.get(r, "") for r in peers}
+        beats = dict.fromkeys(peers, 0)
         silence = Silence(seconds)
         while not silence.too_long and not self.lost:
             self._look(self._store)
             texts = self._known()
-            for r in others:
-                if texts.get(r, "") != seen[r]:
-                    seen[r], beats[r] = texts.get(r, ""), beats[r] + 1
-                    if beats[r] <= 2:  # one that beats on says nothing of those that do not
+            for r in peers:
+                if texts.get(r, "") != last[r]:
+                    last[r], beats[r] = texts.get(r, ""), beats[r] + 1
+                    if beats[r] <= 2:  # a rank that keeps beating is no sign of life of the other ranks
                         silence.heard()
-            if all(_ended(seen[r]) or beats[r] >= 2 for r in others):
+            if all(_ended(last[r]) or beats[r] >= 2 for r in peers):
                 return
             time.sleep(self.interval_s / 5)
             silence.passed(self.interval_s / 5)
@@ -110,14 +109,14 @@ class Heartbeat:
             beats: number of this rank's beats to wait for evidence, at least 1.
 
         Returns:
-            The ranks and the reason; no ranks if none can be identified.
+            The ranks and the reason. No ranks if none can be identified.
         """
         first = reads = self.reads
         store = Silence(SILENT_BEATS * self.interval_s)
         while True:
-            found = self._conspicuous(self.lost or store.too_long)
-            if found is not None:
-                return found
+            verdict = self._conspicuous(self.lost or store.too_long)
+            if verdict is not None:
+                return verdict
             if reads - first >= beats:
                 return self._laggards()
             time.sleep(self.interval_s / 5)
@@ -129,7 +128,7 @@ class Heartbeat:
     def absent(self) -> tuple[int, ...]:
         """Return the ranks that have never sent a heartbeat."""
         texts = self._known()
-        return tuple(r for r in self._others if r not in texts)
+        return tuple(r for r in self._peers if r not in texts)
 
     # ---- diagnosis --------------------------------------------------------------------------------------------
 
@@ -141,11 +140,11 @@ class Heartbeat:
         texts = self._known()
         blamed = {int(r) for text in texts.values() if text.startswith(FAILED) for r in text.split()[1:]}
         blamed -= {self._rank}
-        left = self._saying(texts, lambda text: text.startswith(LEFT))
+        departed = self._saying(texts, lambda text: text.startswith(LEFT))
         closed = self._saying(texts, lambda text: text == CLOSED)
-        if left:
-            why = texts[left[0]].removeprefix(LEFT).strip()
-            return left, f"abandoned a collective exchange ({why})"
+        if departed:
+            why = texts[departed[0]].removeprefix(LEFT).strip()
+            return departed, f"abandoned a collective exchange ({why})"
         if blamed:
             return tuple(sorted(blamed)), "as reported by another rank"
         if closed:
@@ -153,10 +152,10 @@ class Heartbeat:
         if unreachable:
             if self._host is not None and self._host != self._rank:
                 return (self._host,), "could not be reached, and it serves the rendezvous"
-            if len(self._others) == 1:
-                return (self._others[0],), "could not be reached, nor could the rendezvous"
+            if len(self._peers) == 1:
+                return (self._peers[0],), "could not be reached, nor could the rendezvous"
             return (), "the rendezvous could not be reached"
-        silent = tuple(r for r in self._others if self._silences[r].too_long)
+        silent = tuple(r for r in self._peers if self._silences[r].too_long)
         if silent:
             age = max(self._silences[r].seconds for r in silent)
             return silent, f"sent no heartbeat for {age:.0f} s: killed, stopped, or disconnected from the network"
@@ -169,15 +168,15 @@ class Heartbeat:
         texts = self._known()
         behind = self._saying(texts, lambda text: not _ended(text) and _beat(text)[0] < self.round)
         if behind:
-            told = "; ".join(f"the last exchange of rank {r} was {_beat(texts[r])[1]!r}" for r in behind)
+            last = "; ".join(f"the last exchange of rank {r} was {_beat(texts[r])[1]!r}" for r in behind)
             return behind, (
-                f"is alive, but did not enter {self.doing!r}: it is doing something that the others are not ({told})"
+                f"is alive, but did not enter {self.doing!r}: it is doing something that the others are not ({last})"
             )
         elsewhere = [f"rank {r} is in {_beat(text)[1]!r}" for r, text in sorted(texts.items()) if not _ended(text)]
         return (), "; ".join(["all ranks are alive", f"this one is in {self.doing!r}", *elsewhere])
 
     def _saying(self, texts: Mapping[int, str], what: Callable[[str], bool]) -> tuple[int, ...]:
-        return tuple(r for r in self._others if r in texts and what(texts[r]))
+        return tuple(r for r in self._peers if r in texts and what(texts[r]))
 
     # ---- the thread -------------------------------------------------------------------------------------------
 
@@ -200,7 +199,7 @@ class Heartbeat:
     def _check_line(self) -> None:
         """Raise ConnectionError if the store's server has ended, before torch prints its C++ stack to stderr.
 
-        Called before every request: only a server that ends during one goes unnoticed.
+        Called before every request: only a server that ends during a request is not noticed.
         """
         if self._line is None:
             return
@@ -213,11 +212,11 @@ class Heartbeat:
     def _look(self, store: Any) -> None:
         texts = self._known()
         self._check_line()
-        known = [r for r in self._others if r in texts or store.check([_key(r)])]
+        beating = [r for r in self._peers if r in texts or store.check([_key(r)])]
         self._check_line()
-        found = store.multi_get([_key(r) for r in known]) if known else []
-        for r, told in zip(known, found, strict=True):
-            text = told.decode(errors="replace")
+        values = store.multi_get([_key(r) for r in beating]) if beating else []
+        for r, value in zip(beating, values, strict=True):
+            text = value.decode(errors="replace")
             if text != texts.get(r):
                 self._texts[r] = text
                 self._silences[r].heard()
@@ -225,10 +224,10 @@ class Heartbeat:
 
 
 def wait_for_first_beats(store: Any, count: int, span: datetime.timedelta) -> None:
-    """Wait until every rank has begun to beat.
+    """Wait until every rank has sent a heartbeat.
 
     Raises:
-        RuntimeError: one has not within ``span``.
+        RuntimeError: a rank has sent none within ``span``.
     """
     store.wait([_key(rank) for rank in range(count)], span)
 

@@ -22,7 +22,7 @@ class DeferredInterrupt:
     """A block within which Ctrl-C is deferred. Blocks nest: the outermost one decides.
 
     Args:
-        may_leave: whether `deliver` raises a deferred Ctrl-C within the block; otherwise it is raised at the end.
+        may_leave: whether `deliver` raises a deferred Ctrl-C within the block. Otherwise it is raised at the end.
     """
 
     __slots__ = ("_handler", "_noted", "_old", "may_leave")
@@ -39,7 +39,7 @@ class DeferredInterrupt:
             try:
                 _outermost, self._handler = self, self._note
                 self._old = signal.signal(signal.SIGINT, self._handler)
-            except BaseException:  # from an earlier signal; the handler has not changed
+            except BaseException:  # from an earlier signal, before the handler has changed
                 _outermost = None
                 raise
             if not callable(self._old):  # ignored or default: no handler to call
@@ -53,13 +53,13 @@ class DeferredInterrupt:
         _outermost, raised, back = None, None, self._old
         while back is not None:
             try:
-                found = signal.signal(signal.SIGINT, back)
+                replaced = signal.signal(signal.SIGINT, back)
             except BaseException as error:  # a pending signal is handled first, and may raise
                 raised = error
             else:
                 # A handler that was set within the block stays.
-                theirs = back is self._old and found not in (self._handler, self._old)
-                back = found if theirs else None
+                theirs = back is self._old and replaced not in (self._handler, self._old)
+                back = replaced if theirs else None
         if raised is not None:
             raise raised
         self._let_out()
@@ -80,12 +80,12 @@ class DeferredInterrupt:
 
 def deliver() -> None:
     """Raise a deferred Ctrl-C, if the outermost block may be left."""
-    held = _outermost
-    if held is not None and held.may_leave and threading.current_thread() is threading.main_thread():
-        held._let_out()
+    block = _outermost
+    if block is not None and block.may_leave and threading.current_thread() is threading.main_thread():
+        block._let_out()
 
 
 def waiting() -> bool:
     """Return whether a Ctrl-C is deferred to the end of the outermost block."""
-    held = _outermost
-    return held is not None and held._noted is not None and threading.current_thread() is threading.main_thread()
+    block = _outermost
+    return block is not None and block._noted is not None and threading.current_thread() is threading.main_thread()

@@ -1,7 +1,7 @@
 """Ranks of a program: their numbers, and exchanges of numbers and JSON values.
 
-A program of one process has one rank, 0. Several are connected by a `Communicator`: that of a strategy of distributed
-learning, or one that is created at first use and closed by `Ranks.close`.
+A program of one process has one rank, 0. Several are connected by the `Communicator` of a strategy of distributed
+learning, or by one that is created at first use and closed by `Ranks.close`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from feedline.errors import StateError
 from feedline.interop.launchers import launched
 
 T = TypeVar("T")
-#: Seconds to wait for other ranks unless a strategy sets another time; the default of torch.distributed's groups.
+#: Seconds to wait for other ranks unless a strategy sets another time, as in torch.distributed's groups.
 TIMEOUT_S = 1800.0
 
 
@@ -34,17 +34,17 @@ class Ranks:
     """The ranks of a program.
 
     Args:
-        connect: function that returns an existing communicator of the ranks, connected at first use; None: create one
+        connect: function that returns an existing communicator of the ranks, connected at first use. None: create one
             for the ranks of torch.distributed.
     """
 
     def __init__(self, connect: Callable[[], Communicator] | None = None) -> None:
         self._connect = connect
-        self._own: Communicator | None = None
+        self._created: Communicator | None = None
 
     @property
     def rank(self) -> int:
-        """Rank of this process; rank 0 decides where only one may."""
+        """Rank of this process. Rank 0 decides for all ranks if only one may."""
         return rank() if self._connect is None else self._connect().rank
 
     @property
@@ -72,23 +72,23 @@ class Ranks:
         text = json.dumps(value)
         if self.alone:
             return [json.loads(text)]
-        return [json.loads(told) for told in self._connected().gather_bytes(text.encode())]
+        return [json.loads(encoded) for encoded in self._connected().gather_bytes(text.encode())]
 
     def first(self, action: Callable[[], T]) -> T | None:
-        """Run ``action`` on rank 0 alone; None on the others. A collective call.
+        """Run ``action`` on rank 0 alone. None on other ranks. A collective call.
 
         Raises:
             Exception: on rank 0, the exception of ``action``.
-            StateError: on the others, with its text.
+            StateError: on other ranks, with its text.
         """
-        found, error = None, None
+        result, error = None, None
         if self.rank == 0:
             try:
-                found = action()
+                result = action()
             except Exception as raised:
                 error = raised
         self.check(error)
-        return found
+        return result
 
     def check(self, error: Exception | None) -> None:
         """Fail on all ranks if one has failed. A collective call.
@@ -97,12 +97,12 @@ class Ranks:
             Exception: ``error``, if this rank has one.
             StateError: another rank's error, as text.
         """
-        told = self.gather_json(None if error is None else f"{type(error).__name__}: {error}")
+        errors = self.gather_json(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             raise error
-        for other, text in enumerate(told):
+        for r, text in enumerate(errors):
             if text is not None:
-                raise StateError(f"expected success on rank {other}, got {text}")
+                raise StateError(f"expected success on rank {r}, got {text}")
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         """Overwrite ``tensors`` with rank 0's. A collective call."""
@@ -110,17 +110,17 @@ class Ranks:
             self._connected().broadcast(tensors)
 
     def close(self) -> None:
-        """Close the connections created here; those of a strategy stay open."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+        """Close the connections that this object created. A strategy's connections stay open."""
+        if self._created is not None:
+            self._created.close()
+            self._created = None
 
     def _connected(self) -> Communicator:
         if self._connect is not None:
             return self._connect()
-        if self._own is None:
-            self._own = Communicator(timeout_s=TIMEOUT_S)
-        return self._own
+        if self._created is None:
+            self._created = Communicator(timeout_s=TIMEOUT_S)
+        return self._created
 
 
 def _initialised() -> bool:

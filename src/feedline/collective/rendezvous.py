@@ -1,10 +1,10 @@
 """Rendezvous of ranks, and their connections: stores and backends of torch.distributed.
 
-Ranks find each other through a TCPStore: that of an initialised torch.distributed, of a launcher's variables, or of an
-address that the caller gives. New connections are made, apart from any that the program has.
+Ranks find each other through a TCPStore: of an initialised torch.distributed, of a launcher's variables, or at an
+address from the caller. Connections are new, apart from the program's.
 
-A rendezvous that this process serves listens on the given address only. Where that is impossible (a name that resolves
-to loopback on its own machine, a translated address), it listens on all addresses of the machine and warns.
+A rendezvous that this process serves listens on its address only. If that is impossible (a name that resolves to
+loopback on its machine, a translated address), it listens on all addresses of the machine and warns.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ GRACE_S = 4.0
 
 #: Environment variables that launchers set.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-#: Variable that is "True" where the launcher itself serves the store.
+#: Variable that is "True" if the launcher itself serves the store.
 BY_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
-#: Stores that this process serves, by address; kept until it ends, as ranks may come back.
+#: Stores that this process serves, by address, kept until it ends, as ranks may come back.
 _served: dict[str, Any] = {}
 
 
@@ -53,7 +53,7 @@ class Rendezvous:
         rank: rank of this process.
         count: number of ranks.
         name: name of this set of ranks, the same on all of them.
-        host: rank that serves the store; None: no rank does.
+        host: rank that serves the store. None: no rank does.
         line: idle connection to the process that serves the store, which ends when that process does. None: it is
             this process, or the store is not a TCPStore.
     """
@@ -67,7 +67,7 @@ class Rendezvous:
 
 
 def meet(group: Any, address: str | None, rank: int | None, count: int | None, span: datetime.timedelta) -> Rendezvous:
-    """Reach the rendezvous; see `Communicator` for the choice among several.
+    """Reach the rendezvous. See `Communicator` for the choice among several.
 
     Raises:
         RuntimeError: no ranks are known.
@@ -75,8 +75,8 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         StoreError: rank 0 cannot be reached.
     """
     distributed = torch.distributed
-    given = (address is not None, rank is not None, count is not None)
-    if any(given) and (not all(given) or group is not None):
+    present = (address is not None, rank is not None, count is not None)
+    if any(present) and (not all(present) or group is not None):
         raise ValueError("expected address, rank and count together, and no group with them")
     if address is not None and rank is not None and count is not None:
         if not 0 <= rank < count:
@@ -85,34 +85,34 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
         return Rendezvous(store, rank, count, "all", 0, line)
     if distributed.is_initialized():
         ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
-        own = distributed.get_rank()
-        if own not in ranks:
-            raise ValueError(f"expected a group with this process, rank {own}, got one of ranks {ranks}")
+        me = distributed.get_rank()
+        if me not in ranks:
+            raise ValueError(f"expected a group with this process, rank {me}, got one of ranks {ranks}")
         store = distributed.distributed_c10d._get_default_store()
-        whole = len(ranks) == distributed.get_world_size()
-        name = "all" if whole else "of-" + "-".join(map(str, ranks))
+        all_ranks = len(ranks) == distributed.get_world_size()
+        name = "all" if all_ranks else "of-" + "-".join(map(str, ranks))
         served_by_rank_0 = _tcp(store) is not None and os.environ.get(BY_LAUNCHER) != "True"
         host = ranks.index(0) if 0 in ranks and served_by_rank_0 else None
-        return Rendezvous(store, ranks.index(own), len(ranks), name, host, None if own == 0 else _line_to(store))
+        return Rendezvous(store, ranks.index(me), len(ranks), name, host, None if me == 0 else _line_to(store))
     if group is not None or not under_launcher():
         raise RuntimeError(
             "expected a rendezvous of ranks, got none: call torch.distributed.init_process_group, start with torchrun "
             f"or mpiexec, or set {', '.join(VARIABLES)}"
         )
-    own, size = launched() or (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    me, size = launched() or (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     serves = os.environ.get(BY_LAUNCHER) != "True"
-    store, line = _reached(own, ":".join(where_to_meet()), serves and own == 0, span)
+    store, line = _reached(me, ":".join(where_to_meet()), serves and me == 0, span)
     # A launcher's store outlives the ranks that it restarts.
     name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return Rendezvous(store, own, size, name, 0 if serves else None, line)
+    return Rendezvous(store, me, size, name, 0 if serves else None, line)
 
 
 @contextlib.contextmanager
 def holding(place: Rendezvous) -> Iterator[None]:
-    """Open a block that uses the store before heartbeats begin; if it fails, the line is closed.
+    """Open a block that uses the store before heartbeats begin. If it fails, the line is closed.
 
     Raises:
-        StoreError: the process that serves the store has ended meanwhile.
+        StoreError: the process that serves the store has ended.
     """
     try:
         with contextlib.ExitStack() as undo:
@@ -137,12 +137,12 @@ class SilentStoreError(RuntimeError):
 def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T], None] = lambda _: None) -> T:
     """Return the result of requests to a store.
 
-    A TCPStore waits for its server's answer without a time limit, and deaf to Ctrl-C. A thread of their own makes the
-    requests, therefore; if they are given up, it stays until its connection ends.
+    A TCPStore waits for its server's answer without a time limit, and ignores Ctrl-C. Therefore a separate thread makes
+    the requests. If they are abandoned, the thread stays until its connection ends.
 
     Args:
         requests: function that makes them.
-        timeout_s: seconds that they may take; a store that is only slow is given `GRACE_S` more.
+        timeout_s: seconds that they may take. A store that is only slow has `GRACE_S` more.
         discard: function that disposes of a result that comes too late.
 
     Raises:
@@ -161,12 +161,12 @@ def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T],
     try:
         return job.result()
     finally:
-        job.error = None  # in a circle with its frames, whose connections would stay open until it is collected
+        job.error = None  # a reference cycle with its frames would keep their connections open until garbage collection
 
 
 def _discard(job: Job[T], discard: Callable[[T], None]) -> None:
-    """Dispose of the result of requests that were given up, when it comes."""
-    with contextlib.suppress(BaseException):  # nobody waits for an error of theirs any more
+    """Dispose of the result of abandoned requests, when it comes."""
+    with contextlib.suppress(BaseException):  # nobody waits for their errors any more
         discard(job.result())
 
 
@@ -186,7 +186,7 @@ def under_launcher() -> bool:
 
 
 def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) -> tuple[Any, socket.socket | None]:
-    """Serve or reach the store at an address; returns it with an idle connection to its server."""
+    """Serve or reach the store at an address. Returns it with an idle connection to its server."""
     host, _, digits = address.rpartition(":")
     host = host.strip("[]")
     if not host or not digits.isdecimal() or not 0 < int(digits) < 1 << 16:
@@ -222,43 +222,43 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
         listening = listening_socket(host, port)
         options: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening.detach()}
         # Without our socket, torch reuses its server on this port, if this process has one, or starts one.
-        made = store(host, port, None, True, span, wait_for_workers=False, multi_tenant=True, **options)
+        server = store(host, port, None, True, span, wait_for_workers=False, multi_tenant=True, **options)
     except (RuntimeError, OSError) as error:
         raise StoreError(
             f"expected to serve the rendezvous at {address}, rank {rank} could not: {brief(error)}\n"
             "  end the process that listens there, or choose another port"
         ) from None
-    _served[address] = made
-    return made
+    _served[address] = server
+    return server
 
 
 def listening_socket(host: str, port: int) -> socket.socket | None:
-    """Return a socket that listens on this address alone; None: torch has to listen, on all addresses."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else found[0][0]
-    places = sorted({info[4] for info in found if info[0] == family})
+    """Return a socket that listens on this address alone. None: torch has to listen, on all addresses."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family = socket.AF_INET if any(info[0] == socket.AF_INET for info in infos) else infos[0][0]
+    places = sorted({info[4] for info in infos if info[0] == family})
     if not _literal(host) and host != "localhost":
-        # Other machines may choose another of several addresses; and /etc/hosts often names this machine 127.0.1.1.
+        # Other machines may choose another of several addresses, and /etc/hosts often names this machine 127.0.1.1.
         if len(places) > 1:
             _warn(f"{host!r} resolves to {', '.join(str(place[0]) for place in places)}")
             return None
         if ipaddress.ip_address(places[0][0]).is_loopback:
             _warn(f"{host!r} resolves to {places[0][0]} here, which only this machine could reach")
             return None
-    made = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(places[0])
-        made.listen(4096)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(places[0])
+        listener.listen(4096)
     except OSError as error:
-        made.close()
+        listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             _warn(f"{places[0][0]} is not an address of this machine")
             return None
         if error.errno == errno.EADDRINUSE:
             return None
         raise
-    return made
+    return listener
 
 
 def _literal(host: str) -> bool:
@@ -277,18 +277,18 @@ def _warn(why: str) -> None:
 
 
 def _line(host: str, port: int, seconds: float) -> socket.socket | None:
-    """Connect once something listens there; until then, torch's own attempts would fill stderr."""
+    """Connect once something listens there. Until then, torch's attempts would fill stderr."""
     until = time.monotonic() + seconds
     while True:
         try:
-            made = socket.create_connection((host, port), max(0.1, until - time.monotonic()))
+            connection = socket.create_connection((host, port), max(0.1, until - time.monotonic()))
         except OSError:
             if time.monotonic() >= until:
                 return None
             time.sleep(0.05)
         else:
-            made.setblocking(False)
-            return made
+            connection.setblocking(False)
+            return connection
 
 
 def _line_to(store: Any) -> socket.socket | None:
@@ -316,10 +316,10 @@ def gloo_backend(store: Any, rank: int, count: int, span: datetime.timedelta) ->
     else:
         device = gloo.create_default_device() if address is None else gloo.create_device(hostname=address)
     options._devices = [device]
-    made = gloo(store, rank, count, options)
-    # A rank that closes its connections at once would cut off others that are still connecting.
-    made.barrier().wait()
-    return made
+    backend = gloo(store, rank, count, options)
+    # A rank that closes its connections at once would cut off ranks that are still connecting.
+    backend.barrier().wait()
+    return backend
 
 
 def nccl_backend(store: Any, rank: int, count: int, span: datetime.timedelta) -> Any:
@@ -333,16 +333,16 @@ def nccl_backend(store: Any, rank: int, count: int, span: datetime.timedelta) ->
 def _own_address(store: Any) -> str | None:
     """Return this machine's address as seen by the host of the rendezvous, or None.
 
-    A machine's own name often resolves to loopback, which other machines cannot reach.
+    A machine's name often resolves to loopback, which other machines cannot reach.
     """
     server = _tcp(store)
     if server is None:
         return None
     try:
-        ((family, _, _, _, there), *_) = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_DGRAM)
-        with socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect(there)  # sends nothing
-            return str(asked.getsockname()[0])
+        ((family, _, _, _, target), *_) = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_DGRAM)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing
+            return str(probe.getsockname()[0])
     except OSError:
         return None
 

@@ -1,7 +1,7 @@
-"""How long nothing has been heard of another process: the only kind of time after which it is taken for one that hangs.
+"""Time without a sign of life from another process: the only criterion by which a process is presumed to hang.
 
-On a busy machine everything may take a hundred times as long, so that a deadline by the clock cannot tell a process
-that is slow from one that hangs. It may run only while nothing is heard.
+On a busy machine everything may take a hundred times as long, so that a deadline by the clock cannot distinguish a slow
+process from one that hangs. The time counts only while nothing is heard.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 class Silence:
     """Time spent listening to another process since it was last heard.
 
-    Each wait counts for as long as it was meant to take, however long it took: a process that was held up itself, by a
-    busy machine, by SIGSTOP or by a suspended machine, was not listening.
+    Each wait counts for its planned duration, even if it took longer: a listener that was delayed itself, by a busy
+    machine, by SIGSTOP or by a suspended machine, was not listening.
 
     Args:
         limit_s: seconds of silence that are too long.

@@ -1,10 +1,10 @@
 """Sums over all ranks of many tensors, bucket by bucket: a bucket is sent as soon as it is full.
 
-Who sums puts each tensor into its place (`BucketSums.put`), or says that this rank has none (`BucketSums.lack`), and
+The caller puts each tensor into its place (`BucketSums.put`), or fills the place with zeros (`BucketSums.lack`), and
 sends each bucket when its places are filled, in the order of the buckets, which is the same on all ranks. The sums are
 in the buckets' views when all works have ended and `BucketSums.finish` has returned.
 
-Nothing here sends a frame: an exchange that did (`Exchanges.announce`) has to come first.
+This module sends no frame: an exchange with one (`Exchanges.announce`) has to come first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from feedline.collective.exchanges import Exchanges
 
 
 class BucketSums(ABC):
-    """See the module. By default tensors stand in their buckets as they are.
+    """See the module. By default buckets contain the tensors unchanged.
 
     Args:
         buckets: buckets in the order in which they are sent.
@@ -39,44 +39,44 @@ class BucketSums(ABC):
 
     @property
     def code(self) -> dict[str, Any] | None:
-        """Encoding in which tensors are sent, in JSON types; None: unchanged."""
+        """Encoding in which tensors are sent, in JSON types. None: unchanged."""
         return None
 
     def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """Take over a tensor of this rank, for a slot of a bucket. Costs a copy, unless it is in its place already."""
+        """Put a tensor of this rank into a slot of a bucket. Costs a copy, unless it is in its place already."""
         view = self.buckets[bucket].views[slot]
         if tensor.data_ptr() != view.data_ptr():
             with torch.no_grad():
                 view.copy_(tensor)
 
     def lack(self, bucket: int, slot: int) -> None:
-        """Take zeros for a slot of a bucket."""
+        """Put zeros into a slot of a bucket."""
         self.put(bucket, slot, self.buckets[bucket].views[slot].zero_())
 
     @abstractmethod
     def send(self, bucket: int) -> list[Any]:
-        """Begin to exchange a bucket; returns works in flight."""
+        """Begin to exchange a bucket. Returns works in flight."""
 
-    def finish(self, kept: Callable[[int], bool]) -> None:  # noqa: B027  # sums that arrive in place are there
-        """Make sums of what has arrived.
+    def finish(self, present: Callable[[int], bool]) -> None:  # noqa: B027  # sums that arrive in place are there
+        """Compute the sums from the data that has arrived.
 
         Args:
-            kept: whether any rank has had a tensor of this index among those that were laid out.
+            present: whether any rank has put the tensor with this index in the layout.
         """
 
-    def held_back(self) -> dict[int, Any]:
-        """Return what this rank has put and not sent yet, by index among those that were laid out; not copied."""
+    def residuals(self) -> dict[int, Any]:
+        """Return the parts of tensors put but not sent yet, by index in the layout, not copied."""
         return {}
 
-    def hold_back(self, held: Mapping[int, Any]) -> None:  # noqa: B027  # nothing is held back in place
-        """Let this be what `held_back` returns; nothing is held back of what is not in it."""
+    def set_residuals(self, residuals: Mapping[int, Any]) -> None:  # noqa: B027  # sums in place have no residuals
+        """Set the residuals that `residuals` returns. Tensors that are missing in it have none."""
 
 
 class PlainSums(BucketSums):
     """Each bucket is added up in place by an all-reduce.
 
     Args:
-        exchanges: of the ranks.
+        exchanges: exchanges of the ranks.
         buckets: see `BucketSums`.
     """
 

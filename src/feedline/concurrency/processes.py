@@ -6,7 +6,7 @@ import os
 
 
 def is_running(process: int) -> bool:
-    """Return whether there is a process with this id, whoever owns it."""
+    """Return whether there is a process with this id, of any user."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

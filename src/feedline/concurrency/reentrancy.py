@@ -1,9 +1,10 @@
-"""The error for a second thread that enters a call in which only one thread may be.
+"""Error for a second thread that enters a call that only one thread may be in.
 
 Two threads in such a call could get the same data, or lose some, unnoticed. The guard of a call keeps the id of the
 thread inside in an attribute, and tests and sets it with no call in between: under the GIL, which the native module
-keeps enabled, that is atomic, and cheaper than a lock. The second thread gets an error rather than waiting: which of
-the two got what would be a matter of chance, and a forked child would wait forever for a thread that it does not have.
+keeps enabled, that is atomic, and cheaper than a lock. The second thread gets an error rather than waiting: otherwise
+chance would decide which data each of them gets, and a forked child would wait forever for a thread that it does not
+have.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ def refusal(what: str, inside: int) -> RuntimeError:
         what: name of the object in use, such as "this source".
         inside: id of the thread inside the call.
     """
-    here = threading.current_thread()
-    if inside == here.ident:
+    current = threading.current_thread()
+    if inside == current.ident:
         return RuntimeError(
             f"expected no call of {what} until the current one has returned, got another from within it (a "
-            f"transform, a dataset, a signal handler) in {_named(here)}"
+            f"transform, a dataset, a signal handler) in {_named(current)}"
         )
-    there = next((thread for thread in threading.enumerate() if thread.ident == inside), None)
-    other = f"a thread that has ended ({inside})" if there is None else _named(there)
+    occupant = next((thread for thread in threading.enumerate() if thread.ident == inside), None)
+    who = f"a thread that has ended ({inside})" if occupant is None else _named(occupant)
     return RuntimeError(
-        f"expected one thread at a time to use {what}, got a call in {_named(here)} while {other} is in one: both "
+        f"expected one thread at a time to use {what}, got a call in {_named(current)} while {who} is in one: both "
         "would get the same data\n"
         "  let one thread read and pass the data on, or guard the calls with a lock, or give each thread its own "
         "reader (partition=)"

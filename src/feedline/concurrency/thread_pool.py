@@ -89,7 +89,7 @@ class Job(Generic[Result]):
         """Wait for the call and return its result.
 
         Raises:
-            BaseException: what the call raised; CancelledError if it was cancelled.
+            BaseException: exception of the call, or CancelledError if it was cancelled.
         """
         while not self.done:
             self.wait()
@@ -100,12 +100,12 @@ class Job(Generic[Result]):
     def wait(self) -> None:
         """Wait until the call is done, or for a moment."""
         if self._lock.acquire(timeout=_PATIENCE_S):
-            self._lock.release()  # others may wait too
+            self._lock.release()  # for other waiters
 
 
 @contextlib.contextmanager
 def ended_by(stop: Callable[[], None]) -> Iterator[None]:
-    """A context in which cancelling the current job, if this thread runs one, calls ``stop``, from another thread."""
+    """Open a block in which cancelling the job of this thread, if any, calls ``stop``, from another thread."""
     job: Job[Any] | None = getattr(_thread_local, "job", None)
     if job is None:
         yield
@@ -120,13 +120,13 @@ def ended_by(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def call_each(call: Callable[[Item], Result], items: Iterable[Item], count: int) -> list[Result]:
-    """Call a function for each item, in up to ``count`` threads; return the results.
+    """Call a function for each item, in up to ``count`` threads, and return the results.
 
     An error or an interrupt ends it at once: calls that have not begun are skipped, and waits that `ended_by` marks
     are ended.
 
     Raises:
-        BaseException: what a call raised.
+        BaseException: exception of a call.
     """
     threads = Threads(count)
     jobs: list[Job[Result]] = []
@@ -140,7 +140,7 @@ def call_each(call: Callable[[Item], Result], items: Iterable[Item], count: int)
 
 
 def start(call: Callable[[], None]) -> None:
-    """Call a function that may block forever in a thread of its own. The end of the process does not wait for it."""
+    """Call a function that may block forever in a new thread. The end of the process does not wait for it."""
     _thread.start_new_thread(call, ())
 
 
@@ -161,7 +161,7 @@ class Threads:
         """Queue ``call()`` for a thread.
 
         Raises:
-            RuntimeError: the system starts no thread. Where there is one already, that does all the work.
+            RuntimeError: the system starts no thread. If there is one already, it does all the work.
         """
         job = Job(call)
         if len(self._ends) < self._count:
@@ -178,7 +178,7 @@ class Threads:
         return job
 
     def close(self) -> None:
-        """Cancel the jobs, and wait for those that have begun, whose waits in `ended_by` end at once. Idempotent."""
+        """Cancel the jobs, and wait for the ones that have begun, whose waits in `ended_by` end at once. Idempotent."""
         if self._closed or self._pid != os.getpid():
             return
         try:
@@ -204,7 +204,7 @@ def _work(jobs: queue.SimpleQueue[Job[Any] | None], running: set[Job[Any]]) -> N
         running.add(job)
         job.run()
         running.discard(job)
-        del job  # else its outcome would live until the next job
+        del job  # otherwise its outcome would live until the next job
     jobs.put(None)  # for the other threads
 
 

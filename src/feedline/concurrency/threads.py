@@ -1,7 +1,7 @@
-"""Threads that live long, each for one purpose, such as a heartbeat; `jobs` has threads for calls that end.
+"""Long-lived threads with one purpose each, such as a heartbeat. `thread_pool` has threads for calls that end.
 
-No other module starts a thread, so that all of them have a name, and the end of the process waits for none that may
-block, unless that was decided.
+No other module starts a thread, so that all of them have a name, and the end of the process waits for a thread that may
+block only by choice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class NamedThread(threading.Thread):
     """A thread that the system, debuggers and error messages know by a name.
 
     Args:
-        name: what it is for; `feedline-` is put in front.
+        name: purpose of the thread, prefixed by `feedline-`.
         call: function to call, without arguments.
         waited: whether the end of the process waits for it.
     """
@@ -30,7 +30,7 @@ class NamedThread(threading.Thread):
         super().run()
 
     def end(self, timeout_s: float) -> None:
-        """Wait until it has ended, or for some seconds; not in the thread itself, where garbage is collected, too."""
+        """Wait until it has ended, or for some seconds. Does nothing in the thread itself, as in a finaliser."""
         if threading.current_thread() is not self:
             self.join(timeout_s)
 

@@ -1,20 +1,21 @@
-"""Whose turn it is to read samples with the global generators of this process.
+"""Turns of threads that read samples with the global generators of this process.
 
-All threads share the generators of `random`, NumPy and torch, whichever loader they read for. A reading makes one
-batch, as a rule. One that seeds generators is alone: nobody else reads until it has restored them. Others only compare
-states, and read side by side. Who comes first goes first.
+All threads share the generators of `random`, NumPy and torch, for any loader. A reading usually makes one batch. A
+reading that seeds generators is alone: no other reads until it has restored them. Other readings only compare states,
+and run concurrently. The order is first come, first served.
 
-No thread waits for its turn in the middle of user code, as that code may hold what those whose turn it is wait for:
+No thread waits for its turn in the middle of user code, as that code may hold a resource for which a thread inside
+waits:
 
-- A reading that begins within another one, in its thread, is a part of that one's turn.
-- A thread that waits for threads of a loader lends them its turn until it has what it waits for (`lend`).
-- A reading within another one that seeds begins even if others read. They see each other's random numbers, so all of
+- A reading that begins within another one, in its thread, is a part of the outer one's turn.
+- A thread that waits for threads of a loader lends them its turn for the time of the wait (`lend`).
+- A reading within another one that seeds begins even if other threads read. They share random numbers then, so all of
   them read once more, and the outer one is alone from then on.
 
-What is not known here is that user code waits for a thread of its own which reads a loader: it must not, if it draws
-random numbers.
+This module cannot detect user code that waits for its own thread which reads a loader. Such code must not draw random
+numbers.
 
-An interrupt may come after any call, so a turn is given back by one call.
+An interrupt may come after any call, so one call ends a turn.
 """
 
 from __future__ import annotations
@@ -25,28 +26,30 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-# Who has waited this long passes those that only wait, too: who is inside may wait for it, unknown to this module. And
-# an interrupt may have kept a thread from telling that its turn is over, so all look this often.
+# After this wait a reading passes other waiting readings: a thread inside may wait for it, unknown to this
+# module. An interrupt may also have prevented the signal at the end of a turn, so all waiters look again after this
+# time.
 PATIENCE_S = 1.0
 
 
 class Reading:
-    """What is read in one turn.
+    """Samples that are read in one turn.
 
     Args:
-        seeds: function that returns whether it is going to seed generators; called whenever it may begin.
+        seeds: function that returns whether it is going to seed generators, called whenever it may begin.
 
     Attributes:
         alone: whether it seeds generators.
-        marks: (when, state) of each generator as it began, or as an earlier one did that has restored them since.
-        drawn: the generators that were drawn from though they were not seeded.
-        again: whether it has to be repeated, as random numbers of another one may be in it.
-        nests: whether the reason is a reading within it, that should have been alone.
-        before: what this thread was reading before; None: nothing.
+        marks: (time, state) of each generator at its begin, or at the begin of an earlier reading that has restored
+            them since.
+        drawn: generators that were drawn from without being seeded.
+        again: whether it has to be repeated, as it may contain random numbers of another reading.
+        nests: whether the reason is a reading within it that should have been alone.
+        before: previous reading of this thread. None: none.
         base: the outermost reading of this thread.
-        outer: the reading that this one is a part of, in this thread or lent by another one; None: of none.
-        root: the outermost of those.
-        lent: the loader whose threads may read as a part of this one; None: no loader's.
+        outer: the reading that this one is a part of, in this thread or lent by another thread. None: none.
+        root: the outermost reading that this one is a part of.
+        lent: the loader whose threads may read as a part of this one. None: no loader.
     """
 
     __slots__ = ("again", "alone", "base", "before", "drawn", "lent", "marks", "nests", "outer", "root", "seeds")
@@ -60,17 +63,17 @@ class Reading:
         self.outer: Reading | None = None
         self.lent: object | None = None
 
-    def clashes(self, other: Reading) -> bool:
-        """Return whether the two cannot be read side by side."""
-        return self.alone or other.alone
+    def clashes(self, peer: Reading) -> bool:
+        """Return whether the two readings exclude each other."""
+        return self.alone or peer.alone
 
-    def affected_with(self, other: Reading) -> tuple[Reading, Reading]:
-        """Return what has to be repeated of this reading's thread, and of the other one's, if they meet."""
-        return (self.base, other.base) if other.root is self.root else (self.root, other.root)
+    def affected_with(self, peer: Reading) -> tuple[Reading, Reading]:
+        """Return the readings to repeat, in this reading's thread and in the peer's, if they overlap."""
+        return (self.base, peer.base) if peer.root is self.root else (self.root, peer.root)
 
 
 class _ReadingThread(threading.local):
-    """What this thread reads, and the loader that it reads for; None: the program's own thread."""
+    """The reading of this thread, and the loader that it serves. None: a thread of the program."""
 
     reading: Reading | None = None
     serves: object | None = None
@@ -83,9 +86,10 @@ class Turns:
     """The turns of a process.
 
     Attributes:
-        lock: held while generators are looked at as a turn begins or ends; re-entrant, as a signal handler may read.
-        inside: who reads now; readings leave it without the lock.
-        queue: who waits for a turn, in the order in which they came.
+        lock: lock held while generators are compared at the begin or end of a turn. Re-entrant, as a signal handler may
+            read.
+        inside: current readings. They leave it without the lock.
+        queue: readings that wait for a turn, in the order of arrival.
     """
 
     def __init__(self) -> None:
@@ -96,10 +100,10 @@ class Turns:
         self._begun = 0
 
     def begin(self, reading: Reading, look: Callable[[], list[Any]]) -> None:
-        """Wait until it is the turn of a reading, and begin it.
+        """Wait for the turn of a reading, and begin it.
 
         Args:
-            reading: what is going to be read.
+            reading: reading to begin.
             look: function that returns the states of the generators.
         """
         _thread.reading = reading
@@ -113,13 +117,13 @@ class Turns:
         with self.lock:
             reading.alone = reading.seeds()
             self._place(reading)
-            waits = reading.base is reading  # else this thread is in the middle of user code
+            waits = reading.base is reading  # otherwise this thread is in the middle of user code
             affected: list[tuple[Reading, Reading]] = []
-            for other in self._others(reading):
-                if reading.clashes(other):
-                    if waits and (reading.outer is None or other.root is reading.root):
+            for peer in self._peers(reading):
+                if reading.clashes(peer):
+                    if waits and (reading.outer is None or peer.root is reading.root):
                         return False
-                    affected.append(reading.affected_with(other))
+                    affected.append(reading.affected_with(peer))
             if reading.outer is None and not (late or self._is_next(reading)):
                 return False
             for mine, theirs in affected:
@@ -130,32 +134,32 @@ class Turns:
             return True
 
     def _place(self, reading: Reading) -> None:
-        """Find out what a reading is a part of."""
-        own = self.current(reading.before)
-        outer = own
-        if own is None and _thread.serves is not None:
-            outer = next((other for other in list(self.inside) if other.lent is _thread.serves), None)
-        reading.base = reading if own is None else own.base
+        """Determine the outer readings of a reading."""
+        inner = self.current(reading.before)
+        outer = inner
+        if inner is None and _thread.serves is not None:
+            outer = next((lender for lender in list(self.inside) if lender.lent is _thread.serves), None)
+        reading.base = reading if inner is None else inner.base
         reading.outer, reading.root = outer, reading if outer is None else outer.root
 
     def _is_next(self, reading: Reading) -> bool:
-        """Return whether it need not wait for any that came before it, and wait too."""
-        own = self._line(reading, "before")  # a signal handler may have interrupted them
-        for other in list(self.queue):
-            if other is reading:
+        """Return whether no earlier waiting reading excludes it."""
+        enclosing = self._line(reading, "before")  # interrupted by a signal handler
+        for waiter in list(self.queue):
+            if waiter is reading:
                 break
-            if reading.clashes(other) and other not in own:
+            if reading.clashes(waiter) and waiter not in enclosing:
                 return False
         return True
 
-    def _others(self, reading: Reading) -> list[Reading]:
-        """Return who reads now, other than what this reading is a part of."""
-        own = self._line(reading, "outer")
-        return [other for other in list(self.inside) if other not in own]
+    def _peers(self, reading: Reading) -> list[Reading]:
+        """Return the current readings that this one is not a part of."""
+        ancestors = self._line(reading, "outer")
+        return [peer for peer in list(self.inside) if peer not in ancestors]
 
     @staticmethod
     def _line(reading: Reading, name: str) -> list[Reading]:
-        """Return a reading, and all that an attribute of it and of those leads to."""
+        """Return a reading, and the chain of readings that an attribute leads to."""
         line: list[Reading] = []
         part: Reading | None = reading
         while part is not None:
@@ -164,7 +168,7 @@ class Turns:
         return line
 
     def current(self, reading: Reading | None) -> Reading | None:
-        """Return a reading of this thread, or the innermost around it that has not ended; None: there is none."""
+        """Return a reading of this thread, or the innermost one around it that has not ended. None: there is none."""
         while reading is not None and reading not in self.inside:
             reading = reading.before
         return reading
@@ -177,24 +181,24 @@ class Turns:
 
     def _has_parts(self, reading: Reading) -> bool:
         with self.lock:
-            return any(other.outer is reading for other in list(self.inside))
+            return any(peer.outer is reading for peer in list(self.inside))
 
     def restored(self, reading: Reading) -> None:
-        """Tell the others that a reading has restored generators, which they may have drawn from; the lock is held.
+        """Note for its peers that a reading has restored generators that they may have drawn from. The lock is held.
 
-        If it has drawn, they see no difference, and have to repeat what they read. Their marks may lie after its draws,
-        or after those of a reading within it. Then its marks are the ones to restore.
+        If it has drawn, they detect no difference, and have to be repeated. Their marks may be later than its draws, or
+        than the draws of a reading within it. Then its marks are the ones to restore.
         """
-        for other in self._others(reading):
+        for peer in self._peers(reading):
             if reading.drawn:
-                _, theirs = reading.affected_with(other)
+                _, theirs = reading.affected_with(peer)
                 theirs.again = True
             # A loader in threads has no mark of torch's generator.
-            shared = [min(pair, key=lambda mark: mark[0]) for pair in zip(other.marks, reading.marks, strict=False)]
-            other.marks = shared + other.marks[len(shared) :]
+            shared = [min(pair, key=lambda mark: mark[0]) for pair in zip(peer.marks, reading.marks, strict=False)]
+            peer.marks = shared + peer.marks[len(shared) :]
 
     def wake(self) -> None:
-        """Let all that wait look again."""
+        """Make all waiting threads look again."""
         for bell in list(self._bells):
             bell.put(None)
 
@@ -235,15 +239,15 @@ def serve(loader: object) -> None:
 
 
 def lend(loader: object, call: Callable[[], Any]) -> None:
-    """Call ``call``, which waits for threads that `serve` a loader, if this thread is reading; they may read meanwhile.
+    """If this thread is reading, call ``call``, which waits for threads that `serve` a loader, and lend them the turn.
 
     Otherwise do nothing: the caller waits next, and has nothing to lend. A finaliser may also call this while this
-    thread looks at generators, when nobody else can begin to read.
+    thread compares generators, when no other thread can begin to read.
     """
     reading = turns.current(_thread.reading)
     if reading is None or turns.lock._is_owned():
         return
-    before = reading.lent  # by what a signal handler has interrupted
+    before = reading.lent  # to another loader, if a signal handler runs this
     try:
         reading.lent = loader
         turns.wake()

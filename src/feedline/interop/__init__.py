@@ -1,6 +1,6 @@
-"""Exporters to frameworks: one file each, the only one that imports the framework.
+"""Exporters to frameworks: one file each, which alone imports the framework.
 
-`feedline` registers these exporters by name; a file is imported when a value is first exported to its framework.
+`feedline` registers these exporters by name. A file is imported when a value is first exported to its framework.
 `tensor_file` stores torch tensors in files, for checkpoints and key-value stores. `ray_session` connects a process to
-Ray, `private_ray` starts one for programs that have none, and `ray_supervisor` ends that one.
+Ray, `private_ray` starts one for programs that have none, and `ray_supervisor` ends a private Ray.
 """

@@ -1,4 +1,4 @@
-"""Values as JAX arrays, laid out as `Value.padded`; JAX is imported here and nowhere else."""
+"""Values as JAX arrays, laid out as `Value.padded`. Only this module imports JAX."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """Rank and number of ranks in the variables of launchers other than torchrun: mpiexec and srun.
 
-torchrun's ``RANK`` goes before all of them: torch.distributed reads it.
+torchrun's ``RANK`` has precedence: torch.distributed reads it.
 
 - Open MPI sets ``OMPI_COMM_WORLD_RANK`` and ``OMPI_COMM_WORLD_SIZE``.
 - MPICH, Intel MPI, Microsoft MPI and Cray's set ``PMI_RANK`` and ``PMI_SIZE``.
-- Slurm sets ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS`` (``SLURM_NTASKS`` as well) for the tasks of a step of srun.
-  A batch script and an interactive shell have ``SLURM_PROCID`` and ``SLURM_NTASKS``, too, but are one process: they
-  have no ``SLURM_STEP_ID``, or one of the numbers that Slurm reserves. An mpiexec whose helpers srun has started passes
-  their ``SLURM_*`` on, so its own variables go first.
+- Slurm sets ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS`` (``SLURM_NTASKS`` as well) for the tasks of a step of srun. A
+  batch script and an interactive shell have ``SLURM_PROCID`` and ``SLURM_NTASKS``, too, but are one process: they have
+  no ``SLURM_STEP_ID``, or one of the numbers that Slurm reserves. An mpiexec whose helpers srun has started passes on
+  their ``SLURM_*``, so its own variables have precedence.
 
-Whatever a rank starts inherits its variables, and counts as that rank.
+The child processes of a rank inherit its variables, and count as that rank.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MPI = {
     "Open MPI's mpiexec": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     "mpiexec": ("PMI_RANK", "PMI_SIZE"),
 }
-#: From here on, Slurm's numbers of steps are reserved: the batch script, an interactive shell, what is external.
+#: Slurm reserves numbers of steps from here on: for the batch script, an interactive shell, and external processes.
 _RESERVED_STEPS = 0xFFFFFFF0
 _ALONE = "Set RANK=0 WORLD_SIZE=1 if this program runs by itself"
 
 
 def launched() -> tuple[int, int] | None:
-    """Return rank and number of ranks as mpiexec or srun says; None without them, with one rank, or if ``RANK`` is set.
+    """Return rank and number of ranks from mpiexec or srun. None without them, with one rank, or if ``RANK`` is set.
 
     Raises:
         RuntimeError: the variables are incomplete, or contradict each other.
@@ -37,8 +37,8 @@ def launched() -> tuple[int, int] | None:
     by_mpi = {who: _read(who, *names) for who, names in _MPI.items() if any(name in os.environ for name in names)}
     several = {who: share for who, share in by_mpi.items() if share[1] > 1}
     if len(set(several.values())) > 1:
-        said = ", but ".join(f"{index} of {count} by {_MPI[who][0]}" for who, (index, count) in several.items())
-        raise RuntimeError(f"expected one rank of this process, got {said}: unset those of one launcher. {_ALONE}")
+        claims = ", but ".join(f"{index} of {count} by {_MPI[who][0]}" for who, (index, count) in several.items())
+        raise RuntimeError(f"expected one rank of this process, got {claims}: unset those of one launcher. {_ALONE}")
     if by_mpi:
         return next(iter(several.values()), None)
     if not _in_step():
@@ -74,9 +74,9 @@ def _in_step() -> bool:
 
 
 def _read(who: str, rank: str, size: str) -> tuple[int, int]:
-    said = {name: os.environ.get(name) for name in (rank, size)}
-    shown = ", ".join(f"{name}={value}" if value is not None else f"no {name}" for name, value in said.items())
-    index, count = (int(value) if value and value.isdecimal() else -1 for value in said.values())
+    settings = {name: os.environ.get(name) for name in (rank, size)}
+    shown = ", ".join(f"{name}={value}" if value is not None else f"no {name}" for name, value in settings.items())
+    index, count = (int(value) if value and value.isdecimal() else -1 for value in settings.values())
     if not 0 <= index < count:
         raise RuntimeError(f"expected a rank below the number of ranks from {who}, got {shown}. {_ALONE}")
     return index, count

@@ -1,8 +1,9 @@
-"""Whether Lightning has dropped the state of a loader that it restores.
+"""Check that Lightning has not dropped the state of a loader that it restores.
 
-Lightning creates its iterators once. Where ``configure_optimizers`` asks for ``trainer.estimated_stepping_batches``, it
-creates them before it reads a checkpoint's states of loaders, and then never hands these on. Nothing tells the loader,
-so the frames that ask for its first batches are searched for Lightning's loop, which still holds the states.
+Lightning creates its iterators once. If ``configure_optimizers`` uses ``trainer.estimated_stepping_batches``, it
+creates them before it reads a checkpoint's states of loaders, and then never passes on these states. The loader is not
+notified, so this module searches the frames of the caller of its first batches for Lightning's loop, which still has
+the states.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import sys
 from feedline.errors import StateError
 
 _PACKAGES = ("pytorch_lightning", "lightning")
-#: Attribute of the training loop: states of loaders that it has read and not handed on.
+#: Attribute of the training loop: states of loaders that it has read and not passed on.
 _LEFT = "_combined_loader_states_to_load"
 
 
 def check_restored() -> None:
-    """Check that Lightning has handed on the states of its loaders, if it is what asks for a batch.
+    """Check that Lightning has passed on the states of its loaders, if it is the caller.
 
     Raises:
         StateError: it has not, and is about to continue in the middle of an epoch.

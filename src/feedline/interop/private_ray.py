@@ -1,10 +1,10 @@
 """A private Ray on this machine's loopback, for programs that have none.
 
 Guarantees: it listens on 127.0.0.1 alone, refuses connections without its token, has no dashboard, keeps its files in a
-new folder that only this user can access, and ends with the process that started it, however that ends. No other Ray
+new folder that only this user can access, and ends with the process that started it, in any case. No other Ray
 of this machine is affected.
 
-Costs: about 8 s to start; eight processes of 30 to 100 MB; memory for objects in use.
+Costs: about 8 s to start, eight processes of 30 to 100 MB, and memory for objects in use.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ from feedline.errors import install_line
 
 #: Longest path of Ray's folder: paths of Unix sockets are limited, and Ray's take 62 characters below its folder.
 LONGEST_FOLDER = 45
-#: Seconds until what starts must have started: a private Ray, or a process of a Ray. Long, as a machine may be busy, or
-#: a cluster may add one first; a process that ends instead is noticed at once.
+#: Seconds within which a private Ray, or a process of a Ray, must start. Long, as a machine may be busy, or a cluster
+#: may add one first. A process that ends instead is noticed at once.
 START_S = 300.0
 #: Environment variables that Ray reads when it is first imported.
 LOOPBACK = {
     # Ray always takes this host's address from the routing table, except on systems where that would trigger firewall
-    # prompts; there it listens on loopback alone.
+    # prompts. There it listens on loopback alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Attempts, about a second each, until a wrong token or an unused address is an error.
     "RAY_NUM_REDIS_GET_RETRIES": "5",
-    # Seconds until Ray ends a process that lost its connection; feedline raises errors instead.
+    # Seconds until Ray ends a process that lost its connection. feedline raises errors instead.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray would replace `print` in the whole process.
     "RAY_TQDM_PATCH_PRINT": "0",
 }
-#: Variables that have no effect after Ray was imported.
+#: Variables without effect once Ray is imported.
 DECISIVE = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
 #: Settings of a private Ray.
 _PRIVATE = {
     # No idle workers, each of which takes memory.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
-    # Its processes end with each other; one of them that is slow, on a busy machine, is not to be taken for dead.
+    # Its processes end with each other. A slow one, on a busy machine, must not be presumed dead.
     "RAY_gcs_server_port_wait_time_s": f"{START_S:.0f}",
     "RAY_raylet_start_wait_time_s": f"{START_S:.0f}",
     "RAY_worker_register_timeout_seconds": f"{START_S:.0f}",
     "RAY_agent_register_timeout_ms": f"{1000 * START_S:.0f}",
     "RAY_health_check_failure_threshold": "100",
 }
-#: Addresses of those that this process has started, and not closed.
+#: Addresses of private Rays that this process has started, and not closed.
 addresses: set[str] = set()
 #: Token of all clusters of this process, as Ray reads it only once in a process.
 _token = ""
 
 
 class NotStartedError(RuntimeError):
-    """Ray did not start; the text has the last lines that it wrote."""
+    """Ray did not start. The text has its last lines of output."""
 
 
 class PrivateRay:
     """A private Ray that lives until `close`, or as long as this process.
 
     Args:
-        memory_bytes: shared memory for objects in use; more spills to disk.
-        cpus: CPUs that Ray has, by its own count; it starts as many processes at a time.
-        timeout_s: how long to wait for Ray to start; its end is noticed at once.
+        memory_bytes: shared memory for objects in use. The excess spills to disk.
+        cpus: CPUs in Ray's count. It starts as many processes at a time.
+        timeout_s: seconds to wait for Ray to start. Its end is noticed at once.
 
     Attributes:
         address: ``host:port`` of Ray.
@@ -91,7 +91,7 @@ class PrivateRay:
         token.touch(0o600)
         token.write_text(_token)
         self.settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), **LOOPBACK}
-        path = os.pathsep.join(str(Path(one).resolve()) for one in sys.path if one)
+        path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
         with open(self.folder / "supervisor.log", "wb") as log:
             self._supervisor = subprocess.Popen(
                 # Without -P the folder of ray_supervisor.py would come first on the module path.
@@ -140,16 +140,16 @@ class PrivateRay:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _started(self, timeout_s: float) -> str:
-        """Wait for the supervisor's line; returns Ray's address."""
+        """Wait for the supervisor's line. Returns Ray's address."""
         assert self._supervisor.stdout is not None
-        said: dict[str, str] = {"error": f"no answer within {timeout_s:g} s"}
+        answer: dict[str, str] = {"error": f"no answer within {timeout_s:g} s"}
         if select.select([self._supervisor.stdout], [], [], timeout_s)[0]:
             line = self._supervisor.stdout.readline()
-            said = json.loads(line) if line else {"error": "the end of its process"}
-        if "error" in said:
+            answer = json.loads(line) if line else {"error": "the end of its process"}
+        if "error" in answer:
             lines = (self.folder / "supervisor.log").read_text(errors="replace").splitlines()
-            raise NotStartedError("\n".join([f"expected Ray to start, got {said['error']}", *lines[-10:]]))
-        return said["address"]
+            raise NotStartedError("\n".join([f"expected Ray to start, got {answer['error']}", *lines[-10:]]))
+        return answer["address"]
 
 
 def check_installed(extra: str) -> None:
@@ -159,7 +159,7 @@ def check_installed(extra: str) -> None:
         extra: extra of feedline that the error names.
 
     Raises:
-        ModuleNotFoundError: it is not.
+        ModuleNotFoundError: Ray is not installed.
     """
     if importlib.util.find_spec("ray") is None:
         raise ModuleNotFoundError(f"Ray is not installed; run: {install_line(extra)}")

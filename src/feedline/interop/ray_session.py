@@ -1,8 +1,8 @@
-"""This process as a driver of Ray: of the one that it uses already, of the user's cluster, or of a private one.
+"""This process as a driver of Ray: of the Ray that it uses already, of the user's cluster, or of a private one.
 
-`join` connects in this order: to the Ray that the program has initialised; to the cluster at ``RAY_ADDRESS``, or that
-``ray start`` has started on this machine; else to a private one on loopback, which ends with this process. The
-connection stays until the process ends, or until `leave` or ``ray.shutdown()`` is called.
+`join` connects in this order: to the Ray that the program has initialised, to the cluster at ``RAY_ADDRESS`` or of
+``ray start`` on this machine, or to a private one on loopback, which ends with this process. The connection stays until
+the process ends, or until `leave` or ``ray.shutdown()`` is called.
 
 This is the only file through which the feed imports Ray.
 """
@@ -44,12 +44,12 @@ class RaySession(NamedTuple):
 
     def resources(self) -> str:
         """Describe the processors of the cluster, for error messages."""
-        whole, free = self.ray.cluster_resources(), self.ray.available_resources()
-        return f"{free.get('CPU', 0):g} of the cluster's {whole.get('CPU', 0):g} CPUs are free"
+        total, free = self.ray.cluster_resources(), self.ray.available_resources()
+        return f"{free.get('CPU', 0):g} of the cluster's {total.get('CPU', 0):g} CPUs are free"
 
 
 class Pickling(NamedTuple):
-    """Ways to pickle functions and classes by value that another process cannot import, as those of the main module.
+    """Ways to pickle functions and classes by value that another process cannot import, such as in the main module.
 
     Attributes:
         dumps: function that pickles.
@@ -64,13 +64,13 @@ def check() -> None:
     """Check that Ray is installed, without importing it.
 
     Raises:
-        ModuleNotFoundError: it is not; the message names the extra.
+        ModuleNotFoundError: Ray is not installed. The message names the extra.
     """
     check_installed(EXTRA)
 
 
 def join() -> RaySession:
-    """Connect this process to Ray, or return its connection; see the module.
+    """Connect this process to Ray, or return its connection. See the module.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
@@ -82,22 +82,22 @@ def join() -> RaySession:
     with _lock:
         ray = sys.modules.get("ray")
         if ray is not None and ray.is_initialized():
-            # Also that of a store of `dist_async`.
+            # Also a private Ray of a `dist_async` store.
             return RaySession(ray, ray.get_runtime_context().gcs_address in private_ray.addresses)
         _joined = True
-        own = _own()
-        address = None if own is not None else running()
+        private = _own()
+        address = None if private is not None else running()
         if address is not None:
             return RaySession(_initialised(address, {}), False)
-        if own is None and reads_too_early():
-            # It was imported before it could be told to join a Ray on loopback, so it starts one as `ray.init()` does.
+        if private is None and reads_too_early():
+            # Ray was imported before the setting to join a Ray on loopback, so it starts one as `ray.init()` does.
             assert ray is not None
             ray.init(address="local", include_dashboard=False, configure_logging=False)
             return RaySession(ray, False)
-        if own is None:
-            own = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
+        if private is None:
+            private = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
             _private_pid = os.getpid()
-        return RaySession(_initialised(own.address, own.settings), True)
+        return RaySession(_initialised(private.address, private.settings), True)
 
 
 def leave() -> None:
@@ -107,19 +107,19 @@ def leave() -> None:
         if _joined and "ray" in sys.modules:
             sys.modules["ray"].shutdown()
         _joined = False
-        own, _private = _own(), None
-        if own is not None:
-            own.close()
+        private, _private = _own(), None
+        if private is not None:
+            private.close()
 
 
 def running() -> str | None:
     """Return the address of the user's cluster: of ``RAY_ADDRESS``, or of the last ``ray start`` on this machine.
 
-    Ray's own search would also find the private ones of other processes.
+    Ray's search would also find the private Rays of other processes.
     """
-    given = os.environ.get("RAY_ADDRESS")
-    if given:
-        return None if given == "local" else given
+    setting = os.environ.get("RAY_ADDRESS")
+    if setting:
+        return None if setting == "local" else setting
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     try:
         address = (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()

@@ -1,9 +1,9 @@
 """Run a private Ray while the parent process lives: ``python -P ray_supervisor.py`` with one JSON argument.
 
 The argument has ``folder`` (mode 0700, owned by this user, deleted at the end), ``memory`` (bytes of Ray's object
-store) and ``cpus`` (CPUs that Ray has, by its own count). One line of JSON is written to stdout: ``address``, or
+store) and ``cpus`` (CPUs in Ray's count). One line of JSON is written to stdout: ``address``, or
 ``error``. When stdin closes or the parent dies, Ray is shut down, all descendants of this process are killed, and the
-folder is deleted, so that a killed driver leaves nothing behind.
+folder is deleted, so that nothing remains of a killed driver.
 
 Ray cannot be told to listen on loopback, but does so if it finds no other address of this host, which is its behaviour
 on systems other than Linux. `feedline.interop.private_ray` sets the variable that selects it, and runs
@@ -31,14 +31,14 @@ LOOK_S = 1.0
 def main() -> None:
     """Start Ray, wait for the parent to end, and clean up."""
     parent = os.getppid()
-    given = json.loads(sys.argv[1])
+    settings = json.loads(sys.argv[1])
     # Orphans among Ray's processes become children of this one, so that they can be found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         try:
-            answer = {"address": start(Path(given["folder"]), given["memory"], given["cpus"])}
+            answer = {"address": start(Path(settings["folder"]), settings["memory"], settings["cpus"])}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
@@ -47,11 +47,11 @@ def main() -> None:
                 break
     finally:
         end()
-        shutil.rmtree(given["folder"], ignore_errors=True)
+        shutil.rmtree(settings["folder"], ignore_errors=True)
 
 
 def start(folder: Path, memory_bytes: int, cpus: int) -> str:
-    """Start Ray; returns its address."""
+    """Start Ray. Returns its address."""
     import ray
 
     ray.init(
@@ -68,14 +68,14 @@ def start(folder: Path, memory_bytes: int, cpus: int) -> str:
 
 
 def end() -> None:
-    """Shut Ray down, and end what is left of it."""
+    """Shut Ray down, and end its remaining processes."""
     if "ray" in sys.modules:
         with contextlib.suppress(Exception):
             sys.modules["ray"].shutdown()
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + 3
-        while left := descendants(os.getpid()):
-            for pid in left:
+        while remaining := descendants(os.getpid()):
+            for pid in remaining:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
             if time.monotonic() > until:
@@ -87,7 +87,7 @@ def end() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of all descendants of a process; a subreaper has adopted the orphans."""
+    """Return the ids of all descendants of a process. A subreaper has adopted the orphans."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -95,10 +95,10 @@ def descendants(pid: int) -> list[int]:
                 # The name, in parentheses, may contain any character.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = list(children.get(pid, []))
-    for one in found:  # grows
-        found += children.get(one, [])
-    return found
+    pids = list(children.get(pid, []))
+    for child in pids:  # grows
+        pids += children.get(child, [])
+    return pids
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Seals: JSON text that contains its own SHA-256, and reading files without trusting them.
 
-A sealed text holds 64 hex digits at a place that its writer chose: the digest of the text with zeros in that place. So
-a change of any byte, the seal's own included, is detected. A seal proves that a text is intact, not who wrote it: there
-is no key.
+A sealed text has 64 hex digits at a place of its writer's choice: the digest of the text with zeros in that place. So a
+change of any byte, even in the seal, is detected. A seal proves that a text is intact, not who wrote it: there is no
+key.
 
 Cost: a microsecond, and about a nanosecond per byte of text.
 """
@@ -38,17 +38,17 @@ def check_seal(text: bytes, at: int, what: str) -> str:
     Raises:
         StateError: it does not match the text, which the error calls ``what``.
     """
-    found = text[at : at + len(BLANK)]
-    if not _SEAL.fullmatch(found) or found.decode() != seal_of(text, at):
+    seal = text[at : at + len(BLANK)]
+    if not _SEAL.fullmatch(seal) or seal.decode() != seal_of(text, at):
         raise StateError(f"expected the seal of {what} to match its content, got another: it is damaged")
-    return found.decode()
+    return seal.decode()
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading; opening a FIFO or a device in its place could block, or never end.
+    """Open a regular file for reading. A FIFO or a device in its place could block, or never end.
 
     Raises:
-        StateError: it is something else.
+        StateError: it is not a regular file.
         OSError: it cannot be opened.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

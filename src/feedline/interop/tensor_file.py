@@ -3,8 +3,8 @@
 Tensors that share memory (tied weights) are written once. A file is flushed to disk before it is complete, and a torn
 or damaged one is refused when it is read:
 
-- the header has a `seal`; it holds names, shapes, the state, aliases and the checksums below;
-- each tensor has 64 bits of checksum: CRC-32C and CRC-32. Their polynomials have no common factor, so together they are
+- The header has a `seal`. It contains names, shapes, the state, aliases and the checksums below.
+- Each tensor has 64 bits of checksum: CRC-32C and CRC-32. Their polynomials have no common factor, so together they are
   one CRC of 64 bits: it detects every burst of up to 64 bits, and all but one in 2^64 of other damage.
 
 Cost: the tensors' bytes once to disk, one fsync, and checksums, which a thread computes while the file is written.
@@ -55,7 +55,7 @@ _NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 _SEALED = b'{"__metadata__": {"seal": "'
 #: Maximum bytes of a header, as in the safetensors library.
 _LARGEST_HEADER_BYTES = 100_000_000
-#: Offset of the seal in a file; the first 8 bytes are the size of its header.
+#: Offset of the seal in a file. The first 8 bytes are the size of its header.
 _AT = 8 + len(_SEALED)
 #: Bytes of tensors from which a thread for the checksums pays off.
 _MANY_BYTES = 1 << 20
@@ -66,7 +66,7 @@ class Contents(NamedTuple):
 
     Attributes:
         tensors: tensors by name, on the CPU.
-        state: the state; empty if there is none.
+        state: the state, empty if there is none.
         seal: seal of the header, and so of everything.
     """
 
@@ -79,7 +79,7 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
     """Write like `save_tensors`, atomically replacing ``path``: after a kill at any instant it is the old or the new
     file.
 
-    The file is written as ``<path>.tmp``, overwriting what a killed process left. Concurrent processes wait for each
+    The file is written as ``<path>.tmp``, overwriting the file of a killed process. Concurrent processes wait for each
     other, and the last one's file stays.
     """
     writing = path.with_name(f"{path.name}.tmp")
@@ -97,9 +97,9 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
 
 @contextlib.contextmanager
 def _claimed(path: Path) -> Iterator[BinaryIO]:
-    """Create or open the file at ``path``, and lock it: nobody else writes it."""
+    """Create or open the file at ``path``, and lock it, so that no other process writes it."""
     while True:
-        with contextlib.suppress(FileNotFoundError):  # it may vanish meanwhile
+        with contextlib.suppress(FileNotFoundError):  # it may have been removed
             if not stat.S_ISREG(os.lstat(path).st_mode):
                 path.unlink()
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -121,7 +121,7 @@ def lies_at(handle: int, path: Path) -> bool:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None = None) -> str:
-    """Write tensors to a new safetensors file, flushed to disk; names that share memory go to its metadata.
+    """Write tensors to a new safetensors file, flushed to disk. Its metadata lists names that share memory.
 
     Implemented here because the library would copy the tensors' memory.
 
@@ -141,12 +141,12 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping
 
 
 def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> str:
-    """Fill an empty file; see `save_tensors`."""
+    """Fill an empty file. See `save_tensors`."""
     stored: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     owners: dict[Any, str] = {}
     for name, tensor in tensors.items():
-        # Views that are conjugates or negatives share memory with their base; resolve them.
+        # Views that are conjugates or negatives share memory with their base, so resolve them.
         plain = tensor.detach().resolve_conj().resolve_neg()
         if plain.dtype not in _DTYPES:
             raise TypeError(f"expected a dtype that a checkpoint can hold for tensor `{name}`, got {plain.dtype}")
@@ -158,8 +158,8 @@ def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[s
         stored[name] = plain.cpu().contiguous()
     # Largest elements first, so that every tensor is aligned to the size of its elements.
     stored = dict(sorted(stored.items(), key=lambda item: -item[1].element_size()))
-    told = None if state is None else json.dumps(check_json(state))
-    header = _header(stored, aliases, dict.fromkeys(stored, "0" * 16), told)
+    state_text = None if state is None else json.dumps(check_json(state))
+    header = _header(stored, aliases, dict.fromkeys(stored, "0" * 16), state_text)
     contents, checksums = [_bytes(tensor) for tensor in stored.values()], list[str]()
 
     def compute() -> None:
@@ -175,7 +175,7 @@ def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[s
             thread.join()
     if thread is None:
         compute()
-    filled = sealed(_header(stored, aliases, dict(zip(stored, checksums, strict=True)), told), _AT)
+    filled = sealed(_header(stored, aliases, dict(zip(stored, checksums, strict=True)), state_text), _AT)
     file.seek(0)
     file.write(filled)
     file.flush()
@@ -184,13 +184,13 @@ def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[s
 
 
 def _header(
-    stored: Mapping[str, torch.Tensor], aliases: Mapping[str, str], checksums: Mapping[str, str], told: str | None
+    stored: Mapping[str, torch.Tensor], aliases: Mapping[str, str], checksums: Mapping[str, str], state_text: str | None
 ) -> bytes:
-    """Return the header with its length, unsealed; its size does not depend on the checksums."""
+    """Return the header with its length, unsealed. Its size does not depend on the checksums."""
     about = {"version": VERSION, "aliases": aliases, "crc64": checksums}
     metadata = {"seal": BLANK, "feedline": json.dumps(about)}
-    if told is not None:
-        metadata["state"] = told
+    if state_text is not None:
+        metadata["state"] = state_text
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, tensor in stored.items():
@@ -202,7 +202,7 @@ def _header(
 
 
 def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote: the tensors, and the state, empty if there is none.
+    """Read a file of `save_tensors`: the tensors, and the state, empty if there is none.
 
     Raises:
         StateError: the file is missing, torn or damaged.
@@ -211,7 +211,7 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read only the state that `save_tensors` wrote.
+    """Read only the state of a file of `save_tensors`.
 
     Raises:
         StateError: the file is missing, torn or damaged.
@@ -224,7 +224,7 @@ _DAMAGED = (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionE
 
 
 def load_contents(path: Path, with_tensors: bool = True) -> Contents:
-    """Read like `load_tensors`, with the seal; or without the tensors."""
+    """Read like `load_tensors`, with the seal, and optionally without the tensors."""
     try:
         with open_regular(path) as file:
             header, start, seal = _read_header(file, path)
@@ -291,9 +291,9 @@ def _read_tensors(
         content = _bytes(tensor)
         if file.readinto(content) != tensor.nbytes:  # type: ignore[attr-defined]  # of every file opened to be read
             raise ValueError(f"it ends within tensor `{name}`")
-        found = _checksum(content)
-        if found != checksums[name]:
-            raise StateError(f"expected checksum {checksums[name]} of tensor `{name}` in {path}, got {found}")
+        checksum = _checksum(content)
+        if checksum != checksums[name]:
+            raise StateError(f"expected checksum {checksums[name]} of tensor `{name}` in {path}, got {checksum}")
     return {**tensors, **{name: tensors[owner] for name, owner in aliases.items()}}
 
 

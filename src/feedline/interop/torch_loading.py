@@ -1,6 +1,6 @@
 """The parts of torch that the loader uses: collation, generators, worker info, pinned memory.
 
-Imported by name if torch is installed; the loader works without.
+Imported by name if torch is installed. The loader works without it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Tensor = torch.Tensor
 from_numpy = torch.from_numpy
 
 _COLLATE_MAP = dict(collation.default_collate_fn_map)
-# Element types that NumPy and torch share; torch collates others.
+# Element types that NumPy and torch share. torch collates other types.
 _INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
 _FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 DTYPES = {np.dtype(name): getattr(torch, name) for name in _INTEGERS + _FLOATS}
@@ -76,7 +76,7 @@ _NUMPY = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def kind_of(iterable: bool) -> int:
-    """torch's number for a kind of dataset."""
+    """Return torch's number for a kind of dataset."""
     return int(_DatasetKind.Iterable if iterable else _DatasetKind.Map)
 
 
@@ -86,12 +86,12 @@ def collates_as_usual() -> bool:
 
 
 def stack(tensors: Sequence[Any], empty: Callable[[Any, Any], Any]) -> Any:
-    """Stack like ``torch.stack``, into memory from ``empty(shape, dtype)``; None if only torch can do it."""
+    """Stack like ``torch.stack``, into memory from ``empty(shape, dtype)``. None if only torch can do it."""
     first = tensors[0]
     dtype = _NUMPY.get(first.dtype)
     if dtype is None or first.layout is not torch.strided or first.device.type != "cpu" or first.is_nested:
         return None
-    # Lists and sets, not generators: with small items this takes as long as all the rest.
+    # Lists and sets, not generators: with small items this takes as long as everything else.
     if set(map(type, tensors)) != {torch.Tensor} or [t.dtype for t in tensors].count(first.dtype) < len(tensors):
         return None
     out = from_numpy(empty((len(tensors), *first.shape), dtype))
@@ -112,7 +112,7 @@ def seeded_generator(seed: int) -> torch.Generator:
 
 
 def first_seed(generator: Any) -> int:
-    """Draw a seed from ``generator``, or from torch's global one."""
+    """Draw a seed from ``generator``, or from torch's global generator."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
@@ -122,24 +122,24 @@ def in_group() -> bool:
 
 
 def seed_at(generator: Any) -> int:
-    """Return what `first_seed` would draw, without drawing it."""
+    """Return the next seed of `first_seed`, without drawing it."""
     return first_seed(generator_at(generator_state(generator)))
 
 
 def permute(items: int, generator: Any) -> None:
-    """Draw from a generator what a permutation takes."""
+    """Draw the numbers of a permutation from a generator."""
     torch.randperm(items, generator=generator)
 
 
 def seed_of_rank_0(seed: int) -> int:
-    """Return the seed of rank 0; every rank of the process group calls this."""
+    """Return the seed of rank 0. Every rank of the process group calls this."""
     seeds = [seed]
     torch.distributed.broadcast_object_list(seeds, src=0)
     return seeds[0]
 
 
-# A process that ends while a daemon thread is in a function of torch's aborts. So threads that read on then wait here
-# for ever, and the end of the process waits until none of them compares a state.
+# A process that ends while a daemon thread is in a function of torch aborts. So at the end of the process, reading
+# threads wait here forever, once none of them compares a state.
 _ending = PerProcess(threading.RLock)
 atexit.register(lambda: _ending.get().acquire())
 
@@ -148,12 +148,12 @@ class GlobalGenerator:
     """torch's global CPU generator, which can be compared, restored and seeded."""
 
     def mark(self) -> Any:
-        """Return its state now."""
+        """Return its current state."""
         with _ending.get():
             return torch.default_generator.get_state().numpy().tobytes()
 
     def changed(self, mark: Any) -> bool:
-        """Return whether its state is another than ``mark``."""
+        """Return whether its state differs from ``mark``."""
         return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
@@ -162,7 +162,7 @@ class GlobalGenerator:
             torch.default_generator.set_state(torch.frombuffer(bytearray(mark), dtype=torch.uint8))
 
     def seed(self, number: int) -> None:
-        """Seed it; generators of other devices are unchanged."""
+        """Seed it. Generators of other devices are unchanged."""
         with _ending.get():
             torch.default_generator.manual_seed(_positive(number))
 
@@ -176,8 +176,7 @@ class GlobalGenerator:
 
 
 def _positive(number: int) -> int:
-    """Return a seed below 2**63, as ``torch.initial_seed()`` in a sample must fit the int64 that numbers are collated
-    to.
+    """Return a seed below 2**63, as ``torch.initial_seed()`` in a sample must fit the int64 of collated numbers.
 
     The dropped bit has no effect: torch's CPU generator uses the lower 32.
     """
@@ -193,26 +192,26 @@ _RANDOM = frozenset(
 
 
 class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
-    """A context in which torch's random functions, called in this thread, draw from the thread's own generator.
+    """A context in which torch's random functions, called in this thread, draw from the thread's generator.
 
-    The training loop may be drawing from the global one at the same moment. Functions with a ``generator`` argument get
-    this one, at a cost of a microsecond; for functions without (dropout, attention) it is passed to each operation
-    inside, at 50 us each. Other functions are left alone.
+    The training loop may be drawing from the global generator at the same moment. Functions with a ``generator``
+    argument get the thread's generator, at a cost of a microsecond. For functions without one (dropout, attention) it
+    is passed to each operation inside, at 50 us each. Other functions are not affected.
 
     Args:
-        own: function that returns the generator of the current sample.
+        generator_of: function that returns the generator of the current sample.
     """
 
-    def __init__(self, own: Callable[[], Any]) -> None:
+    def __init__(self, generator_of: Callable[[], Any]) -> None:
         super().__init__()
-        self._own = own
-        self._within = _Within(own)
+        self._generator_of = generator_of
+        self._within = _Within(generator_of)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _RANDOM:
             if kwargs.get("generator") is None:
-                kwargs = {**kwargs, "generator": self._own()}
+                kwargs = {**kwargs, "generator": self._generator_of()}
         elif _draws(func):
             with self._within:
                 return func(*args, **kwargs)
@@ -222,25 +221,25 @@ class own_generator(TorchFunctionMode):  # noqa: N801  # a context manager
 class _Within(TorchDispatchMode):
     """Passes a generator to the operations that a function consists of."""
 
-    def __init__(self, own: Callable[[], Any]) -> None:
+    def __init__(self, generator_of: Callable[[], Any]) -> None:
         super().__init__()
-        self._own = own
+        self._generator_of = generator_of
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
-        return _with_generator(func)(*args, **{**kwargs, "generator": self._own()})
+        return _with_generator(func)(*args, **{**kwargs, "generator": self._generator_of()})
 
 
 @functools.cache
 def _with_generator(op: Any) -> Any:
     """Return an operation, or its overload with an additional generator argument."""
-    own = {argument.name for argument in op._schema.arguments} | {"generator"}
+    expected = {argument.name for argument in op._schema.arguments} | {"generator"}
     for overload in (op._overloadname, *op.overloadpacket.overloads()):
-        found = getattr(op.overloadpacket, overload)
-        if {argument.name for argument in found._schema.arguments} == own:
-            return found
+        variant = getattr(op.overloadpacket, overload)
+        if {argument.name for argument in variant._schema.arguments} == expected:
+            return variant
     raise RuntimeError(
         f"{op} draws from torch's global generator, which threads share with the training loop, and accepts no other: "
         "use worker processes for this dataset (workers='process')"
@@ -251,7 +250,7 @@ def _with_generator(op: Any) -> Any:
 def _draws(func: Any) -> bool:
     """Return whether a function of torch draws random numbers: it is random itself, or names a function that is.
 
-    Some functions only choose between two others, which they hold in closures.
+    Some functions only choose between two functions in their closures.
     """
     names = {getattr(func, "__name__", "")}
     for function in (func, *inspect.getclosurevars(func).nonlocals.values()) if inspect.isfunction(func) else ():
@@ -297,7 +296,7 @@ def _info_by_thread() -> Any:
 
 
 def pins(named: str) -> bool:
-    """Return whether memory can be pinned; warn, as torch does, if not, and if a device was ``named``."""
+    """Return whether memory can be pinned. Warn, as torch does, if not, and if a device was ``named``."""
     if named:
         warnings.warn(
             f"pin_memory_device is deprecated: memory is pinned for the accelerator torch finds, not for {named!r}",
@@ -313,7 +312,7 @@ def pins(named: str) -> bool:
 
 
 class Transfer:
-    """Copies batches to a device; to CUDA in its own stream, so that copies overlap with computation.
+    """Copies batches to a device, to CUDA in a separate stream, so that copies overlap with computation.
 
     Args:
         device: target device.
@@ -325,21 +324,21 @@ class Transfer:
         self._stream = torch.cuda.Stream(self.device) if self.asynchronous else None
 
     def start(self, batch: Any) -> tuple[Any, Any]:
-        """Return the batch on the device, possibly still being copied, and what `finish` needs."""
+        """Return the batch on the device, possibly still being copied, and the argument of `finish`."""
         if self._stream is None:
-            return _moved(batch, lambda tensor: tensor.to(self.device), self._other), None
-        held: list[Any] = []
+            return _moved(batch, lambda tensor: tensor.to(self.device), self._move_custom), None
+        sources: list[Any] = []
 
         def move(tensor: Any) -> Any:
             source = tensor.pin_memory() if tensor.device.type == "cpu" and not tensor.is_pinned() else tensor
-            held.append(source)
+            sources.append(source)
             return source.to(self.device, non_blocking=True)
 
         with torch.cuda.stream(self._stream):
-            moved = _moved(batch, move, self._other)
+            moved = _moved(batch, move, self._move_custom)
             event = torch.cuda.Event()
             event.record(self._stream)
-        return moved, (event, held)
+        return moved, (event, sources)
 
     def finish(self, batch: Any, pending: Any) -> Any:
         """Return the batch, safe to use on the current stream."""
@@ -354,30 +353,30 @@ class Transfer:
                     tensor.record_stream(current)
                 return tensor
 
-            _moved(batch, record, lambda other: other)
+            _moved(batch, record, lambda value: value)
         return batch
 
-    def _other(self, value: Any) -> Any:
+    def _move_custom(self, value: Any) -> Any:
         """Move a user-defined batch type, if it supports that."""
         return value.to(self.device) if callable(getattr(value, "to", None)) else value
 
 
-def _moved(tree: Any, move: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
+def _moved(tree: Any, move: Callable[[Any], Any], otherwise: Callable[[Any], Any]) -> Any:
     if isinstance(tree, Tensor):
         return move(tree)
     if isinstance(tree, np.ndarray) and tree.dtype in DTYPES:
         return move(from_numpy(np.ascontiguousarray(tree)))
     if isinstance(tree, Mapping):
-        moved = {key: _moved(value, move, other) for key, value in tree.items()}
+        moved = {key: _moved(value, move, otherwise) for key, value in tree.items()}
         with contextlib.suppress(TypeError):
             return type(tree)(moved)  # type: ignore[call-arg]
         return moved
     if isinstance(tree, tuple):
-        parts = [_moved(value, move, other) for value in tree]
+        parts = [_moved(value, move, otherwise) for value in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     if isinstance(tree, list):
-        return [_moved(value, move, other) for value in tree]
-    return other(tree)
+        return [_moved(value, move, otherwise) for value in tree]
+    return otherwise(tree)
 
 
 def generator_state(generator: Any) -> str:
@@ -386,7 +385,7 @@ def generator_state(generator: Any) -> str:
 
 
 def set_generator_state(generator: Any, state: str) -> None:
-    """Set a ``torch.Generator`` to a state from `generator_state`; None: the global one."""
+    """Set a ``torch.Generator`` to a state from `generator_state`. None: the global one."""
     (generator or torch.default_generator).set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
 

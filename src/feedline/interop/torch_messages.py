@@ -1,7 +1,7 @@
 """Tensors as arrays in the messages of workers.
 
 A dense CPU tensor becomes an array over its own memory and, on the other side, a tensor over the memory of the message:
-there is no copy but the message's own. All others (sparse, quantised, nested, on a device) are pickled by torch.
+the only copy is the message. Other tensors (sparse, quantised, nested, on a device) are pickled by torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 _NUMPY = {torch.from_numpy(np.empty(0, code)).dtype for code in "?bhilBHILefdFD"}
-"""dtypes that NumPy has too, by its codes; others (bfloat16, float8, ...) travel as integers of the same size."""
+"""dtypes that NumPy has too, by its codes. Others (bfloat16, float8, ...) are sent as integers of the same size."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -21,7 +21,7 @@ Reduce = Callable[[np.ndarray[Any, Any]], tuple[Any, tuple[Any, ...]]]
 
 
 def reducers(reduce: Reduce) -> dict[Any, Callable[[Any], Any]]:
-    """Return the entries of a pickler's dispatch table for tensors; ``reduce`` reduces an array."""
+    """Return the entries of a pickler's dispatch table for tensors. ``reduce`` reduces an array."""
 
     def tensor(value: torch.Tensor) -> Any:
         plain = (

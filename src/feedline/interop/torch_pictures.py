@@ -1,9 +1,9 @@
-"""Pictures decoded and transformed by torch on a device: what native code does on the processor.
+"""Pictures decoded and transformed by torch on a device, as native code does on the processor.
 
-JPEG is decoded by nvJPEG, through torchcodec or torchvision. What it refuses, and every other format, is decoded on the
-processor and copied over. Operations and their numbers are those of native code; pixels are within some levels of its
-own, as nvJPEG rounds and scales colours up in its own way. One thread a minibatch queues the work, on a stream of its
-own.
+JPEG is decoded by nvJPEG, through torchcodec or torchvision. Refused pictures, and every other format, are decoded on
+the processor and copied to the device. Operations and their numbers are as in native code. Pixels differ by some
+levels, as nvJPEG rounds and upsamples colours in another way. One thread a minibatch queues the work, on a separate
+stream.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ def jpeg_decoder(device: Any) -> JpegDecoder:
 
 
 def _by_torchcodec(module: Any, device: torch.device, encoded: list[Tensor], grey: bool) -> list[Tensor]:
-    found: list[Tensor] = module.decode_jpeg(encoded, mode="GRAY" if grey else "RGB", device=device)
-    return found
+    decoded: list[Tensor] = module.decode_jpeg(encoded, mode="GRAY" if grey else "RGB", device=device)
+    return decoded
 
 
 def _by_torchvision(module: Any, device: torch.device, encoded: list[Tensor], grey: bool) -> list[Tensor]:
     mode = module.ImageReadMode.GRAY if grey else module.ImageReadMode.RGB
-    found: list[Tensor] = module.decode_jpeg(encoded, mode=mode, device=device)
-    return found
+    decoded: list[Tensor] = module.decode_jpeg(encoded, mode=mode, device=device)
+    return decoded
 
 
 class DeviceValue(DenseValue):
-    """A value whose rows are a tensor on a device; `rows` copies them to the processor when asked.
+    """A value whose rows are a tensor on a device. `rows` copies them to the processor on demand.
 
     Args:
         tensor: (num_samples, *shape), one sample for each sequence.
@@ -130,18 +130,18 @@ class DeviceValue(DenseValue):
         return DeviceValue(self.tensor[start:stop])
 
     def select(self, which: ArrayLike) -> DeviceValue:
-        """Copy the chosen sequences, in the order of ``which``, into a new value."""
+        """Copy sequences, in the order of ``which``, into a new value."""
         return DeviceValue(self.tensor[torch.as_tensor(np.asarray(which), device=self.tensor.device)])
 
     def joined_with(self, others: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
-        """Return a value of these sequences and those of others."""
-        tensors = [one.tensor for one in (self, *others) if isinstance(one, DeviceValue)]
+        """Return a value of the sequences of this value and of ``others``."""
+        tensors = [value.tensor for value in (self, *others) if isinstance(value, DeviceValue)]
         if len(tensors) <= len(others) or offsets is not None:
             return super().joined_with(others, offsets)
         return DeviceValue(torch.cat(tensors))
 
     def torch(self, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Tensor:
-        """Return the tensor where it is, or on another device; see `Value.torch`."""
+        """Return the tensor on its device or on another one. See `Value.torch`."""
         if layout not in (None, "padded", "packed"):
             return super().torch(device, layout, pin_memory)
         tensor = self.tensor.pin_memory() if pin_memory and self.tensor.device.type == "cpu" else self.tensor
@@ -165,22 +165,22 @@ def spread(rows: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
 
 @dataclass(eq=False)
 class PictureJob:
-    """The pictures of a minibatch, what is to be done to them, and what has come of it.
+    """The pictures of a minibatch, the operations on them, and the results.
 
     Attributes:
         data, bounds: encoded pictures: number i is ``data[bounds[i]:bounds[i + 1]]``, uint8.
         pixels: by number, pixels that were decoded already, uint8 (height, width, channels) in RGB or grey.
         kinds, params: operations, and the numbers of each for each picture.
-        device: where to decode.
-        jpeg: decodes on that device.
-        otherwise: ``otherwise(i)`` decodes picture i on the processor: uint8 (height, width, channels), upright if
-            asked, in RGB or grey.
-        shape: shape of a picture in the end.
+        device: device that decodes.
+        jpeg: function that decodes on that device.
+        otherwise: ``otherwise(i)`` decodes picture i on the processor: uint8 (height, width, channels), upright if set,
+            in RGB or grey.
+        shape: shape of a finished picture.
         color: 0: RGB, 1: BGR, 2: grey.
-        upright: whether to turn pictures as their EXIF orientation says.
-        mean, scale: float32 (channels,), for float32 pictures; None: uint8.
+        upright: whether to turn pictures by their EXIF orientation.
+        mean, scale: float32 (channels,), for float32 pictures. None: uint8.
         chw: whether channels come first.
-        bad: what could not be decoded, by number, and why.
+        bad: pictures that could not be decoded, by number, and the reasons.
         seconds: time spent.
         fallen_back: JPEGs that the device's decoder refused.
         cancelled: whether nobody waits for it any more.
@@ -238,10 +238,10 @@ class PictureJob:
         if self.mean is not None:
             mean, scale = (torch.from_numpy(of).to(self.device)[:, None, None] for of in (self.mean, self.scale))
         kinds, params = self.kinds.tolist(), self.params.tolist()
-        for i, found in enumerate(self._decoded(headers)):
-            if found is None or self.cancelled:
+        for i, pixels in enumerate(self._decoded(headers)):
+            if pixels is None or self.cancelled:
                 continue
-            picture = _changed(found, kinds, params[i])
+            picture = _changed(pixels, kinds, params[i])
             if self.color == _BGR:
                 picture = picture.flip(0)
             if self.mean is not None:
@@ -251,16 +251,16 @@ class PictureJob:
 
     def _decoded(self, headers: NDArray[np.int32]) -> list[Tensor | None]:
         """Return each picture upright on the device, uint8 (channels, height, width) in RGB or grey."""
-        found: list[Tensor | None] = [None] * len(headers)
-        # Four components would come out in colours of their own.
-        here = [i for i, (kind, width, _, components, _) in enumerate(headers.tolist())
+        pictures: list[Tensor | None] = [None] * len(headers)
+        # nvJPEG would decode four components in other colours.
+        jpegs = [i for i, (kind, width, _, components, _) in enumerate(headers.tolist())
                 if i not in self.pixels and kind == _JPEG and width and components in (1, 3)]  # fmt: skip
-        encoded = [torch.from_numpy(self.data[self.bounds[i] : self.bounds[i + 1]].copy()) for i in here]
-        for i, picture in zip(here, self._by_device(encoded), strict=True):
+        encoded = [torch.from_numpy(self.data[self.bounds[i] : self.bounds[i + 1]].copy()) for i in jpegs]
+        for i, picture in zip(jpegs, self._by_device(encoded), strict=True):
             if picture is not None:
-                found[i] = _turned(picture, int(headers[i, 4]) if self.upright else 1)
+                pictures[i] = _turned(picture, int(headers[i, 4]) if self.upright else 1)
         for i in range(len(headers)):
-            if found[i] is not None or self.cancelled:
+            if pictures[i] is not None or self.cancelled:
                 continue
             pixels = self.pixels.get(i)
             if pixels is None:
@@ -269,11 +269,11 @@ class PictureJob:
                 except DataError as error:
                     self.bad.append((i, error.what))
                     continue
-            found[i] = torch.tensor(np.ascontiguousarray(pixels), device=self.device).permute(2, 0, 1)
-        return found
+            pictures[i] = torch.tensor(np.ascontiguousarray(pixels), device=self.device).permute(2, 0, 1)
+        return pictures
 
     def _by_device(self, encoded: list[Tensor]) -> list[Tensor | None]:
-        """Decode on the device all at once; where that fails, one by one. None: refused."""
+        """Decode on the device all at once or, if that fails, one by one. None: refused."""
         if not encoded:
             return []
         grey = self.color == _GREY
@@ -281,28 +281,28 @@ class PictureJob:
             return list(self.jpeg(encoded, grey))
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:  # nothing is returned then, even of those that it can decode
-            found: list[Tensor | None] = []
-            for one in encoded:
+        except RuntimeError:  # it then returns nothing, even of pictures that it can decode
+            decoded: list[Tensor | None] = []
+            for jpeg in encoded:
                 if self.cancelled:
                     return [None] * len(encoded)
                 try:
-                    found += self.jpeg([one], grey)
+                    decoded += self.jpeg([jpeg], grey)
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError:
-                    found.append(None)
+                    decoded.append(None)
                     self.fallen_back += 1
-            return found
+            return decoded
 
 
 class DevicePictures:
-    """The pictures of a minibatch on their way, with the interface of `_native.PictureBatch`.
+    """The pictures of a minibatch in progress, with the interface of `_native.PictureBatch`.
 
-    The job does not refer to it: a job of which nobody keeps this is cancelled.
+    The job does not refer to this object, so it is cancelled when the object is no longer used.
 
     Args:
-        job: what to do.
+        job: job to run.
 
     Attributes:
         job: see above.
@@ -318,7 +318,7 @@ class DevicePictures:
         return self.job.seconds
 
     def result(self) -> list[tuple[int, str]]:
-        """Wait; return what could not be decoded, by number, and why. `out` has zeros there."""
+        """Wait, and return pictures that could not be decoded, by number, with the reasons. `out` has zeros there."""
         self._work.result()
         return self.job.bad
 
@@ -355,18 +355,18 @@ def _crop(picture: Tensor, x: float, y: float, width: float, height: float) -> T
 
 def _resize(picture: Tensor, width: float, height: float, filter: float) -> Tensor:
     _, rows, columns = picture.shape
-    wanted = int(height), int(width)
-    if wanted == (rows, columns):
+    size = int(height), int(width)
+    if size == (rows, columns):
         return picture
     if filter == 0:  # the pixel at the centre, as Pillow takes it
-        y, x = (_nearest(n, of).to(picture.device) for n, of in zip(wanted, (rows, columns), strict=True))
+        y, x = (_nearest(n, of).to(picture.device) for n, of in zip(size, (rows, columns), strict=True))
         return picture[:, y[:, None], x]
-    numbers = F.interpolate(picture[None].float(), wanted, mode="bilinear", align_corners=False, antialias=True)[0]
+    numbers = F.interpolate(picture[None].float(), size, mode="bilinear", align_corners=False, antialias=True)[0]
     return numbers.round().clamp(0, 255).to(torch.uint8)
 
 
 def _nearest(count: int, size: int) -> Tensor:
-    """Return which of ``size`` pixels each of ``count`` shows; centres are summed up, as Pillow does."""
+    """Return which of ``size`` pixels each of ``count`` shows. Centres are summed up, as in Pillow."""
     steps = np.full(count, size / count)
     steps[0] *= 0.5
     return torch.from_numpy(np.floor(np.add.accumulate(steps)).astype(np.int64).clip(0, size - 1))
@@ -411,15 +411,15 @@ def _jitter(picture: Tensor, brightness: float, contrast: float, saturation: flo
 
 
 def _grey(picture: Tensor) -> Tensor:
-    """Luma of ITU-R BT.601, in whole levels."""
+    """Return the luma of ITU-R BT.601, in whole levels."""
     if len(picture) == 1:
         return picture
     red, green, blue = picture.float()
     return (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)[None]
 
 
-def _blended(picture: Tensor, other: Tensor | float, factor: float) -> Tensor:
-    return (factor * picture.float() + (1 - factor) * other).clamp(0, 255).to(torch.uint8)
+def _blended(picture: Tensor, base: Tensor | float, factor: float) -> Tensor:
+    return (factor * picture.float() + (1 - factor) * base).clamp(0, 255).to(torch.uint8)
 
 
 def _hue_shifted(picture: Tensor, shift: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Arguments of store calls, normalized to one list of tensors for each key; only types and lengths are checked."""
+"""Arguments of store calls, normalized to one list of tensors for each key. Only types and lengths are checked."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ def checked_key(key: Any) -> Key:
 
 
 def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
-    """Return the arrays of each key, in the order of the call; those of a repeated key are joined.
+    """Return the arrays of each key, in the order of the call. The arrays of a repeated key are joined.
 
     Raises:
         TypeError: a key or value of a wrong type, or keys of both kinds.
         RefusedError: lists of different lengths, or a key without a value.
     """
-    found: dict[Key, list[Any]] = {}
+    arrays: dict[Key, list[Any]] = {}
     if not isinstance(key, (list, tuple)):
-        found[checked_key(key)] = listed(value, name)
-        return found
-    keys = [one if type(one) is int or type(one) is str else checked_key(one) for one in key]
-    if len({type(one) for one in keys}) > 1:
+        arrays[checked_key(key)] = listed(value, name)
+        return arrays
+    keys = [k if type(k) is int or type(k) is str else checked_key(k) for k in key]
+    if len({type(k) for k in keys}) > 1:
         raise TypeError(f"expected keys of one kind, got both int and str: {keys}")
     if not isinstance(value, (list, tuple)) or len(value) != len(keys):
         got = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
         raise RefusedError(f"expected a list of {len(keys)} {name}s, one for each key, got {got}")
-    for one, item in zip(keys, value, strict=True):
+    for k, item in zip(keys, value, strict=True):
         tensors = listed(item, name)
-        if one in found:
-            found[one] += tensors
+        if k in arrays:
+            arrays[k] += tensors
         else:
-            found[one] = tensors
-    return found
+            arrays[k] = tensors
+    return arrays
 
 
 def listed(value: Any, name: str) -> list[Any]:
@@ -56,9 +56,9 @@ def listed(value: Any, name: str) -> list[Any]:
         return [as_tensor(value, name)]
     if not value:
         raise RefusedError(f"expected at least one {name} for each key, got an empty list")
-    # Most values are plain tensors already; a call for each would dominate the cost.
+    # Most values are plain tensors already; calling a function for each would dominate the cost.
     plain = torch.Tensor
-    return [one if type(one) is plain and not one.requires_grad else as_tensor(one, name) for one in value]
+    return [item if type(item) is plain and not item.requires_grad else as_tensor(item, name) for item in value]
 
 
 def as_tensor(value: Any, name: str) -> torch.Tensor:

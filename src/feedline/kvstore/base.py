@@ -1,16 +1,16 @@
 """Interface of key-value stores, and the registry of their types.
 
 A store holds one array for each key. Workers push values for a key (gradients, mostly) and pull the stored array. A
-push sums all values given for a key in one call; then the sum replaces the stored array (the default), or an updater
+push sums all values of a key in one call. Then the sum replaces the stored array (the default), or an updater
 changes the stored array in place.
 
 Guarantees, for every type of store:
 
-- a push copies: later changes of the pushed arrays do not affect the store;
-- keys, shapes and dtypes are checked before anything changes; a refused call leaves the store as it was;
-- an updater's exception reaches the caller, and the store is as it was before the push;
-- keys are visited in one order, whatever their order in the call: int keys ascending, str keys in the order of `init`;
-- stores are thread-safe.
+- A push copies: later changes of the pushed arrays do not affect the store.
+- Keys, shapes and dtypes are checked before anything changes. A refused call leaves the store as it was.
+- An updater's exception reaches the caller, and the store is as it was before the push.
+- Keys are visited in one order, whatever their order in the call: int keys ascending, str keys in the order of `init`.
+- Stores are thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from feedline.collective.refusal import RefusedError
 
 Key = int | str
-#: ``f(key, merged, stored)``: changes ``stored`` in place; ``merged`` is valid during the call only.
+#: ``f(key, merged, stored)``: changes ``stored`` in place. ``merged`` is valid during the call only.
 Updater = Callable[[Any, Any, Any], None]
 
 
@@ -32,13 +32,13 @@ class KVStore(ABC):
 
     Methods that take ``key`` and arrays accept these forms:
 
-    - a key (int or str; all keys of a store have one type) and an array;
-    - a key and a list of arrays of one shape, one for each device; a push sums them, a pull fills them all;
-    - a list of keys and a list of the same length, each element an array or a list of arrays. Keys may repeat.
+    - a key (int or str, the same type for all keys of a store) and an array,
+    - a key and a list of arrays of one shape, one for each device (a push sums them, a pull fills them all),
+    - a list of keys and a list of the same length, each element an array or a list of arrays. Keys may be repeated.
 
     Arrays are torch tensors on any device, or NumPy arrays. Values may also be row-sparse: ``torch.sparse_coo`` tensors
     whose first dimension is sparse, such as the gradients of embeddings with ``sparse=True``. Calls with a larger
-    ``priority`` (int) are sent sooner; it never changes a result.
+    ``priority`` (int) are sent sooner. It never changes a result.
 
     Attributes:
         type: name of the store's type in `create`.
@@ -62,7 +62,7 @@ class KVStore(ABC):
 
     @abstractmethod
     def init(self, key: Any, value: Any) -> None:
-        """Create keys, each with a copy of its value; once for each key. All keys of the call are created, or none."""
+        """Create keys, each with a copy of its value, once for each key. All keys of the call are created, or none."""
 
     @abstractmethod
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
@@ -86,12 +86,12 @@ class KVStore(ABC):
         self.pull(key, out, priority)
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
-        """Copy chosen rows.
+        """Copy rows of stored arrays.
 
         Args:
             key: see the class.
             out: for each key a dense array of shape ``row_ids.shape + shape of a row``, which receives the rows in the
-                order of ``row_ids``, repetitions included; or a ``torch.sparse_coo`` tensor of the key's shape, which
+                order of ``row_ids``, repetitions included, or a ``torch.sparse_coo`` tensor of the key's shape, which
                 receives each row once, ascending. Values are cast to its dtype.
             row_ids: integers of any shape: one array for all outs of a key, or one for each.
             priority: see the class.
@@ -106,17 +106,17 @@ class KVStore(ABC):
 
         Args:
             updater: function called once for each key of a push, in the caller's thread. ``merged`` is the sum, to be
-                read during the call only (a ``torch.sparse_coo`` tensor where only rows were pushed); ``stored`` is
+                read during the call only (a ``torch.sparse_coo`` tensor where only rows were pushed). ``stored`` is
                 the array to change. None: pushes assign.
         """
         raise RefusedError(f"expected a store with an updater, got one of type {self.type!r}")
 
     def _set_updater(self, updater: Updater | None) -> None:
-        """MXNet's other name for `set_updater`."""
+        """MXNet's name for `set_updater`."""
         self.set_updater(updater)
 
     def set_optimizer(self, optimizer: Any, **parameters: Any) -> None:
-        """Set an optimizer as updater; pushed values are its gradients.
+        """Set an optimizer as updater. Pushed values are its gradients.
 
         Args:
             optimizer: registered name, or a `feedline.kvstore.Optimizer`.
@@ -125,7 +125,7 @@ class KVStore(ABC):
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """Compress pushed values; see `feedline.kvstore.compression`. None: no compression."""
+        """Compress pushed values. See `feedline.kvstore.compression`. None: no compression."""
         raise RefusedError(f"expected a store that compresses, got one of type {self.type!r}")
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
@@ -139,7 +139,7 @@ class KVStore(ABC):
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """Load the states of a file, and the parameters if it has them; ``rescale_grad`` stays as it is.
+        """Load the states of a file, and the parameters if it has them. ``rescale_grad`` does not change.
 
         Raises:
             StateError: the file is damaged, or was written by another optimizer.
@@ -150,19 +150,19 @@ class KVStore(ABC):
         """Return whether the store has a capability.
 
         Args:
-            capability: ``"optimizer"``: `set_optimizer` works; ``"sum"``: with the present settings, a `pushpull`
+            capability: ``"optimizer"``: `set_optimizer` works. ``"sum"``: with the present settings, a `pushpull`
                 returns the sum of all workers' values to each of them.
 
         Raises:
             ValueError: an unknown capability.
         """
-        asked = capability.lower()
-        if asked not in ("optimizer", "sum"):
+        lowered = capability.lower()
+        if lowered not in ("optimizer", "sum"):
             raise ValueError(f"expected the capability 'optimizer' or 'sum', got {capability!r}")
-        return asked == "optimizer" and type(self).set_optimizer is not KVStore.set_optimizer
+        return lowered == "optimizer" and type(self).set_optimizer is not KVStore.set_optimizer
 
     def barrier(self) -> None:  # noqa: B027  # nothing to do in a store of one worker
-        """Wait until every worker has arrived; a store of one worker returns at once."""
+        """Wait until every worker has arrived. A store of one worker returns at once."""
 
     def close(self) -> None:  # noqa: B027
         """Release all resources. Idempotent."""
@@ -207,7 +207,7 @@ def create(type: str = "local", **options: Any) -> KVStore:
     """Create a store.
 
     Args:
-        type: ``local`` merges on the CPU, ``device`` on the device of each key's first value; or a registered name.
+        type: ``local`` merges on the CPU, ``device`` on the device of each key's first value. Or a registered name.
         **options: options of that type of store.
 
     Raises:

@@ -1,8 +1,8 @@
 """Sums of gradients by a store, bucket by bucket, without keys: see `feedline.collective.sums`.
 
-A ``dist_sync`` store sums buckets in place; under compression a tensor is encoded directly into the send buffer, with
-a separate residual, and received codes are decoded into the bucket. Any other store is pushed to and pulled from under
-keys, when all tensors are there.
+A ``dist_sync`` store sums buckets in place. Under compression a tensor is encoded directly into the send buffer, with a
+separate residual, and received codes are decoded into the bucket. Any other store is pushed to and pulled from by key,
+once all tensors have arrived.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from feedline.kvstore.table import Table
 class StoreSums(PlainSums):
     """Sums over the workers of a `DistStore`, with the store's compression.
 
-    Without one, buckets are added up in place. With one, all workers give each other their codes, and each decodes and
+    Without one, buckets are added up in place. With one, all workers exchange their codes, and each worker decodes and
     adds them in the order of ranks.
 
     Args:
@@ -33,7 +33,8 @@ class StoreSums(PlainSums):
         buckets: buckets in the order in which they are sent.
 
     Raises:
-        RefusedError: the compression does not support a tensor's dtype; later, too, once it is changed.
+        RefusedError: the compression does not support a tensor's dtype. Also raised later, if the compression is
+            changed.
     """
 
     def __init__(self, exchanges: Exchanges, table: Table, buckets: Sequence[Bucket]) -> None:
@@ -41,10 +42,10 @@ class StoreSums(PlainSums):
         self._table = table
         self._compression: Compression | None = None
         self._coded: list[_CodedBucket] = []
-        self._followed()
+        self._current_compression()
 
-    def _followed(self) -> Compression | None:
-        """Return the store's compression, once there are buffers for it."""
+    def _current_compression(self) -> Compression | None:
+        """Return the store's compression, and allocate buffers when it has changed."""
         compression = self._table.compression
         if compression is not self._compression:
             self._coded = [] if compression is None else [_CodedBucket(compression, bucket) for bucket in self.buckets]
@@ -54,17 +55,17 @@ class StoreSums(PlainSums):
     @property
     def code(self) -> dict[str, Any] | None:
         """See `BucketSums`."""
-        compression = self._followed()
+        compression = self._current_compression()
         return None if compression is None else compression.parameters()
 
     @property
     def in_place(self) -> bool:
         """See `BucketSums`."""
-        return self._followed() is None
+        return self._current_compression() is None
 
     def put(self, bucket: int, slot: int, tensor: Any) -> None:
         """See `BucketSums`. Costs a copy, or a pass over the tensor and its residual."""
-        compression = self._followed()
+        compression = self._current_compression()
         if compression is None:
             super().put(bucket, slot, tensor)
         else:
@@ -72,16 +73,16 @@ class StoreSums(PlainSums):
 
     def send(self, bucket: int) -> list[Any]:
         """See `BucketSums`."""
-        if self._followed() is None:
+        if self._current_compression() is None:
             return super().send(bucket)
         coded = self._coded[bucket]
         if coded.rows is None:
             coded.rows = [torch.empty_like(coded.codes) for _ in range(self._exchanges.count)]
         return self._exchanges.begin_sharing(coded.codes, coded.rows)
 
-    def finish(self, kept: Callable[[int], bool]) -> None:
+    def finish(self, present: Callable[[int], bool]) -> None:
         """See `BucketSums`. The residual of a tensor that no worker has is unchanged."""
-        compression = self._followed()
+        compression = self._current_compression()
         if compression is None:
             return
         jobs, used = [], []
@@ -89,27 +90,27 @@ class StoreSums(PlainSums):
             assert coded.rows is not None
             arrived = zip(*[coded.layout.views(row) for row in coded.rows], strict=True)
             for i, view, channel, codes in zip(bucket.places, bucket.views, coded.channels, arrived, strict=True):
-                if kept(i):
+                if present(i):
                     jobs.append((codes, view))
                     used.append(channel)
         compression.decode_sums(jobs)
         for channel in used:
             channel.commit()
 
-    def held_back(self) -> dict[int, Any]:
+    def residuals(self) -> dict[int, Any]:
         """See `BucketSums`."""
         return {i: channel.residual for i, channel in self._channels() if channel.residual.numel()}
 
-    def hold_back(self, held: Mapping[int, Any]) -> None:
+    def set_residuals(self, residuals: Mapping[int, Any]) -> None:
         """See `BucketSums`."""
         for i, channel in self._channels():
-            if i in held:
-                channel.residual.copy_(held[i])
+            if i in residuals:
+                channel.residual.copy_(residuals[i])
             else:
                 channel.residual.zero_()
 
     def _channels(self) -> Iterator[tuple[int, Channel]]:
-        if self._followed() is not None:
+        if self._current_compression() is not None:
             for bucket, coded in zip(self.buckets, self._coded, strict=True):
                 yield from zip(bucket.places, coded.channels, strict=True)
 
@@ -120,8 +121,8 @@ class _CodedBucket:
     Attributes:
         codes: the buffer (uint8).
         channels: a `Channel` for each tensor, which codes into its slice.
-        layout: where each tensor's codes are in such a buffer.
-        rows: buffers of all ranks, once made.
+        layout: offset of each tensor's codes in such a buffer.
+        rows: buffers of all ranks. None before the first `send`.
     """
 
     def __init__(self, compression: Compression, bucket: Bucket) -> None:
@@ -137,12 +138,12 @@ class _CodedBucket:
 
 
 class PushedSums(BucketSums):
-    """Sums of a store that knows keys alone: one ``pushpull`` of all tensors when the step ends.
+    """Sums by a store that has only keys: one ``pushpull`` of all tensors at the end of the step.
 
     Args:
-        store: that adds up over its workers.
-        keys: for each index of what was laid out.
-        buckets: from which and to which tensors travel.
+        store: store that sums over its workers.
+        keys: key of each tensor, by its index in the layout.
+        buckets: buckets from which tensors are pushed, and into which sums are pulled.
     """
 
     def __init__(self, store: KVStore, keys: Sequence[Key], buckets: Sequence[Bucket]) -> None:
@@ -150,11 +151,11 @@ class PushedSums(BucketSums):
         self._store, self._keys = store, list(keys)
 
     def send(self, bucket: int) -> list[Any]:
-        """See `BucketSums`: nothing travels before the end."""
+        """See `BucketSums`. Nothing is sent before the end."""
         return []
 
-    def finish(self, kept: Callable[[int], bool]) -> None:
+    def finish(self, present: Callable[[int], bool]) -> None:
         """See `BucketSums`."""
-        given = {i: view for bucket in self.buckets for i, view in zip(bucket.places, bucket.views, strict=True)}
-        used = [i for i in sorted(given) if kept(i)]
-        self._store.pushpull([self._keys[i] for i in used], [given[i] for i in used])
+        views = {i: view for bucket in self.buckets for i, view in zip(bucket.places, bucket.views, strict=True)}
+        used = [i for i in sorted(views) if present(i)]
+        self._store.pushpull([self._keys[i] for i in used], [views[i] for i in used])

@@ -2,12 +2,12 @@
 
 ``{"type": "2bit", "threshold": 0.5}`` sends plus or minus the threshold for an element whose sum of values not yet sent
 has reached it, otherwise zero. ``{"type": "1bit", "threshold": 0.0}`` always sends plus or minus 1. Both keep a
-residual, so that values sent and residual add up to the values pushed; both take only float32, and encode as MXNet
+residual, so that values sent and residual add up to the values pushed. Both take only float32, and encode as MXNet
 does, bit for bit (native/include/feedline/codes.h). ``{"type": "fp16"}`` and ``"bf16"`` round without a residual,
 and take any floating point dtype.
 
 A sender keeps one `Channel` for each array. Costs: one native pass to encode, one to decode and sum what all senders
-have sent, for float32 on the CPU; two residuals a channel, the new one of which takes effect when the push succeeds.
+have sent, for float32 on the CPU. Two residuals for each channel: the new one takes effect when the push succeeds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from feedline.kvstore.base import Key
 LARGEST = float(np.finfo(np.float32).max)
 
 
-#: A value, its residual, what is left (may be the residual), and codes; contiguous, on one device.
+#: A value, its residual, the remainder (may share the residual's memory), and codes, contiguous on one device.
 EncodeJob = tuple[Any, Any, Any, Any]
-#: Codes of several senders, and where the sum of their values goes; contiguous, on one device.
+#: Codes of several senders, and the tensor for the sum of their values, contiguous on one device.
 SumJob = tuple[Sequence[Any], Any]
 
 
 class Compression(ABC):
-    """Encoding of arrays. Equal parameters make equal codes.
+    """Encoding of arrays. Equal parameters give equal codes.
 
     Args:
         name: ``type`` among the parameters.
@@ -58,31 +58,31 @@ class Compression(ABC):
         """Return shape and dtype of a tensor's codes."""
 
     def encode(self, jobs: Sequence[EncodeJob]) -> None:
-        """Write codes of values, and what those leave; in one native pass where that is possible."""
+        """Write the codes and remainders of values, in one native pass where possible."""
         native = [job for job in jobs if _is_native(job[0])]
-        for value, residual, left, codes in jobs if len(native) < len(jobs) else ():
+        for value, residual, remainder, codes in jobs if len(native) < len(jobs) else ():
             if not _is_native(value):
-                self.encode_by_torch(value, residual, left, codes)
+                self.encode_by_torch(value, residual, remainder, codes)
         if native:
             addresses = [(job[0].numel(), *(tensor.data_ptr() for tensor in job)) for job in native]
             _native.encode(self.name, self.threshold, addresses, torch.get_num_threads())
 
     def decode_sums(self, jobs: Sequence[SumJob]) -> None:
-        """Write sums of the values that codes stand for, added from the first to the last; as `encode`."""
+        """Write the sums of decoded values, added from the first to the last, in one native pass where possible."""
         native = [job for job in jobs if _is_native(job[1])]
         for codes, out in jobs if len(native) < len(jobs) else ():
             if not _is_native(out):
                 self.decode_by_torch(codes[0], out)
-                for more in codes[1:]:
-                    self.decode_by_torch(more, decoded := torch.empty_like(out))
+                for addend in codes[1:]:
+                    self.decode_by_torch(addend, decoded := torch.empty_like(out))
                     out.add_(decoded)
         if native:
-            addresses = [(out.numel(), [one.data_ptr() for one in codes], out.data_ptr()) for codes, out in native]
+            addresses = [(out.numel(), [part.data_ptr() for part in codes], out.data_ptr()) for codes, out in native]
             _native.decode_sums(self.name, self.threshold, addresses, torch.get_num_threads())
 
     @abstractmethod
-    def encode_by_torch(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
-        """Encode ``value + residual`` into ``codes``, and the remainder into ``left``; contiguous, on one device."""
+    def encode_by_torch(self, value: Any, residual: Any, remainder: Any, codes: Any) -> None:
+        """Encode ``value + residual`` into ``codes``, and the rest into ``remainder``, all contiguous on one device."""
 
     @abstractmethod
     def decode_by_torch(self, codes: Any, out: Any) -> None:
@@ -94,7 +94,7 @@ class Quantized(Compression):
 
     Args:
         bits: 2 or 1.
-        threshold: threshold; above 0 for 2 bits.
+        threshold: threshold, above 0 for 2 bits.
 
     Raises:
         RefusedError: a threshold out of its range.
@@ -121,7 +121,7 @@ class Quantized(Compression):
         """See `Compression`."""
         return ((math.prod(shape) * self.bits + 31) // 32 * 4,), torch.uint8
 
-    def encode_by_torch(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
+    def encode_by_torch(self, value: Any, residual: Any, remainder: Any, codes: Any) -> None:
         """See `Compression`."""
         limit = torch.tensor(self.threshold, dtype=torch.float32, device=value.device)
         r = (residual + value).reshape(-1)
@@ -132,7 +132,7 @@ class Quantized(Compression):
         else:
             code = (r > limit).to(torch.int64)
             sent = 2.0 * code.to(torch.float32) - 1.0
-        left.view(-1).copy_(r - sent)
+        remainder.view(-1).copy_(r - sent)
         per_byte = 8 // self.bits
         padded = torch.zeros(codes.numel() * per_byte, dtype=torch.int64, device=value.device)
         padded[: code.numel()] = code
@@ -165,7 +165,7 @@ class Rounded(Compression):
         """See `Compression`."""
         return tuple(shape), self.dtype
 
-    def encode_by_torch(self, value: Any, residual: Any, left: Any, codes: Any) -> None:
+    def encode_by_torch(self, value: Any, residual: Any, remainder: Any, codes: Any) -> None:
         """See `Compression`."""
         codes.copy_(value)
 
@@ -190,18 +190,18 @@ def compression(parameters: Mapping[str, Any]) -> Compression:
     """
     if not isinstance(parameters, Mapping):
         raise TypeError(f"expected a mapping such as {{'type': '2bit'}}, got {type(parameters).__name__}")
-    given = dict(parameters)
-    name = given.pop("type", None)
+    options = dict(parameters)
+    name = options.pop("type", None)
     if name in ("2bit", "1bit"):
         bits = int(name[0])
-        made: Compression = Quantized(bits, given.pop("threshold", 0.5 if bits == 2 else 0.0))
+        result: Compression = Quantized(bits, options.pop("threshold", 0.5 if bits == 2 else 0.0))
     elif name in ("fp16", "bf16"):
-        made = Rounded(name)
+        result = Rounded(name)
     else:
         raise RefusedError(f"expected a compression of type '2bit', '1bit', 'fp16' or 'bf16', got {name!r}")
-    if given:
-        raise RefusedError(f"expected no further parameters for {name}, got {', '.join(map(repr, given))}")
-    return made
+    if options:
+        raise RefusedError(f"expected no further parameters for {name}, got {', '.join(map(repr, options))}")
+    return result
 
 
 class Channel:
@@ -225,15 +225,15 @@ class Channel:
         self.codes = torch.empty(code_shape, dtype=code_dtype, device=device) if codes is None else codes
         keeps = isinstance(compression, Quantized)
         self.residual = torch.zeros(shape if keeps else 0, dtype=dtype, device=device)
-        self._left = torch.empty_like(self.residual)
+        self._remainder = torch.empty_like(self.residual)
         self._decoded: Any = None
 
     def job(self, value: Any) -> EncodeJob:
-        """Return what `Compression.encode` takes for a value; the residual changes with `commit`."""
-        return value.to(self.codes.device).contiguous(), self.residual, self._left, self.codes
+        """Return the job of `Compression.encode` for a value. The residual changes with `commit`."""
+        return value.to(self.codes.device).contiguous(), self.residual, self._remainder, self.codes
 
     def send(self, value: Any) -> Any:
-        """Encode a value; returns it as a receiver decodes it. The residual changes with `commit`."""
+        """Encode a value, and return it as a receiver decodes it. The residual changes with `commit`."""
         self._compression.encode([self.job(value)])
         if self._decoded is None:
             shape, dtype, device = self._like
@@ -243,4 +243,4 @@ class Channel:
 
     def commit(self) -> None:
         """Update the residual after the last value sent has arrived."""
-        self.residual, self._left = self._left, self.residual
+        self.residual, self._remainder = self._remainder, self.residual

@@ -1,34 +1,34 @@
 """Synchronous stores of several processes: ``dist_sync`` keeps arrays on the CPU, ``dist_device_sync`` on the device.
 
 Every worker holds a replica. A push sums the values of all workers, and every replica then assigns the same sum, or
-makes the same update with it, so replicas stay equal bit for bit. Each call is one round: all workers make the same
+makes the same update with it. So replicas stay equal bit for bit. Each call is one round: all workers make the same
 calls with the same keys in the same order, which is checked. Their values may differ in number, be row-sparse on one
 worker and dense on another, or be absent (``push(key, None)``).
 
-`init` is a round, too, in which worker 0's values count; so are `barrier`, `set_updater`, `set_optimizer` and
+`init` is a round, too, in which worker 0's values count. So are `barrier`, `set_updater`, `set_optimizer` and
 `set_gradient_compression`. A `pull` is local.
 
 `init` lays out keys in flat buffers; keys created one by one share buffers from their first push together. A push
-copies its values into them and starts the all-reduce; the next call that needs the sums waits for them, so that the
-caller computes meanwhile. An updater that may fail, such as a plain function, makes a push wait at once, so that its
-exceptions surface there. If it fails on one worker, it fails on all.
+copies its values into them and starts the all-reduce. The next call that needs the sums waits for them, so the caller
+computes in the meantime. An updater that may fail, such as a plain function, makes a push wait at once, so that its
+exceptions are raised there. If it fails on one worker, it fails on all.
 
-**Pushes of a single key are collected**, and sent together: when all keys of the store are there, or 25 MB; before a
-push of a key that is among them; with a push of several keys, or with a priority above 0; and before any other call,
-a pull most often. So pushing key by key costs about what one call does. A push that other workers do not make is found
-out at that call. Workers need not collect alike: the pushes that all of them have made are sent, in their common order,
-and a worker that needs more waits for the next call of the others.
+**Pushes of a single key are collected**, and sent together: when all keys of the store or 25 MB are collected, before a
+push of a key that is among them, with a push of several keys or of a priority above 0, and before any other call, most
+often a pull. So pushing key by key costs about as much as one call. A push that other workers do not make is detected
+at that call. Workers need not collect the same pushes: the pushes that all of them have made are sent, in their common
+order, and a worker with further pushes waits for the next call of its peers.
 
-Failures are those of `feedline.collective.communicator`: a `StoreError` names the missing worker, stored arrays stay
-as they were, and all workers have to be restarted.
+Failures are reported as by `feedline.collective.communicator`: a `StoreError` names the missing worker, stored arrays
+stay as they were, and all workers have to be restarted.
 
-**Ctrl-C drops nothing.** It interrupts a call at once where that waits for other workers. The call stays pending: the
-next call of this store completes it first, with the values that were given. (A note on the KeyboardInterrupt says so.)
-A call that cannot be completed makes the store refuse every further one.
+**Ctrl-C drops nothing.** It interrupts a call at once where it waits for other workers. The call stays pending: the
+next call of this store completes it first, with the values of that call. (A note on the KeyboardInterrupt says so.)
+If a call cannot be completed, the store refuses every further call.
 
-Costs of a push: one small exchange, and an all-reduce of each buffer, or of the part of it that the keys sent together
-make up. An updater that may fail costs another small exchange. Compressed and row-sparse gradients are gathered from
-all workers, not reduced.
+Costs of a push: one small exchange, and an all-reduce of each buffer, or of the part that holds the keys sent together.
+An updater that may fail costs another small exchange. Compressed and row-sparse gradients are gathered from all
+workers, not reduced.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class DistStore(LocalStore):
 
     Args:
         type: ``dist_sync`` or ``dist_device_sync``.
-        group: torch.distributed group of the workers; None: see `feedline.collective.communicator.Communicator`.
-        address: ``"host:port"`` where worker 0 listens for the others.
+        group: torch.distributed group of the workers. None: see `feedline.collective.communicator.Communicator`.
+        address: ``"host:port"`` where worker 0 listens.
         rank: number of this worker, with ``address``.
         num_workers: number of workers, with ``address``.
         timeout: seconds to wait for other workers. They have at least five minutes to start.
@@ -97,13 +97,13 @@ class DistStore(LocalStore):
         self.ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
         self._lock = self.ranks.turn  # a second lock could deadlock two threads
         self.ranks.agree(f"create {type!r}")
-        #: Values pushed and not yet sent, in the order of the pushes; each key once.
+        #: Values pushed and not yet sent, in the order of the pushes, each key once.
         self._collected: list[PushedValue] = []
         #: Buffers for the codes of all workers.
         self._rows: list[Any] | None = None
         #: All-reduces in flight, each with the entries that it sums.
         self._in_flight: list[tuple[Any, list[Entry]]] = []
-        #: Exception of the updater in a finished push; raised by the next call that returns to the caller.
+        #: Exception of the updater in a finished push, raised by the next call that returns to the caller.
         self._update_error: Exception | None = None
         #: Digest of the file that the optimizer's states were loaded from.
         self._states_digest = ""
@@ -119,7 +119,7 @@ class DistStore(LocalStore):
         return self.ranks.count
 
     def bucket_sums(self, buckets: Sequence[Bucket]) -> BucketSums:
-        """Return what adds up buckets over the workers, in the way that this store sends values, without keys.
+        """Return sums of buckets over the workers, sent as this store sends values, but without keys.
 
         For strategies of distributed learning, within a `Communicator.step` of `ranks`.
         """
@@ -131,7 +131,7 @@ class DistStore(LocalStore):
         """See `KVStore`. ``value`` None: this worker has no values for these keys."""
         checked_priority(priority)
         with self._calling(settled=False):
-            self._push(self._table.values(_given(key, value)), at_once=priority > 0)
+            self._push(self._table.values(_values_by_key(key, value)), at_once=priority > 0)
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
@@ -141,12 +141,12 @@ class DistStore(LocalStore):
             self._table.pull_to(key, out)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """See `KVStore`. ``value`` may be None, as for `push`; ``out`` is then required."""
+        """See `KVStore`. ``value`` may be None, as for `push`. Then ``out`` is required."""
         checked_priority(priority)
         if value is None and out is None:
             raise TypeError("expected an out in a pushpull without a value, got None")
         with self._calling(settled=False):
-            values = self._table.values(_given(key, value))
+            values = self._table.values(_values_by_key(key, value))
             outs = self._table.outs(grouped(key, value if out is None else out, "out"))
             self._push(values, at_once=True)
             self._settle()
@@ -179,14 +179,14 @@ class DistStore(LocalStore):
             self._settle()
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """See `KVStore`. Each worker's sum is compressed before it is sent to the others; dense values only."""
-        chosen = None if parameters is None else compression(parameters)
-        what = f"compress by {None if chosen is None else chosen.parameters()}"
+        """See `KVStore`. Each worker's sum is compressed before it is sent to the others. Dense values only."""
+        encoding = None if parameters is None else compression(parameters)
+        what = f"compress by {None if encoding is None else encoding.parameters()}"
         with self._calling():
-            self._run(self._together(what, lambda: self._table.compress(chosen)))
+            self._run(self._together(what, lambda: self._table.compress(encoding)))
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """See `KVStore`. All workers load the same file, which the next push verifies; one of them saves it."""
+        """See `KVStore`. All workers load the same file, which the next push verifies. One worker saves it."""
         with self._calling():
             super().load_optimizer_states(path)
             self._states_digest = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
@@ -197,7 +197,7 @@ class DistStore(LocalStore):
             self._run(self._together("barrier"))
 
     def close(self) -> None:
-        """See `KVStore`. Notify peers; those that push afterwards get an error that says so."""
+        """See `KVStore`. Notify peers: if one pushes afterwards, its error names this worker."""
         with self._lock:
             try:
                 if not self._table.closed:
@@ -211,7 +211,7 @@ class DistStore(LocalStore):
 
     @contextlib.contextmanager
     def _calling(self, settled: bool = True) -> Iterator[None]:
-        """Run a call, after completing any interrupted one. Ctrl-C interrupts it only while it waits for others.
+        """Run a call, after completing any interrupted one. Ctrl-C interrupts it only while it waits for other workers.
 
         Args:
             settled: whether to send collected pushes first.
@@ -263,40 +263,40 @@ class DistStore(LocalStore):
                 self._update_error = None
 
     async def _together(self, what: str, change: Callable[[], object] = lambda: None) -> None:
-        """Make a change on all workers, once what was pushed before is assigned."""
+        """Make a change on all workers, once the sums of earlier pushes are assigned."""
         await self._await_sums()
         await self.ranks.exchanges.meet(what)
         change()
 
-    def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
-        about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in given.items())
-        for key, values in given.items():
+    def _make(self, initial: Mapping[Key, Sequence[Any]]) -> None:
+        about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in initial.items())
+        for key, values in initial.items():
             if values[0].dtype not in SUMMED:
                 raise RefusedError(f"expected a dtype that workers can sum for key {key!r}, got {values[0].dtype}")
-        self._run(self._make_together(about, self._table.entries_of(given)))
+        self._run(self._make_together(about, self._table.entries_of(initial)))
 
-    async def _make_together(self, about: str, made: Sequence[Entry]) -> None:
+    async def _make_together(self, about: str, entries: Sequence[Entry]) -> None:
         await self._await_sums()
         await self.ranks.exchanges.meet(f"init {about}")
-        await self.ranks.exchanges.broadcast([entry.stored for entry in made if entry.stored.numel()])
-        like = [entry.stored for entry in made]
-        for held, sums in zip(laid_out(like), laid_out(like), strict=True):
-            held.fill(like)
-            for place, stored, merged in zip(held.places, held.views, sums.views, strict=True):
-                made[place].stored, made[place].merged = stored, merged
-                made[place].lone = len(made) == 1
-        self._table.add(made)
+        await self.ranks.exchanges.broadcast([entry.stored for entry in entries if entry.stored.numel()])
+        like = [entry.stored for entry in entries]
+        for bucket, sums in zip(laid_out(like), laid_out(like), strict=True):
+            bucket.fill(like)
+            for place, stored, merged in zip(bucket.places, bucket.views, sums.views, strict=True):
+                entries[place].stored, entries[place].merged = stored, merged
+                entries[place].lone = len(entries) == 1
+        self._table.add(entries)
 
     def _push(self, groups: Sequence[Group], at_once: bool) -> None:
         mine = {entry.key for entry, _ in groups}
-        if any(one.entry.key in mine for one in self._collected):
+        if any(push.entry.key in mine for push in self._collected):
             self._send_collected()
         if any(entry.key in mine for _, entries in self._in_flight for entry in entries):
             self._settle()
         if isinstance(self._table.updater, Optimizer):
             for entry, _ in groups:
                 self._table.updater.prepare(entry.key, entry.stored)
-        # What is given is copied before the first wait, which Ctrl-C may leave.
+        # Values are copied before the first wait, which Ctrl-C may interrupt.
         if self._table.compression is None:
             self._collected += [_summed(entry, values) for entry, values in groups]
         else:
@@ -306,42 +306,42 @@ class DistStore(LocalStore):
             or len(groups) > 1
             or len(self._collected) == len(self._table.entries)
             or self._may_fail()
-            or sum(one.entry.stored.nbytes for one in self._collected) >= BUCKET_BYTES
+            or sum(push.entry.stored.nbytes for push in self._collected) >= BUCKET_BYTES
         ):
             self._send_collected()
 
-    def _about(self, given: Sequence[PushedValue]) -> str:
-        """What a push is, in words; it has to be the same on all workers."""
+    def _about(self, pushes: Sequence[PushedValue]) -> str:
+        """Description of a push, which has to be the same on all workers."""
         rule = ""
         if isinstance(self._table.updater, Optimizer):
-            # Replicas would part if a number were changed, or states were loaded, on one worker alone.
+            # Replicas would diverge if one worker alone changed a number or loaded states.
             rule = f" by {self._table.updater.agreed()}"
             if self._states_digest:
                 rule += f" with states of file {self._states_digest}"
-        return f"push {', '.join(repr(one.entry.key) for one in given)}{rule}"
+        return f"push {', '.join(repr(push.entry.key) for push in pushes)}{rule}"
 
     async def _push_collected(self) -> None:
-        """Let travel what all workers have collected, in their common order."""
-        given, exchanges = self._collected, self.ranks.exchanges
-        about = self._about(given)
+        """Send the pushes that all workers have collected, in their common order."""
+        pushes, exchanges = self._collected, self.ranks.exchanges
+        about = self._about(pushes)
         try:
-            rows = await exchanges.meet(about, [len(given), digest_of(about), float(_has_rows(given))], kind="push")
+            rows = await exchanges.meet(about, [len(pushes), digest_of(about), float(_has_rows(pushes))], kind="push")
             common = min(checked_count(r, row[0], 1 << 40, "keys") for r, row in enumerate(rows))
             sparse = any(row[2] for row in rows)
             if any(row[:2] != rows[0][:2] for row in rows):
-                given = given[:common]
-                about = self._about(given)
-                sparse = any(flag for (flag,) in await exchanges.meet(about, [float(_has_rows(given))]))
+                pushes = pushes[:common]
+                about = self._about(pushes)
+                sparse = any(flag for (flag,) in await exchanges.meet(about, [float(_has_rows(pushes))]))
         except StoreError:
             self._collected = []
             raise
-        self._collected = self._collected[len(given) :]
+        self._collected = self._collected[len(pushes) :]
         if self._table.compression is not None:
-            await self._push_compressed(given)
+            await self._push_compressed(pushes)
         elif sparse:
-            await self._push_rows(about, given)
+            await self._push_rows(about, pushes)
         else:
-            self._send(given)
+            self._send(pushes)
             if self._may_fail():
                 await self._await_sums()
 
@@ -349,10 +349,10 @@ class DistStore(LocalStore):
         """Whether the updater may raise, in which case a push waits for it."""
         return self._table.updater is not None and not self._table.trusted
 
-    def _send(self, given: Sequence[PushedValue]) -> None:
+    def _send(self, pushes: Sequence[PushedValue]) -> None:
         """Start all-reduces of dense values."""
-        self._lay_together([one.entry for one in given])
-        for run in _runs([one.entry for one in given]):
+        self._lay_together([push.entry for push in pushes])
+        for run in _runs([push.entry for push in pushes]):
             first, total = run[0].merged, sum(entry.merged.numel() for entry in run)
             if total:
                 flat = first.as_strided((total,), (1,))
@@ -363,9 +363,9 @@ class DistStore(LocalStore):
         lone = sorted([entry for entry in entries if entry.lone], key=lambda entry: entry.place)
         if len(lone) > 1:
             for name in ("stored", "merged"):
-                held = [getattr(entry, name) for entry in lone]
-                for bucket in laid_out(held):
-                    bucket.fill(held)
+                tensors = [getattr(entry, name) for entry in lone]
+                for bucket in laid_out(tensors):
+                    bucket.fill(tensors)
                     for place, view in zip(bucket.places, bucket.views, strict=True):
                         setattr(lone[place], name, view)
             for entry in lone:
@@ -377,7 +377,7 @@ class DistStore(LocalStore):
             return
         try:
             await Waiting([work for work, _ in self._in_flight])
-        finally:  # dropped after an error; an interrupted wait is resumed here
+        finally:  # dropped after an error, while an interrupted wait resumes here
             finished, self._in_flight = self._in_flight, []
         await self._apply([(entry, entry.merged) for _, entries in finished for entry in entries])
 
@@ -427,85 +427,85 @@ class DistStore(LocalStore):
         compression.encode(jobs)
         return [PushedValue(entry, True, None) for entry, _ in groups]
 
-    async def _push_compressed(self, given: Sequence[PushedValue]) -> None:
+    async def _push_compressed(self, pushes: Sequence[PushedValue]) -> None:
         compression = self._table.compression
         assert compression is not None
         await self._await_sums()
-        entries = [one.entry for one in given]
+        entries = [push.entry for push in pushes]
         sent, layout = _codes_in_a_row([entry.channels[0] for entry in entries])
         if sent.numel():
             if self._rows is None or self._rows[0].shape != sent.shape or self._rows[0].device != sent.device:
                 self._rows = [torch.empty_like(sent) for _ in range(self.ranks.count)]
             works = self.ranks.exchanges.begin_sharing(sent, self._rows)
-            codes, left = [layout.views(row) for row in self._rows], list(range(len(entries)))
-            # What has arrived is decoded while the rest travels.
+            codes, undecoded = [layout.views(row) for row in self._rows], list(range(len(entries)))
+            # Codes that have arrived are decoded while the rest is in flight.
             for arrived, work in enumerate(works, 1):
                 await Waiting([work])
                 jobs = []
-                for k in left:
+                for k in undecoded:
                     if layout.begins[k] + codes[0][k].nbytes > arrived * SHARED_BYTES:
                         break
                     jobs.append(([views[k] for views in codes], entries[k].merged))
-                left = left[len(jobs) :]
+                undecoded = undecoded[len(jobs) :]
                 compression.decode_sums(jobs)
         await self._apply([(entry, entry.merged) for entry in entries])
         if self._update_error is None:
             for entry in entries:
                 entry.channels[0].commit()
 
-    async def _push_rows(self, about: str, given: Sequence[PushedValue]) -> None:
-        """Push where some worker has rows: keys for which no worker has dense values are exchanged as rows."""
+    async def _push_rows(self, about: str, pushes: Sequence[PushedValue]) -> None:
+        """Push when some worker has rows: keys without dense values on any worker are exchanged as rows."""
         exchanges = self.ranks.exchanges
         await self._await_sums()
-        kinds = [DENSE if one.dense else NOTHING if one.rows is None else one.rows._nnz() for one in given]
+        kinds = [DENSE if push.dense else NOTHING if push.rows is None else push.rows._nnz() for push in pushes]
         everywhere = await exchanges.meet(f"rows of {about}", [float(kind) for kind in kinds])
         pending = []
         sums = []
-        for k, one in enumerate(given):
-            entry, counts = one.entry, [row[k] for row in everywhere]
+        for k, push in enumerate(pushes):
+            entry, counts = push.entry, [row[k] for row in everywhere]
             if DENSE in counts or not entry.stored.dim():
-                if one.rows is not None:
-                    entry.merged.add_(one.rows)
+                if push.rows is not None:
+                    entry.merged.add_(push.rows)
                 pending.append(exchanges.sum(entry.merged.view(-1)))
                 sums.append((entry, entry.merged))
             else:
                 most = len(entry.stored)
-                known = [0 if n == NOTHING else checked_count(r, n, most, "rows") for r, n in enumerate(counts)]
-                sums.append((entry, await self._gathered(entry, one.rows, known)))
+                row_counts = [0 if n == NOTHING else checked_count(r, n, most, "rows") for r, n in enumerate(counts)]
+                sums.append((entry, await self._gathered(entry, push.rows, row_counts)))
         await Waiting(pending)
         await self._apply(sums)
 
-    async def _gathered(self, entry: Entry, own: Any, counts: Sequence[int]) -> Any:
+    async def _gathered(self, entry: Entry, local: Any, counts: Sequence[int]) -> Any:
         """The sum of all workers' rows, coalesced."""
         stored, most = entry.stored, max(counts)
         ids = torch.zeros(most, dtype=torch.int64, device=stored.device)
         values = torch.zeros((most, *stored.shape[1:]), dtype=stored.dtype, device=stored.device)
-        if own is not None:
-            ids[: own._nnz()], values[: own._nnz()] = own.indices()[0], own.values()
+        if local is not None:
+            ids[: local._nnz()], values[: local._nnz()] = local.indices()[0], local.values()
         if most == 0:
             everything = [torch.sparse_coo_tensor(ids[None], values, stored.shape)]
         else:
             all_ids = await self.ranks.exchanges.gather_tensors(ids)
             all_values = await self.ranks.exchanges.gather_tensors(values)
-            for r, (found, count) in enumerate(zip(all_ids, counts, strict=True)):
+            for r, (rank_ids, count) in enumerate(zip(all_ids, counts, strict=True)):
                 try:
-                    rows.check_ids(entry.key, found[:count], len(stored))
+                    rows.check_ids(entry.key, rank_ids[:count], len(stored))
                 except RefusedError as error:
                     raise StoreError(f"{error} from rank {r}", ranks=(r,)) from None
             everything = [
-                torch.sparse_coo_tensor(found[None, :count], table[:count], stored.shape, check_invariants=False)
-                for found, table, count in zip(all_ids, all_values, counts, strict=True)
+                torch.sparse_coo_tensor(rank_ids[None, :count], table[:count], stored.shape, check_invariants=False)
+                for rank_ids, table, count in zip(all_ids, all_values, counts, strict=True)
             ]
         return rows.merged(everything, stored.device)
 
 
 class PushedValue(NamedTuple):
-    """A worker's values for a key, summed: the dense ones in ``entry.merged``, which is zero without any.
+    """A worker's values for a key, summed. The sum of dense values is in ``entry.merged``, which is zero without any.
 
     Attributes:
         entry: entry of the key.
         dense: whether there were dense values.
-        rows: sum of the row-sparse values, not shared with them; None without any.
+        rows: sum of the row-sparse values, in memory of its own. None without any.
     """
 
     entry: Entry
@@ -529,12 +529,12 @@ def _summed(entry: Entry, values: Sequence[Any]) -> PushedValue:
     return PushedValue(entry, bool(dense), summed)
 
 
-def _has_rows(given: Sequence[PushedValue]) -> bool:
-    return any(one.rows is not None for one in given)
+def _has_rows(pushes: Sequence[PushedValue]) -> bool:
+    return any(push.rows is not None for push in pushes)
 
 
 def _codes_in_a_row(channels: Sequence[Channel]) -> tuple[Any, Layout]:
-    """Return one buffer with the codes of all channels, and its layout; the codes are kept in it from now on."""
+    """Return one buffer with the codes of all channels, and its layout. From now on the codes are kept in it."""
     layout = Layout([(channel.codes.shape, channel.codes.dtype) for channel in channels])
     first = channels[0].codes
     storage = first.untyped_storage()
@@ -548,11 +548,11 @@ def _codes_in_a_row(channels: Sequence[Channel]) -> tuple[Any, Layout]:
     return buffer, layout
 
 
-def _given(key: Any, value: Any) -> dict[Key, list[Any]]:
-    """Return values by key; an empty list for each key if ``value`` is None."""
+def _values_by_key(key: Any, value: Any) -> dict[Key, list[Any]]:
+    """Return values by key: an empty list for each key if ``value`` is None."""
     if value is not None:
         return grouped(key, value, "value")
-    return {checked_key(one): [] for one in (key if isinstance(key, (list, tuple)) else [key])}
+    return {checked_key(k): [] for k in (key if isinstance(key, (list, tuple)) else [key])}
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:

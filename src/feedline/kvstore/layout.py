@@ -1,6 +1,6 @@
-"""Arrays in one run of bytes, each aligned to 64 bytes: arrays of a message, and codes that are sent together.
+"""Arrays in one run of bytes, each aligned to 64 bytes, such as the arrays of a message, or codes sent together.
 
-Whoever knows the order, the shapes and the dtypes finds them.
+Order, shapes and dtypes determine the offset of each array.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Layout:
         """Return the arrays of a run (a tensor of uint8) as tensors that share its memory.
 
         Raises:
-            StoreError: the run has another size; also raised by the methods below.
+            StoreError: the run has another size. Also raised by the methods below.
         """
         self._check(run)
         return [self._view(run, i) for i in range(len(self._fields))]
 
     def write(self, run: Any, sources: Sequence[Sequence[Any]]) -> None:
-        """Write the sum of each list of tensors to its array; the run is in the processor's memory."""
+        """Write the sum of each list of tensors to its array. The run is in the processor's memory."""
         self._move(run, sources, True)
 
     def read(self, run: Any, targets: Sequence[Sequence[Any]]) -> None:
-        """Copy each array to all tensors of a list; the run is in the processor's memory."""
+        """Copy each array to all tensors of a list. The run is in the processor's memory."""
         self._move(run, targets, False)
 
     def _check(self, run: Any) -> None:
-        """Raise StoreError unless the arrays lie within the run."""
+        """Raise StoreError unless the run has the size of the layout."""
         if run.numel() != self.size or run.dtype is not torch.uint8 or not run.is_contiguous():
             raise StoreError(f"expected a run of {self.size} bytes, got {run.numel()} elements of {run.dtype}")
 
@@ -72,17 +72,17 @@ class Layout:
         if not run.is_cpu:
             raise StoreError(f"expected a run in the processor's memory, got one on {run.device}")
         # As `merging.run`, but without a tensor for each array, which would be most of the cost of many small ones.
-        base, rest = run.data_ptr(), []
+        base, by_torch = run.data_ptr(), []
         native: dict[Any, list[tuple[int, list[int], list[int]]]] = {torch.float32: [], torch.float64: []}
-        for i, given in enumerate(tensors):
+        for i, peers in enumerate(tensors):
             dtype = self._fields[i][1]
-            if dtype in native and all([t.dtype is dtype and t.is_cpu and t.is_contiguous() for t in given]):  # noqa: C419
-                theirs, ours = [t.data_ptr() for t in given], [base + self.begins[i]]
+            if dtype in native and all([t.dtype is dtype and t.is_cpu and t.is_contiguous() for t in peers]):  # noqa: C419
+                theirs, ours = [t.data_ptr() for t in peers], [base + self.begins[i]]
                 native[dtype].append((self._counts[i], theirs, ours) if write else (self._counts[i], ours, theirs))
             else:
                 place = [self._view(run, i)]
-                rest.append((given, place) if write else (place, given))
+                by_torch.append((peers, place) if write else (place, peers))
         for dtype, batch in native.items():
             if batch:
                 _native.merge(batch, dtype.itemsize, torch.get_num_threads())
-        merging.run(rest)
+        merging.run(by_torch)

@@ -1,6 +1,6 @@
 """Stores within one process: ``local`` keeps arrays on the CPU, ``device`` on the device of a key's first value.
 
-Costs: those of `feedline.kvstore.table`; a `pushpull` reads values, sums them and writes outs in one pass.
+Costs: as `feedline.kvstore.table`. A `pushpull` reads values, sums them and writes outs in one pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL = 1 << 14
 
 
 class LocalStore(KVStore):
-    """A store within this process; see `KVStore`.
+    """A store within this process. See `KVStore`.
 
     Args:
         type: ``local`` or ``device``.
@@ -36,28 +36,28 @@ class LocalStore(KVStore):
         self._lock: AbstractContextManager[Any] = threading.RLock()
         self._table = Table(on_cpu=type in ("local", "dist_sync"))
 
-    # ---- what a store differs in whose workers each hold a table ----------------------------------------------
+    # ---- overridden by stores of several workers ------------------------------------------------------------
 
     def _calling(self) -> AbstractContextManager[Any]:
-        """Open a block with a call that may change the store."""
+        """Return the context of a call that may change the store."""
         return self._lock
 
     def _settled(self) -> AbstractContextManager[Any]:
-        """Open a block with a call that sees all pushes before it."""
+        """Return the context of a call that sees all earlier pushes."""
         return self._lock
 
-    def _make(self, given: Mapping[Key, Sequence[Any]]) -> None:
-        """Create keys that were checked."""
-        self._table.add(self._table.entries_of(given))
+    def _make(self, initial: Mapping[Key, Sequence[Any]]) -> None:
+        """Create keys after `Table.check_new`."""
+        self._table.add(self._table.entries_of(initial))
 
     # ---- the six verbs --------------------------------------------------------------------------------------
 
     def init(self, key: Any, value: Any) -> None:
         """See `KVStore`."""
-        given = grouped(key, value, "value")
+        initial = grouped(key, value, "value")
         with self._calling():
-            self._table.check_new(given)
-            self._make(given)
+            self._table.check_new(initial)
+            self._make(initial)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`."""
@@ -86,7 +86,7 @@ class LocalStore(KVStore):
             values = table.values(grouped(key, value, "value"))
             outs = table.outs(grouped(key, value if out is None else out, "out"))
             if table.can_fuse(values, outs):
-                merging.run([(given, [e.stored, *to]) for (e, given), (_, to) in zip(values, outs, strict=True)])
+                merging.run([(inputs, [e.stored, *to]) for (e, inputs), (_, to) in zip(values, outs, strict=True)])
             else:
                 table.push(values)
                 table.pull(outs)
@@ -94,10 +94,10 @@ class LocalStore(KVStore):
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
-        given, outs = grouped(key, value, "value"), grouped(key, out, "out")
+        initial, outs = grouped(key, value, "value"), grouped(key, out, "out")
         with self._calling():
-            self._table.check_new(given, outs)
-            self._make(given)
+            self._table.check_new(initial, outs)
+            self._make(initial)
             self._table.pull([(self._table.entries[name], tensors) for name, tensors in outs.items()])
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
@@ -125,10 +125,10 @@ class LocalStore(KVStore):
         """See `KVStore`. Only for ``device`` stores: values of a ``local`` one are not sent anywhere."""
         if self.type == "local":
             raise RefusedError("expected a store of type 'device' for compression, got 'local'")
-        chosen = None if parameters is None else compression(parameters)
+        encoding = None if parameters is None else compression(parameters)
         with self._lock:
             self._table.check_open()
-            self._table.compress(chosen)
+            self._table.compress(encoding)
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """See `KVStore`."""

@@ -1,9 +1,9 @@
 """Sums of dense tensors, and copies of each sum, in as few passes over memory as possible.
 
 All jobs of a call whose tensors are contiguous float32 or float64 on the CPU share one native pass, on as many threads
-as torch uses; torch does the others. Either way values are added from first to last. Only lists are allocated. Where
-torch has DLPack's C exchange API (since 2.10), the native side inspects tensors itself, at a tenth of the cost of doing
-so from Python.
+as torch uses. Torch does the other jobs. Either way values are added from first to last. Only lists are allocated.
+Where torch has DLPack's C exchange API (since 2.10), native code inspects tensors itself, at a tenth of the cost of
+Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from feedline import _native
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.base import Key
 
-#: Tensors to sum, and outputs for the sum. Outputs have the inputs' shape; the store owns the first one.
+#: Tensors to sum, and outputs for the sum. Outputs have the inputs' shape, and the store owns the first one.
 Job = tuple[Sequence[Any], Sequence[Any]]
 
 _NATIVE = {torch.float32: 4, torch.float64: 8}
@@ -61,7 +61,7 @@ def run(jobs: Iterable[Job]) -> None:
 
 
 def all_like(groups: Iterable[tuple[Any, Sequence[Any]]], dtypes: bool) -> bool:
-    """Return whether all tensors are plain and of the expected shapes; False also if native code cannot tell.
+    """Return whether all tensors are plain and of the expected shapes. False, too, if native code cannot inspect them.
 
     Args:
         groups: a tensor of the expected shape and dtype, and the tensors to compare.
@@ -71,14 +71,14 @@ def all_like(groups: Iterable[tuple[Any, Sequence[Any]]], dtypes: bool) -> bool:
 
 
 def _by_torch(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    total, others = inputs[0], outputs
+    total, copies = inputs[0], outputs
     if len(inputs) > 1:
-        total, *others = outputs
-        own = total.data_ptr()
+        total, *copies = outputs
+        memory = total.data_ptr()
         # A value may be the stored array itself, kept by an updater.
-        terms = [t.clone() if t.data_ptr() == own else t for t in inputs[1:]]
+        terms = [t.clone() if t.data_ptr() == memory else t for t in inputs[1:]]
         total.copy_(inputs[0])
         for term in terms:
             total.add_(term.to(total.device, non_blocking=True))
-    for other in others:
-        other.copy_(total)
+    for copy in copies:
+        copy.copy_(total)

@@ -23,26 +23,26 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
     """Write all states of an optimizer and, with ``dump_optimizer``, its parameters, except those of the present run.
 
     Raises:
-        OSError: no space, no permission; an existing file is untouched.
+        OSError: no space, no permission. An existing file is untouched.
     """
-    # A parameter may have changed since the last push, and with it the names of the rule's states.
-    found = {key: one for key, one in rule.states().items() if {*one[0]} - {MASTER} == {*rule.keeps}}
-    tensors = {f"{i}.{name}": t for i, (states, _) in enumerate(found.values()) for name, t in states.items()}
+    # If a parameter has changed since the last push, the rule may keep other states now.
+    current = {key: saved for key, saved in rule.states().items() if {*saved[0]} - {MASTER} == {*rule.keeps}}
+    tensors = {f"{i}.{name}": t for i, (states, _) in enumerate(current.values()) for name, t in states.items()}
     about: dict[str, Any] = {
         "feedline": VERSION,
         "optimizer": rule.name,
         "parameters": rule.lasting_parameters() if dump_optimizer else None,
         "states": list(rule.keeps),
-        "keys": list(found),
-        "counts": [count for _, count in found.values()],
+        "keys": list(current),
+        "counts": [count for _, count in current.values()],
     }
     replace_tensors(Path(path), tensors, about)
 
 
 def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[Key, Any]) -> None:
-    """Load a file of `save_states` into an optimizer; after an error the optimizer is unchanged.
+    """Load a file of `save_states` into an optimizer. After an error the optimizer is unchanged.
 
-    Parameters of the present run (``rescale_grad``) are ignored; older files contain them.
+    Parameters of the present run (``rescale_grad``) are ignored. Older files contain them.
 
     Args:
         path: path of the file.
@@ -63,13 +63,13 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
         current = {"version": VERSION, "optimizer": rule.name, "states": list(again.keeps)}
         if saved != current:
             raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
-        found: dict[Key, tuple[dict[str, Any], int]] = {}
+        loaded: dict[Key, tuple[dict[str, Any], int]] = {}
         for i, (key, count) in enumerate(zip(keys, counts, strict=True)):
             names = [*again.keeps, MASTER] if f"{i}.{MASTER}" in tensors else again.keeps
-            found[checked_key(key)] = {name: tensors[f"{i}.{name}"] for name in names}, _checked_count(count)
+            loaded[checked_key(key)] = {name: tensors[f"{i}.{name}"] for name in names}, _checked_count(count)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got malformed ones: {error}") from error
-    for key, (states, _) in found.items():
+    for key, (states, _) in loaded.items():
         for name, state in states.items():
             if not state.dtype.is_floating_point:
                 raise StateError(f"expected floating point as {name} of key {key!r} in {path}, got {state.dtype}")
@@ -81,7 +81,7 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
                 )
     rule.set_parameters(again.lasting_parameters())
     rule.forget()
-    rule.set_states(found)
+    rule.set_states(loaded)
 
 
 def _checked_count(count: Any) -> int:

@@ -1,15 +1,15 @@
 """Optimizers that run inside a store: a registered name and numbers, so that they can be sent as JSON.
 
 The rules are MXNet 1.9.1's, with its names and defaults. All of them multiply the gradient by ``rescale_grad``, then
-clip it to ``clip_gradient`` in absolute value; ``wd`` is the weight decay. Pushed gradients are sums over devices and
+clip it to ``clip_gradient`` in absolute value. ``wd`` is the weight decay. Pushed gradients are sums over devices and
 workers: for a mean, set ``rescale_grad`` to one over their number.
 
-What a rule does to a weight is one of `feedline.updates.formulas`: native code does scale, clipping, decay and rule in
-one pass. Weights in half precision are computed in single precision, then rounded, like their states. With
-``multi_precision`` weights have a copy in single precision, as have states; it is updated, and rounded into the weight.
+A rule is one of `feedline.updates.formulas`: native code scales, clips, decays and updates in one pass. Weights in half
+precision are computed in single precision, then rounded, like their states. With ``multi_precision`` weights have a
+copy in single precision, and so do states. The copy is updated, and rounded into the weight.
 
-With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of those rows; other
-rules treat all other rows as zeros.
+With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of those rows. Rules
+without it treat all other rows as zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST = 1e30
 
 
 class KeyUpdate(NamedTuple):
-    """One update of a key, with the numbers that hold for it.
+    """One update of a key, with its numbers.
 
     Attributes:
         key: the key.
@@ -69,17 +69,17 @@ class Optimizer(ABC):
     Attributes:
         learning_rate: factor of the step.
         wd: weight decay.
-        rescale_grad: factor of gradients; never saved, as it depends on the number of workers.
+        rescale_grad: factor of gradients, never saved, as it depends on the number of workers.
         clip_gradient: largest absolute value of a gradient's elements; None: no limit.
         multi_precision: whether weights and states of half precision are kept in single precision.
-        key: key of the update that is going on, for rules that depend on it.
+        key: key of the current update, for rules that depend on it.
     """
 
     #: Name of the rule in `optimizer`.
     name: ClassVar[str]
     #: Names of the rule's states: tensors of the weight's shape, zero at first.
     keeps: ClassVar[tuple[str, ...]] = ()
-    #: Whether the rule cannot fail after `prepare`, with gradients of any floating-point dtype; the store then keeps no
+    #: Whether the rule cannot fail after `prepare`, with gradients of any floating-point dtype. The store then keeps no
     #: copy to undo an update, and converts no gradients for weights that are kept in single precision.
     cannot_fail: ClassVar[bool] = False
     #: Parameters that are decays, from 0 to below 1.
@@ -97,7 +97,7 @@ class Optimizer(ABC):
     _counts: dict[Key, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: Weak references to the stores that use this rule.
     _stores: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
-    #: Weak references to weights whose states fit, by key; empty once something that decides it has changed.
+    #: Weak references to weights whose states fit, by key. Emptied when a parameter or state changes.
     _prepared: dict[Key, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     key: Key = field(default="", init=False, repr=False, compare=False)
 
@@ -112,7 +112,7 @@ class Optimizer(ABC):
         """Notify the stores that use this rule before one of its numbers changes.
 
         Raises:
-            RefusedError: a store has copies of the rule, which would not change.
+            RefusedError: a store has copies of the rule, which the change would not reach.
         """
         for store in _alive(getattr(self, "_stores", ())):
             store._before_numbers_change()
@@ -139,15 +139,15 @@ class Optimizer(ABC):
         return float(value) if number and abs(value) >= 2**63 else value
 
     def lasting_parameters(self) -> dict[str, Any]:
-        """Return those of `parameters` that do not depend on the number of workers: all but `of_the_run`."""
+        """Return all `parameters` but `of_the_run`, which depend on the number of workers."""
         return {name: value for name, value in self.parameters().items() if name not in self.of_the_run}
 
     def agreed(self) -> str:
-        """Return everything, in words, that workers with replicas of a table have to agree on."""
+        """Return the text on which workers with replicas of a table have to agree."""
         return str(self.parameters())
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Set parameters without notifying stores; called by the store itself.
+        """Set parameters without notifying stores. The store itself calls this.
 
         Raises:
             RefusedError: an unknown name, or a value that is not a number.
@@ -163,16 +163,16 @@ class Optimizer(ABC):
 
     def check_free(self, store: Any) -> None:
         """Raise RefusedError if another store uses this rule, so that their states would mix."""
-        if self.keeps and any(other is not store for other in _alive(self._stores)):
+        if self.keeps and any(user is not store for user in _alive(self._stores)):
             raise RefusedError(f"expected one optimizer per store, as {self.name} keeps states, got one for two")
 
     def hold(self, store: Any) -> None:
         """Register a store that uses this rule, to be notified before a parameter changes."""
-        self._stores = [*(one for one in self._stores if one() is not None), weakref.ref(store)]
+        self._stores = [*(reference for reference in self._stores if reference() is not None), weakref.ref(store)]
 
     def release(self, store: Any) -> None:
         """Unregister a store."""
-        self._stores = [one for one in self._stores if one() not in (None, store)]
+        self._stores = [reference for reference in self._stores if reference() not in (None, store)]
         self._prepared = {}
 
     @abstractmethod
@@ -181,14 +181,14 @@ class Optimizer(ABC):
 
         Args:
             weight: dense weight.
-            gradient: pushed gradient, dense, of the weight's shape; read-only.
+            gradient: pushed gradient, dense, of the weight's shape, read-only.
             states: states of this weight.
             count: number of updates of this key, including this one.
         """
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters that `optimizer` takes: JSON types."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        return {parameter.name: getattr(self, parameter.name) for parameter in fields(self) if parameter.init}
 
     def prepare(self, key: Key, weight: Any) -> None:
         """Create the states that a key lacks.
@@ -203,12 +203,12 @@ class Optimizer(ABC):
         if not weight.dtype.is_floating_point:
             raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
         # Which states a rule keeps depends on its parameters, which may have changed.
-        known = self._states.get(key, {})
+        saved = self._states.get(key, {})
         wide = self.multi_precision and weight.dtype in (torch.float16, torch.bfloat16)
         dtype = torch.float32 if wide else weight.dtype
         names = (*self.keeps, MASTER) if wide else self.keeps
         states = {
-            name: known[name] if name in known else self.initial(name, weight.to(dtype, copy=wide)) for name in names
+            name: saved[name] if name in saved else self.initial(name, weight.to(dtype, copy=wide)) for name in names
         }
         for name, state in states.items():
             if state.shape != weight.shape:
@@ -217,7 +217,7 @@ class Optimizer(ABC):
                     saved={"shape": tuple(state.shape)},
                     current={"shape": tuple(weight.shape)},
                 )
-            states[name] = state.to(weight.device, dtype)  # loaded states come from the CPU
+            states[name] = state.to(weight.device, dtype)  # loaded states are on the CPU
         self._states[key], self._prepared[key] = states, weakref.ref(weight)
 
     def initial(self, name: str, weight: Any) -> Any:
@@ -229,7 +229,7 @@ class Optimizer(ABC):
         return KeyUpdate(key, count, self.learning_rate, self.wd)
 
     def _begin(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_Planned]:
-        """Follow the rule, or return the update that does so; only that writes ``rounded``, a copy of the weight."""
+        """Apply the rule, or return the update to make, which alone writes ``rounded``, a copy of the weight."""
         self.key = now.key
         self.rule(weight, gradient, states, now.number)
         return []
@@ -243,12 +243,12 @@ class Optimizer(ABC):
         self._run(self._update(key, gradient, weight))
 
     def update_all(self, updates: Iterable[tuple[Key, Any, Any]]) -> None:
-        """Update many weights, as calls with (key, gradient, weight) would; keys differ.
+        """Update many weights, as calls with (key, gradient, weight) would. Keys differ.
 
-        Those that a `FormulaOptimizer` updates with the same numbers are done by one native call.
+        One native call makes all updates of a `FormulaOptimizer` with the same numbers.
         """
         planned: list[_Planned] = []
-        plain = type(self).__call__ is Optimizer.__call__  # or a subclass may do more than the update
+        plain = type(self).__call__ is Optimizer.__call__  # a subclass may do more than the update
         try:
             for key, gradient, weight in updates:
                 if plain:
@@ -256,11 +256,11 @@ class Optimizer(ABC):
                 else:
                     self(key, gradient, weight)
         finally:
-            # If one has failed, those before it are done, as their counts say.
+            # After a failure, the updates before it are made, as they have been counted.
             self._run(planned)
 
     def _update(self, key: Key, gradient: Any, weight: Any) -> list[_Planned]:
-        """Update a weight; returns what is left to do of it."""
+        """Update a weight. Returns the updates that remain to be made."""
         if key not in self._states:
             self.prepare(key, weight)
         count, states = self._counts.get(key, 0) + 1, self._states[key]
@@ -292,38 +292,38 @@ class Optimizer(ABC):
         """Make updates: those with the same formula and numbers by one native call."""
         together: dict[Any, list[_Planned]] = {}
         limit = math.inf if self.clip_gradient is None else self.clip_gradient
-        for one in planned:
-            step, weight, _, rounded = one
+        for plan in planned:
+            step, weight, _, rounded = plan
             numbers = step.formula.numbers(), step.inner, step.outer, step.bound, step.noise_factor
             kind = type(step.formula), numbers, weight.dtype, weight.device, rounded is None, step.noise is None
-            together.setdefault(kind, []).append(one)
+            together.setdefault(kind, []).append(plan)
         for same in together.values():
             step, _, _, rounded = same[0]
             update(
                 step.formula,
-                [one.weight for one in same],
-                [one.gradient for one in same],
-                [list(states) for states in zip(*[one.step.states for one in same], strict=True)],
+                [plan.weight for plan in same],
+                [plan.gradient for plan in same],
+                [list(states) for states in zip(*[plan.step.states for plan in same], strict=True)],
                 UpdateStages(step.inner, limit, step.outer, step.noise_factor, bound=step.bound),
                 factors=[self.rescale_grad] * len(same),
-                noise=None if step.noise is None else [one.step.noise for one in same],
-                copies=None if rounded is None else [one.rounded for one in same],
+                noise=None if step.noise is None else [plan.step.noise for plan in same],
+                copies=None if rounded is None else [plan.rounded for plan in same],
             )
 
     # ---- states ---------------------------------------------------------------------------------------------
 
     def states(self, keys: Iterable[Key] | None = None) -> dict[Key, tuple[States, int]]:
         """Return states and counts of the keys (default: all) that have any, without copying."""
-        chosen = self._states if keys is None else keys
-        return {key: (self._states[key], self._counts.get(key, 0)) for key in chosen if key in self._states}
+        selected = self._states if keys is None else keys
+        return {key: (self._states[key], self._counts.get(key, 0)) for key in selected if key in self._states}
 
-    def set_states(self, found: Mapping[Key, tuple[States, int]]) -> None:
+    def set_states(self, states_by_key: Mapping[Key, tuple[States, int]]) -> None:
         """Replace the states of these keys.
 
         Raises:
-            StateError: the names of the states are not those of this rule.
+            StateError: the names of the states do not fit this rule.
         """
-        for key, (states, _) in found.items():
+        for key, (states, _) in states_by_key.items():
             if {*states} - {MASTER} != {*self.keeps}:
                 raise StateError(
                     f"expected the states of {self.name} for key {key!r}",
@@ -331,7 +331,7 @@ class Optimizer(ABC):
                     current={"states": sorted(self.keeps)},
                 )
         self._prepared = {}
-        for key, (states, count) in found.items():
+        for key, (states, count) in states_by_key.items():
             self._states[key], self._counts[key] = dict(states), count
 
     def forget(self) -> None:
@@ -340,7 +340,7 @@ class Optimizer(ABC):
 
 
 class FormulaStep(NamedTuple):
-    """What a rule does to a weight, after ``rescale_grad`` and ``clip_gradient``.
+    """Update of a weight by a rule, after ``rescale_grad`` and ``clip_gradient``.
 
     Attributes:
         formula: formula.
@@ -348,8 +348,8 @@ class FormulaStep(NamedTuple):
         inner: weight decay that is added to the gradient before it is clipped.
         outer: weight decay that is added afterwards.
         bound: largest absolute value of the weight's elements.
-        gradient: gradient in place of the pushed one; None: that one.
-        noise: what is added to the weight, times ``noise_factor``; None: nothing.
+        gradient: gradient that replaces the pushed one. None: the pushed one.
+        noise: noise added to the weight, times ``noise_factor``. None: no noise.
         noise_factor: factor of the noise.
     """
 
@@ -364,13 +364,13 @@ class FormulaStep(NamedTuple):
 
 
 class FormulaOptimizer(Optimizer):
-    """A rule that is a formula with numbers for each weight and update, so that one call can do many weights."""
+    """A rule that is a formula with numbers for each weight and update, so that one call can update many weights."""
 
     cannot_fail: ClassVar[bool] = True
 
     @abstractmethod
     def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
-        """Return what to do to a weight; None: nothing this time.
+        """Return the step of a weight. None: no step in this update.
 
         Args:
             weight: see `Optimizer.rule`.
@@ -395,7 +395,7 @@ class FormulaOptimizer(Optimizer):
         planned = [_Planned(step, weight, gradient if step.gradient is None else step.gradient, rounded)]
         if step.noise is None:
             return planned
-        self._run(planned)  # now, so that the noise for one weight is in memory at a time
+        self._run(planned)  # at once, so that the noise of only one weight is in memory
         return []
 
 
@@ -410,7 +410,7 @@ class _Planned(NamedTuple):
 
 @dataclass
 class SGD(FormulaOptimizer):
-    """SGD: ``v = momentum v - lr (g + wd w)``, ``w += v``; stateless without momentum.
+    """SGD: ``v = momentum v - lr (g + wd w)``, ``w += v``. Stateless without momentum.
 
     Attributes:
         momentum: 0 to 1.
@@ -444,7 +444,7 @@ class Momentum(SGD):
 
 @dataclass
 class NAG(SGD):
-    """Nesterov's: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``; SGD without momentum."""
+    """Nesterov's: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``. SGD without momentum."""
 
     name: ClassVar[str] = "nag"
     lazy_update: bool = False
@@ -459,7 +459,7 @@ class NAG(SGD):
 
 @dataclass
 class Adam(FormulaOptimizer):
-    """Adam with bias correction in the learning rate; weight decay is added to the gradient before clipping.
+    """Adam with bias correction in the learning rate. Weight decay is added to the gradient before clipping.
 
     Attributes:
         beta1: decay of the mean.
@@ -487,7 +487,7 @@ class Adam(FormulaOptimizer):
 
 @dataclass
 class RMSProp(FormulaOptimizer):
-    """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``; ``g`` includes weight decay.
+    """RMSProp: ``n = gamma1 n + (1 - gamma1) g^2``, ``w -= lr g / sqrt(n + epsilon)``. ``g`` includes weight decay.
 
     Centered (Graves, 2013), with the mean ``m = gamma1 m + (1 - gamma1) g``, it is
     ``d = gamma2 d - lr g / sqrt(n - m^2 + epsilon)``, ``w += d``.
@@ -497,7 +497,7 @@ class RMSProp(FormulaOptimizer):
         gamma2: momentum of the centered rule.
         epsilon: added to the mean square.
         centered: whether the square of the mean is subtracted from the mean square.
-        clip_weights: largest absolute value of a weight's elements after an update; None, or not above 0: no limit.
+        clip_weights: largest absolute value of a weight's elements after an update. None, or not above 0: no limit.
     """
 
     name: ClassVar[str] = "rmsprop"
@@ -520,10 +520,10 @@ class RMSProp(FormulaOptimizer):
         formula: Formula
         if "mean" in states:
             formula = formulas.CenteredRMSPropFormula(keep, fresh, self.epsilon, self.gamma2, along)
-            kept = [states["square"], states["mean"], states["step"]]
+            state_list = [states["square"], states["mean"], states["step"]]
         else:
-            formula, kept = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
-        return FormulaStep(formula, kept, inner=now.wd, bound=bound)
+            formula, state_list = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
+        return FormulaStep(formula, state_list, inner=now.wd, bound=bound)
 
 
 @dataclass
@@ -548,7 +548,7 @@ class AdaGrad(FormulaOptimizer):
 
 @dataclass
 class Test(Optimizer):
-    """Exact sums for tests of stores: ``w += rescale_grad g``; other parameters are ignored."""
+    """Exact sums for tests of stores: ``w += rescale_grad g``. Other parameters are ignored."""
 
     name: ClassVar[str] = "test"
     cannot_fail: ClassVar[bool] = True
@@ -560,18 +560,18 @@ class Test(Optimizer):
 
 @cache
 def _rest(beta: float) -> float:
-    """Return one minus beta as MXNet's Adam computes it, in single precision; a step differs by about 1e-5 of it."""
+    """Return one minus beta in single precision, like MXNet's Adam, as steps would differ by about 1e-5 of it."""
     return float(np.float32(1) - np.float32(beta))
 
 
 def _alive(stores: Iterable[Any]) -> list[Any]:
-    return [store for store in (one() for one in stores) if store is not None]
+    return [store for store in (reference() for reference in stores) if store is not None]
 
 
 #: MXNet's rarer rules, and the module that registers them.
 _RARER = ("adadelta", "adamax", "dcasgd", "ftml", "ftrl", "lamb", "lars", "lbsgd", "nadam", "sgld", "signum")
 _RARER_RULES = "feedline.mxnet._rarer_rules"
-#: Rules by name; the name of a module if that is still to be imported.
+#: Rules by name, or the name of the module that defines the rule and is not imported yet.
 _RULES: dict[str, type[Optimizer] | str] = {
     **{rule.name: rule for rule in (SGD, Momentum, NAG, Adam, RMSProp, AdaGrad, Test)},
     **dict.fromkeys(_RARER, _RARER_RULES),
@@ -591,7 +591,7 @@ def register_optimizer(rule: type[Optimizer]) -> type[Optimizer]:
 
 
 def in_every_process(rule: Optimizer) -> bool:
-    """Return whether feedline itself registers the rule, so that its name and parameters make it in any process."""
+    """Return whether feedline registers the rule, so that any process can create it from name and parameters."""
     return _RULES.get(rule.name) is type(rule) and type(rule).__module__.startswith("feedline.")
 
 
@@ -608,22 +608,22 @@ def optimizer(name: str, **parameters: Any) -> Optimizer:
         importlib.import_module(rule)
         rule = _RULES[name]
     assert not isinstance(rule, str), "expected the module to register the rule"
-    known = [one.name for one in fields(rule) if one.init]
-    unknown = sorted(set(parameters) - set(known))
+    expected = [parameter.name for parameter in fields(rule) if parameter.init]
+    unknown = sorted(set(parameters) - set(expected))
     if unknown:
-        raise RefusedError(f"expected parameters of {', '.join(known)} for {name}, got {', '.join(unknown)}")
+        raise RefusedError(f"expected parameters of {', '.join(expected)} for {name}, got {', '.join(unknown)}")
     return rule(**parameters)
 
 
-def optimizer_for(given: str | Optimizer, parameters: Mapping[str, Any], holder: Any) -> Optimizer:
+def optimizer_for(rule: str | Optimizer, parameters: Mapping[str, Any], holder: Any) -> Optimizer:
     """Return an optimizer without states, for a store or another holder."""
-    if isinstance(given, str):
-        return optimizer(given, **parameters)
-    if not isinstance(given, Optimizer):
-        raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {given!r}")
+    if isinstance(rule, str):
+        return optimizer(rule, **parameters)
+    if not isinstance(rule, Optimizer):
+        raise TypeError(f"expected the name of an optimizer, or a feedline.kvstore.Optimizer, got {rule!r}")
     if parameters:
         got = ", ".join(parameters)
         raise RefusedError(f"expected parameters only with the name of an optimizer, got {got} with an object")
-    given.check_free(holder)
-    given.forget()
-    return given
+    rule.check_free(holder)
+    rule.forget()
+    return rule

@@ -1,6 +1,6 @@
 """Row-sparse values: gradients of few rows, and pulls of few rows.
 
-They are ``torch.sparse_coo`` tensors with one sparse dimension, the first. Repeated rows are summed; row numbers out of
+They are ``torch.sparse_coo`` tensors with one sparse dimension, the first. Repeated rows are summed. Row numbers out of
 range are an error. Stored arrays are always dense, so a pull of rows is a gather and costs nothing for other rows.
 """
 
@@ -84,24 +84,24 @@ def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
 
 
 def paired(key: Key, stored: Any, outs: Sequence[Any], row_ids: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return each out of a pull with its row numbers: those of its own, or one array for all; both are checked.
+    """Return each out of a pull with its row numbers: an array for each out, or one array for all. Both are checked.
 
     Raises:
         RefusedError: the stored array is a scalar, or outs and row numbers do not fit it or each other.
     """
     if not stored.dim():
         raise RefusedError(f"expected a key with rows, got {key!r}, which is a scalar")
-    wanted = [checked_ids(key, one, stored.shape[0]) for one in row_ids]
-    wanted = wanted * len(outs) if len(wanted) == 1 else wanted
-    if len(wanted) != len(outs):
-        raise RefusedError(f"expected row_ids for {len(outs)} outs of key {key!r}, or one for all, got {len(wanted)}")
-    for out, ids in zip(outs, wanted, strict=True):
+    all_ids = [checked_ids(key, numbers, stored.shape[0]) for numbers in row_ids]
+    all_ids = all_ids * len(outs) if len(all_ids) == 1 else all_ids
+    if len(all_ids) != len(outs):
+        raise RefusedError(f"expected row_ids for {len(outs)} outs of key {key!r}, or one for all, got {len(all_ids)}")
+    for out, ids in zip(outs, all_ids, strict=True):
         check_out(key, out, ids, stored)
-    return list(zip(outs, wanted, strict=True))
+    return list(zip(outs, all_ids, strict=True))
 
 
 def pull(stored: Any, ids: Any, out: Any) -> None:
-    """Fill an out that `check_out` has accepted; rows are cast to its dtype."""
+    """Fill an out that `check_out` has accepted. Rows are cast to its dtype."""
     ids = ids.to(stored.device)
     if out.layout is not torch.strided:
         once = torch.unique(ids.reshape(-1))

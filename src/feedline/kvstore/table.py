@@ -1,4 +1,4 @@
-"""Table of keys: entries, argument checks, sums, updates. Stores hold one each, behind their own lock.
+"""Table of keys: entries, argument checks, sums, updates. Each store has one, guarded by the store's lock.
 
 Costs: a push reads each value once and writes the sum once. With an updater, the sum is written to a buffer, allocated
 at the first push of a key, and the stored array is copied first so that a failed update can be undone (the optimizers
@@ -34,7 +34,7 @@ class Entry:
         merged: buffer for sums that an updater receives; allocated when first needed.
         spare: copy of `stored` from before an update; allocated when first needed.
         channels: compression channel for each value of a push.
-        lone: whether the key was created alone, and has buffers of its own.
+        lone: whether the key was created alone, in buffers that it does not share.
     """
 
     __slots__ = ("channels", "key", "lone", "merged", "place", "spare", "stored")
@@ -59,7 +59,7 @@ class Table:
 
     Attributes:
         entries: entries by key.
-        updater: updater that a push calls; None: a push assigns the sum.
+        updater: updater that a push calls. None: a push assigns the sum.
         compression: compression of pushed values, or None.
         updating: whether the updater is running.
         closed: whether the store was closed.
@@ -80,7 +80,7 @@ class Table:
             raise RefusedError("expected an open store, got one that was closed")
 
     def simple(self, key: Any, tensor: Any) -> Entry | None:
-        """Return the entry in the most frequent case, one key and one plain tensor of its shape; otherwise None."""
+        """Return the entry in the most frequent case, one key and one plain tensor of its shape. Otherwise None."""
         # 1.0 is equal to 1, but no key.
         if type(key) is not int and type(key) is not str:
             return None
@@ -96,29 +96,29 @@ class Table:
             return None
         return entry
 
-    def found(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
+    def groups(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
         """Return the entries of keys, in the order in which keys are visited."""
         self.check_open()
-        return visited(self.entries, given)
+        return visited(self.entries, arrays)
 
-    def check_new(self, given: Mapping[Key, Sequence[Any]], outs: Mapping[Key, Sequence[Any]] | None = None) -> None:
+    def check_new(self, initial: Mapping[Key, Sequence[Any]], outs: Mapping[Key, Sequence[Any]] | None = None) -> None:
         """Raise RefusedError for keys that cannot be created, and for outs of their broadcast that do not fit."""
         self.check_open()
         self.check_idle()
-        for key, values in given.items():
+        for key, values in initial.items():
             check_new_key(self.entries, key, values)
         for key, tensors in (outs or {}).items():
-            check_outs(key, tensors, given[key][0].shape)
+            check_outs(key, tensors, initial[key][0].shape)
 
     def check_idle(self) -> None:
         """Raise RefusedError while the updater runs."""
         if self.updating:
             raise RefusedError("expected no push or init from within an updater; change `stored` in place instead")
 
-    def values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Check the values of a push; returns them by entry."""
+    def values(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """Check the values of a push. Returns them by entry."""
         self.check_idle()
-        groups = self.found(given)
+        groups = self.groups(arrays)
         for entry, values in groups:
             if len(values) > 1:
                 merging.check_sum(entry.key, entry.stored.dtype)
@@ -128,9 +128,9 @@ class Table:
             check_values(entry.key, values, entry.stored, self.compression)
         return groups
 
-    def outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Check the outs of a pull; returns them by entry."""
-        groups = self.found(given)
+    def outs(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        """Check the outs of a pull. Returns them by entry."""
+        groups = self.groups(arrays)
         if merging.all_like([(e.stored, outs) for e, outs in groups], False):
             return groups
         for entry, outs in groups:
@@ -143,10 +143,10 @@ class Table:
         """Add new entries, all at once."""
         self.entries.update({entry.key: entry for entry in entries})
 
-    def entries_of(self, given: Mapping[Key, Sequence[Any]]) -> list[Entry]:
+    def entries_of(self, initial: Mapping[Key, Sequence[Any]]) -> list[Entry]:
         """Create entries with copies of the values, to be added by `add`."""
-        made = []
-        for place, (key, values) in enumerate(given.items(), len(self.entries)):
+        entries = []
+        for place, (key, values) in enumerate(initial.items(), len(self.entries)):
             value = values[0]
             device = torch.device("cpu") if self.on_cpu else value.device
             stored = torch.empty(value.shape, dtype=value.dtype, device=device)
@@ -154,8 +154,8 @@ class Table:
                 stored.copy_(value)
             else:
                 rows.assign(stored, rows.merged([value], device))
-            made.append(Entry(key, place, stored))
-        return made
+            entries.append(Entry(key, place, stored))
+        return entries
 
     # ---- pushes and pulls -----------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Table:
         return self.updater is None and self.compression is None
 
     def push_one(self, key: Any, value: Any) -> bool:
-        """Push in the most frequent case, one plain tensor to one key; False: nothing was done."""
+        """Push in the most frequent case, one plain tensor to one key. False: nothing was done."""
         entry = self.simple(key, value)
         if entry is None or not self._plain or value.dtype is not entry.stored.dtype:
             return False
@@ -178,7 +178,7 @@ class Table:
         return True
 
     def update_one(self, key: Any, value: Any) -> bool:
-        """Push one plain tensor to one key under an optimizer that cannot fail; False: nothing was done."""
+        """Push one plain tensor to one key under an optimizer that cannot fail. False: nothing was done."""
         if not self.trusted or self.compression is not None:
             return False
         entry = self.simple(key, value)
@@ -196,11 +196,11 @@ class Table:
             self.pull(self.outs(grouped(key, out, "out")))
 
     def pull_rows(self, outs: Mapping[Key, Sequence[Any]], ids: Mapping[Key, Sequence[Any]]) -> None:
-        """Copy chosen rows to every out."""
-        todo = [(e.stored, rows.paired(e.key, e.stored, tensors, ids[e.key])) for e, tensors in self.found(outs)]
+        """Copy rows to every out."""
+        todo = [(e.stored, rows.paired(e.key, e.stored, tensors, ids[e.key])) for e, tensors in self.groups(outs)]
         for stored, pairs in todo:
-            for out, one in pairs:
-                rows.pull(stored, one, out)
+            for out, row_ids in pairs:
+                rows.pull(stored, row_ids, out)
 
     def can_fuse(self, values: Sequence[Group], outs: Sequence[Group]) -> bool:
         """Whether a push and a pull can be one pass: same keys, dense values, no updater, no compression."""
@@ -208,8 +208,8 @@ class Table:
         return (
             self._plain
             and len(values) == len(outs)
-            and all([entry is other for (entry, _), (other, _) in zip(values, outs, strict=True)])  # noqa: C419
-            and all([value.layout is strided for _, given in values for value in given])  # noqa: C419
+            and all([entry is target for (entry, _), (target, _) in zip(values, outs, strict=True)])  # noqa: C419
+            and all([value.layout is strided for _, tensors in values for value in tensors])  # noqa: C419
             and (len(values) == 1 or _apart(values, outs))
         )
 
@@ -279,7 +279,7 @@ class Table:
         return sums
 
     def update(self, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
-        """Pass each sum to the updater; an exception undoes the whole update.
+        """Pass each sum to the updater. An exception undoes the whole update.
 
         Returns:
             A function that undoes the update, valid until the next one.
@@ -314,12 +314,12 @@ class Table:
             self.updating = False
 
     def _backed_up(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
-        """Copy everything that an updater may change; returns a function that restores it."""
+        """Copy everything that an updater may change. Returns a function that restores it."""
         rule = updater if isinstance(updater, Optimizer) else None
         states: dict[Key, Any] = {}
         if rule is not None:
-            kept = rule.states([entry.key for entry, _ in sums])
-            states = {key: ({n: t.clone() for n, t in s.items()}, count) for key, (s, count) in kept.items()}
+            before = rule.states([entry.key for entry, _ in sums])
+            states = {key: ({n: t.clone() for n, t in s.items()}, count) for key, (s, count) in before.items()}
         for entry, _ in sums:
             if entry.spare is None:
                 entry.spare = torch.empty_like(entry.stored)
@@ -338,8 +338,8 @@ class Table:
         """Set the updater.
 
         Args:
-            updater: function or optimizer; None: pushes assign.
-            holder: store to notify before a parameter of an optimizer changes; None: this table.
+            updater: function or optimizer. None: pushes assign.
+            holder: store to notify before a parameter of an optimizer changes. None: this table.
         """
         for rule, verb in ((self.updater, Optimizer.release), (updater, Optimizer.hold)):
             if isinstance(rule, Optimizer):
@@ -377,28 +377,28 @@ class Table:
         self.entries, self.closed = {}, True
 
 
-def visited(entries: Mapping[Key, Any], given: Mapping[Key, Sequence[Any]]) -> list[tuple[Any, Sequence[Any]]]:
+def visited(entries: Mapping[Key, Any], arrays: Mapping[Key, Sequence[Any]]) -> list[tuple[Any, Sequence[Any]]]:
     """Return the entries of keys, in the order in which keys are visited: ints ascending, strs as they were created.
 
     Raises:
         RefusedError: an unknown key.
     """
-    for key in given:
+    for key in arrays:
         if key not in entries:
             _check_kind(entries, key)
             raise RefusedError(f"expected a key that was initialised, got {key!r}; call init first")
-    order: Iterable[Key] = given
-    if len(given) > 1:
-        ints = type(next(iter(given))) is int  # keys of a call are of one kind
-        order = sorted(given) if ints else sorted(given, key=lambda key: entries[key].place)
-    return [(entries[key], given[key]) for key in order]
+    order: Iterable[Key] = arrays
+    if len(arrays) > 1:
+        ints = type(next(iter(arrays))) is int  # keys of a call are of one kind
+        order = sorted(arrays) if ints else sorted(arrays, key=lambda key: entries[key].place)
+    return [(entries[key], arrays[key]) for key in order]
 
 
-def check_new_key(known: Collection[Key], key: Key, values: Sequence[Any]) -> None:
+def check_new_key(existing: Collection[Key], key: Key, values: Sequence[Any]) -> None:
     """Raise RefusedError for a key that cannot be created from these values."""
-    _check_kind(known, key)
-    if key in known or len(values) > 1:
-        again = "is initialised already" if key in known else f"has {len(values)} values"
+    _check_kind(existing, key)
+    if key in existing or len(values) > 1:
+        again = "is initialised already" if key in existing else f"has {len(values)} values"
         raise RefusedError(f"expected one init of each key, with one value, but {key!r} {again}")
     if values[0].layout is not torch.strided:
         rows.check_rows(key, values[0], values[0].shape)
@@ -421,16 +421,16 @@ def check_values(key: Key, values: Sequence[Any], like: Any, compression: Compre
         compression.check(key, dtype)
 
 
-def _check_kind(known: Iterable[Key], key: Key) -> None:
-    for one in known:
-        if type(one) is not type(key):
-            raise RefusedError(f"expected a key of type {type(one).__name__}, like all of this store, got {key!r}")
+def _check_kind(existing: Iterable[Key], key: Key) -> None:
+    for present in existing:
+        if type(present) is not type(key):
+            raise RefusedError(f"expected a key of type {type(present).__name__}, like all of this store, got {key!r}")
         break
 
 
 def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
     """Whether no out of a key shares memory with a value of another, which may still have to be read."""
-    owners = {value.data_ptr(): entry for entry, given in values for value in given}
+    owners = {value.data_ptr(): entry for entry, tensors in values for value in tensors}
     # A value of several keys is assigned to the last one, so the others' outs do not count as apart.
     return all([owners.get(out.data_ptr(), entry) is entry for entry, to in outs for out in to])  # noqa: C419
 
@@ -452,8 +452,8 @@ def grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> di
         if not isinstance(row_ids, (list, tuple)) or len(row_ids) != len(key):
             got = len(row_ids) if isinstance(row_ids, (list, tuple)) else type(row_ids).__name__
             raise RefusedError(f"expected a list of {len(key)} row_ids, one for each key, got {got}")
-        found: dict[Key, list[Any]] = {}
-        for one, ids in zip(key, row_ids, strict=True):
-            found.setdefault(checked_key(one), []).extend(ids if isinstance(ids, (list, tuple)) else [ids])
-        return found
+        ids_by_key: dict[Key, list[Any]] = {}
+        for k, ids in zip(key, row_ids, strict=True):
+            ids_by_key.setdefault(checked_key(k), []).extend(ids if isinstance(ids, (list, tuple)) else [ids])
+        return ids_by_key
     return {name: list(row_ids) if isinstance(row_ids, (list, tuple)) else [row_ids] for name in outs}

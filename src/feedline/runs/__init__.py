@@ -1,7 +1,7 @@
-"""Reports of runs, from what a run logged about itself.
+"""Reports of runs, from their logs.
 
-`feeding` sums up what a feed delivers, `log` reads a run's lines back, `report` makes one page of them. Requires only
-NumPy.
+`feeding` sums up the minibatches of a feed, `log` reads the lines of a run, `report` makes one page of them. Requires
+only NumPy.
 """
 
 from feedline.runs.log import log_feed

@@ -1,6 +1,6 @@
 """The charts of a run: from its history to tables of numbers.
 
-A chart without numbers is omitted. Nothing here draws; see `drawing`.
+A chart without numbers is omitted. `drawing` draws them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from feedline.runs.history import History, ProgressLine, added
 from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
-# What time is spent on besides training, and the field of a span that has its share.
+# Activities besides training, and the field of a span with the share of each.
 _PARTS = {"waiting for data": "waiting", "evaluating": "evaluating", "saving": "saving"}
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
 _MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
-LEAST_BUSY = 0.01  # threads that read and decode; fewer are not worth telling: mapping a store takes next to nothing
+LEAST_BUSY = 0.01  # threads that read and decode. Fewer are not shown, as mapping a store takes next to nothing
 _NOISY_FROM = 30  # numbers
-NOT_FINITE = "NaN or ∞"  # logs do not say which
+NOT_FINITE = "NaN or ∞"  # logs do not distinguish them
 MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
 # Title, description and unit of each chart along the run.
 _WORDS = {
@@ -73,14 +73,14 @@ class Chart:
         key: identifier, unique on the page.
         title: heading.
         says: description, in a sentence or two.
-        unit: unit of the numbers; ``"%"`` for shares given in percent.
+        unit: unit of the numbers, ``"%"`` for shares in percent.
         table: numbers to show.
         logarithmic: whether the numbers span so much that only a logarithmic scale shows all.
-        labels: names of the rows, if they are classes, drawn as bars; empty: rows are places along the run.
-        faint: columns drawn thin, behind their moving means.
-        colours: the colour of each column, from 1; empty: in order.
-        until: where the axis ends, if later than the last number, as after it the numbers are not finite.
-        last_on_top: whether later columns are drawn over earlier ones, dashed, so that equal ones are both seen.
+        labels: names of the rows, if they are classes, drawn as bars. Empty: rows are places along the run.
+        faint: columns drawn thin, under their moving means.
+        colours: the colour of each column, from 1. Empty: in order.
+        until: end of the axis, if later than the last number, as the numbers after it are not finite.
+        last_on_top: whether later columns are drawn over earlier ones, dashed, so that equal ones are both visible.
     """
 
     key: str
@@ -101,16 +101,16 @@ class Chart:
 
 
 def constant_rates(history: History) -> str:
-    """Return what the learning rates are if they never change, in a sentence; otherwise nothing."""
+    """Return a sentence with the learning rates if they never change, otherwise nothing."""
     values = {name: {rate for _, rate in pairs} for name, pairs in _rates(history).items()}
-    if not values or any(len(seen) != 1 for seen in values.values()):
+    if not values or any(len(rates) != 1 for rates in values.values()):
         return ""
-    told = [f"{next(iter(seen)):.6g}" + (f" of {name}" if len(values) > 1 else "") for name, seen in values.items()]
-    return f"The learning rate is {', '.join(told)} throughout."
+    texts = [f"{next(iter(rates)):.6g}" + (f" of {name}" if len(values) > 1 else "") for name, rates in values.items()]
+    return f"The learning rate is {', '.join(texts)} throughout."
 
 
 def learning_charts(history: History) -> list[Chart]:
-    """Return the charts of loss, metric and learning rates; of the latter only if they change."""
+    """Return the charts of loss, metric and, if they change, learning rates."""
     return [
         *_line(history, "loss", _averages(history, "loss")),
         *_line(history, "metric", _averages(history, "metric")),
@@ -119,7 +119,7 @@ def learning_charts(history: History) -> list[Chart]:
 
 
 def time_charts(history: History) -> list[Chart]:
-    """Return the charts of throughput, and of what the time was spent on."""
+    """Return the charts of throughput, and of time by activity."""
     spans, timed = history.spans, [span for span in history.spans if span.seconds > 0]
     speed = [(span.samples, span.counted / span.seconds) for span in timed]
     shares: dict[str, Pairs] = {
@@ -140,29 +140,29 @@ def feed_charts(history: History) -> list[Chart]:
     total = history.fed()
     sequences = (history.about.get("corpus") or {}).get("sequences")
     sizes: dict[str, Pairs] = {
-        "largest": [(at, one.largest) for at, one in fed],
-        "mean": [(at, one.samples / one.minibatches) for at, one in fed],
-        "smallest": [(at, one.smallest) for at, one in fed],
+        "largest": [(at, sums.largest) for at, sums in fed],
+        "mean": [(at, sums.samples / sums.minibatches) for at, sums in fed],
+        "smallest": [(at, sums.smallest) for at, sums in fed],
     }
     mixing: dict[str, Pairs] = {}
     if sequences and sequences > 2:
         mixing = {
-            "distance": [(at, 100 * one.jumps / one.pairs / (sequences / 3)) for at, one in fed if one.pairs],
-            "neighbours": [(at, 100 * one.neighbours / one.pairs) for at, one in fed if one.pairs],
+            "distance": [(at, 100 * sums.jumps / sums.pairs / (sequences / 3)) for at, sums in fed if sums.pairs],
+            "neighbours": [(at, 100 * sums.neighbours / sums.pairs) for at, sums in fed if sums.pairs],
         }
-    held = [(span.samples, span.held / 1e6) for span in history.spans if span.held is not None]
+    memory = [(span.samples, span.held / 1e6) for span in history.spans if span.held is not None]
     return [
         *_line(history, "sizes", sizes),
         *_line(history, "padding", _padding(fed, total)),
         *_lengths(total),
         *_sources(history),
         *_line(history, "mixing", mixing),
-        *_line(history, "held", {"held": _unless_zero(held)}),
+        *_line(history, "held", {"held": _unless_zero(memory)}),
     ]
 
 
 def _sources(history: History) -> list[Chart]:
-    """Return the charts of where bytes came from, and of what decoding took; as far as the log tells."""
+    """Return the charts of the origin of bytes, and of the cost of decoding, if they are in the log."""
     timed = [span for span in history.spans if span.seconds > 0]
     disk = [(span.samples, span.disk / 1e6 / span.seconds) for span in timed if span.disk is not None]
     read = [span for span in history.spans if span.asked and span.disk is not None]
@@ -183,10 +183,10 @@ def _unless_zero(pairs: Sequence[tuple[Number, Number]]) -> Pairs:
 
 
 def ragged_streams(fed: Fed | None) -> list[str]:
-    """Return the streams with a sequence of another length than 1, those with most padding first."""
+    """Return the streams with a sequence of another length than 1, most padding first."""
     if fed is None:
         return []
-    ragged = [name for name, one in fed.streams.items() if sum(one.lengths) != sum(one.lengths[1:2])]
+    ragged = [name for name, stream in fed.streams.items() if sum(stream.lengths) != sum(stream.lengths[1:2])]
     return sorted(ragged, key=lambda name: fed.streams[name].samples - fed.streams[name].padded)
 
 
@@ -196,11 +196,11 @@ def _length_class(k: int) -> str:
 
 
 def _averages(history: History, what: str) -> dict[str, Pairs]:
-    """Return the averages of training, updates and validations; those of a test, a single number, are a tile."""
-    found: dict[str, Pairs] = {"training": [(span.samples, getattr(span, what)) for span in history.spans]}
+    """Return the averages of training, updates and validations. A test, a single number, is a tile."""
+    curves: dict[str, Pairs] = {"training": [(span.samples, getattr(span, what)) for span in history.spans]}
     for kind, name in (("update", "each update"), ("validation", "validation")):
-        found[name] = [(one.samples, getattr(one, what)) for one in history.averages if one.kind == kind]
-    return found
+        curves[name] = [(row.samples, getattr(row, what)) for row in history.averages if row.kind == kind]
+    return curves
 
 
 def _rates(history: History) -> dict[str, Pairs]:
@@ -217,8 +217,8 @@ def _padding(fed: Sequence[tuple[int, Fed]], total: Fed | None) -> dict[str, Pai
     return {
         name: [
             (at, 100 * (1 - stream.samples / stream.padded))
-            for at, one in fed
-            if (stream := one.streams.get(name)) is not None and stream.padded
+            for at, sums in fed
+            if (stream := sums.streams.get(name)) is not None and stream.padded
         ]
         for name in ragged_streams(total)
     }
@@ -239,9 +239,9 @@ def _lengths(total: Fed | None) -> list[Chart]:
 
 def _line(history: History, key: str, columns: Mapping[str, Pairs]) -> list[Chart]:
     about = history.about
-    known = {f"of_{what}": f": {name}" if (name := about.get(f"{what}_name")) else "" for what in ("loss", "metric")}
-    known |= {"metric": about.get("metric_name", "metric"), "counts": history.counts.capitalize()}
-    title, says, unit = (text.format(columns=", ".join(columns).capitalize(), **known) for text in _WORDS[key])
+    words = {f"of_{what}": f": {name}" if (name := about.get(f"{what}_name")) else "" for what in ("loss", "metric")}
+    words |= {"metric": about.get("metric_name", "metric"), "counts": history.counts.capitalize()}
+    title, says, unit = (text.format(columns=", ".join(columns).capitalize(), **words) for text in _WORDS[key])
     shown = dict(list(columns.items())[:MOST_COLUMNS])
     faint: tuple[str, ...] = ()
     if key in _MAY_BE_NOISY and len(shown) < MOST_COLUMNS:
@@ -272,28 +272,29 @@ def _lost(history: History, what: str) -> list[int]:
 
 
 def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
-    """Return the moving means of a curve that is too noisy to be read, and over how many numbers; else nothing, and 0.
+    """Return the moving means of a noisy curve, and their width in numbers. Otherwise nothing, and 0.
 
-    A mean is that of a number and as many before as after it, a twentieth of all together: so it does not lag. Near the
-    beginning, where curves bend, these are fewer; near the end, where noise would look like a change, there are fewer
-    after it. A curve is noisy if it lies, on average, further than a twentieth of the means' range from them.
+    A mean is over a number and equally many before and after it, a twentieth of all in total, so it does not lag. Near
+    the beginning, where curves bend, there are fewer on both sides. Near the end, where noise would look like a change,
+    there are fewer after it. A curve is noisy if its average distance from the means is more than a twentieth of their
+    range.
     """
-    known = [(at, number) for at, number in pairs if number is not None]
-    if len(known) < _NOISY_FROM:
+    finite = [(at, number) for at, number in pairs if number is not None]
+    if len(finite) < _NOISY_FROM:
         return [], 0
-    half = max(2, len(known) // 40)
+    half = max(2, len(finite) // 40)
     width = 2 * half + 1
-    numbers = np.array([number for _, number in known], np.float64)
+    numbers = np.array([number for _, number in finite], np.float64)
     index = np.arange(len(numbers))
     sides = np.minimum(half, index)
     starts, ends = index - sides, np.minimum(len(numbers), index + sides + 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # of numbers that are too large to be added
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of very large numbers may overflow
         sums = np.concatenate([[0.0], np.cumsum(numbers)])
         means = (sums[ends] - sums[starts]) / (ends - starts)
         noise, span = np.abs(numbers - means)[half:-half].mean(), np.ptp(means[half:-half])
     if not np.isfinite([noise, span, *means]).all() or noise <= 0.05 * span:
         return [], 0
-    return [(at, float(mean)) for (at, _), mean in zip(known, means, strict=True)], width
+    return [(at, float(mean)) for (at, _), mean in zip(finite, means, strict=True)], width
 
 
 def spans_decades(table: ChartTable) -> bool:
@@ -307,15 +308,15 @@ def _percent(share: float | None) -> float | None:
 
 
 def whole_by_part(history: History) -> dict[str, float]:
-    """Wall time of a run by what it was spent on, as `seconds_by_part`, to its end."""
+    """Return the wall time of a run by activity, as `seconds_by_part`, to its end."""
     return {"training": 0.0, **added(seconds_by_part(history.spans), history.after)}
 
 
 def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:
-    """Wall time by what it was spent on, in seconds; parts that took none are omitted, except training."""
+    """Return the wall time by activity, in seconds. Parts that took none are omitted, except training."""
     parts = dict.fromkeys(("training", *_PARTS), 0.0)
     for span in spans:
-        others = {name: getattr(span, part) or 0.0 for name, part in _PARTS.items()}
-        for name, share in {"training": max(0.0, 1 - sum(others.values())), **others}.items():
+        shares = {name: getattr(span, part) or 0.0 for name, part in _PARTS.items()}
+        for name, share in {"training": max(0.0, 1 - sum(shares.values())), **shares}.items():
             parts[name] += span.seconds * share
     return {name: seconds for name, seconds in parts.items() if seconds or name == "training"}

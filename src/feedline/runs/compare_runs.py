@@ -1,4 +1,4 @@
-"""What of a run is compared with others: its curves, what it was made with, and what came of it."""
+"""Data of a run for comparisons: its curves, settings and results."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Lost:
     """Numbers of a curve that are not finite.
 
     Attributes:
-        first: first place of those at the end; if the last number is finite, of all.
+        first: first place of the run of them at the end or, if the last number is finite, of all.
         last: last place of all numbers.
-        count: how many there are.
+        count: their number.
         to_the_end: whether the last number is one.
     """
 
@@ -44,19 +44,19 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A run beside others.
+    """A run in a comparison.
 
     Attributes:
-        name: name for display, unique among those compared.
+        name: name for display, unique in the comparison.
         path: its log.
-        axis: what its curves run over.
+        axis: unit of its curves' places.
         curves: (place, number) pairs by name.
-        facts: what it was made with, as text by name.
-        results: what came of it, as text by name.
-        lost: what is not finite, by the name of its curve.
-        speed: samples per second of its whole wall time; None: unknown.
-        early: how it ended before its end; empty if it did not.
-        metric: name of its metric; empty if unknown.
+        facts: settings and versions, as text by name.
+        results: results, as text by name.
+        lost: numbers that are not finite, by the name of the curve.
+        speed: samples per second of its whole wall time. None: unknown.
+        early: premature end in words, or empty.
+        metric: name of its metric, empty if unknown.
     """
 
     name: str
@@ -81,18 +81,18 @@ def read_compared(paths: Sequence[str | os.PathLike[str]]) -> list[ComparedRun]:
         ModuleNotFoundError: an event file, and tensorboard is not installed.
     """
     places = [Path(path) for path in paths]
-    found = [_read(place, name) for place, name in zip(places, _names(places), strict=True)]
-    logs = [run.path.resolve() for run in found]
+    runs = [_read(place, name) for place, name in zip(places, _names(places), strict=True)]
+    logs = [run.path.resolve() for run in runs]
     twice = next((log for i, log in enumerate(logs) if log in logs[:i]), None)
     if twice is not None:
         raise ValueError(f"expected different runs to compare, got {twice} twice")
-    # Event files do not say what the metric is: beside logs that agree on it, it is theirs.
-    known = {run.metric for run in found if run.metric}
-    return [_with_metric(run, run.metric or (next(iter(known)) if len(known) == 1 else "")) for run in found]
+    # Event files do not name the metric: next to logs that agree on one, it is that one.
+    metrics = {run.metric for run in runs if run.metric}
+    return [_with_metric(run, run.metric or (next(iter(metrics)) if len(metrics) == 1 else "")) for run in runs]
 
 
 def lower_is_better(name: str) -> bool:
-    """Return whether a curve is a loss or an error by its name; of others it is unknown."""
+    """Return whether a curve is a loss or an error by its name. For other curves the better direction is unknown."""
     return _LOWER_IS_BETTER.search(name) is not None
 
 
@@ -102,13 +102,13 @@ def _with_metric(run: ComparedRun, name: str) -> ComparedRun:
         return run
 
     def named(part: dict[str, T]) -> dict[str, T]:
-        return {_METRIC.sub(lambda found: f"{found[0]}: {name}", key): value for key, value in part.items()}
+        return {_METRIC.sub(lambda match: f"{match[0]}: {name}", key): value for key, value in part.items()}
 
     return replace(run, curves=named(run.curves), results=named(run.results), lost=named(run.lost))
 
 
 def _names(places: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of paths that tell them apart; a log stands for its folder."""
+    """Return the shortest distinct ends of paths. A log has the name of its folder."""
     parts = [(place.resolve().parent if place.is_file() else place.resolve()).parts for place in places]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(path[-depth:]) for path in parts]
@@ -119,9 +119,9 @@ def _names(places: Sequence[Path]) -> list[str]:
 
 def _read(place: Path, name: str) -> ComparedRun:
     if holds_events(place) and not any(place.glob("*.jsonl")):
-        told, ours = event_curves(place)
-        curves, lost = _finite(told)
-        shown = [key for key in told if not ours or key.rpartition(" ")[2] in ("loss", "metric")]
+        scalars, ours = event_curves(place)
+        curves, lost = _finite(scalars)
+        shown = [key for key in scalars if not ours or key.rpartition(" ")[2] in ("loss", "metric")]
         axis = "label samples" if ours else "steps"
         return ComparedRun(name, place, axis, curves, {}, _outcome(curves, lost, shown), lost)
     history = read_run(place).history
@@ -136,10 +136,10 @@ def _read(place: Path, name: str) -> ComparedRun:
     return ComparedRun(name, history.path, counts, curves, facts, results, lost, history.speed, early, metric)
 
 
-def _finite(told: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Lost]]:
-    """Return curves without what is not finite, and where that is."""
+def _finite(raw: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Lost]]:
+    """Return the finite numbers of curves, and the places of the others."""
     curves, lost = {}, {}
-    for name, curve in told.items():
+    for name, curve in raw.items():
         finite = [(at, n) for at, n in curve if math.isfinite(n)]
         bad = [at for at, n in curve if not math.isfinite(n)]
         if finite:
@@ -154,7 +154,7 @@ def _finite(told: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Lost]]:
 
 def _curves(history: History) -> dict[str, Curve]:
     spans = history.spans
-    found: dict[str, Iterable[tuple[int, float | None]]] = {
+    columns: dict[str, Iterable[tuple[int, float | None]]] = {
         "training loss": [(span.samples, span.loss) for span in spans if span.counted],
         "training metric": [(span.samples, span.metric) for span in spans if span.counted],
         "learning rate": [(span.samples, span.rates[0]) for span in spans if span.rates],
@@ -163,14 +163,14 @@ def _curves(history: History) -> dict[str, Curve]:
     }
     for kind in ("validation", "test"):
         averages = [average for average in history.averages if average.kind == kind and average.counted]
-        found[f"{kind} loss"] = [(average.samples, average.loss) for average in averages]
-        found[f"{kind} metric"] = [(average.samples, average.metric) for average in averages]
-    known = {name: [(at, math.nan if n is None else n) for at, n in curve] for name, curve in found.items()}
-    # Without a metric, or with a feed that trains nothing, there is no number at all.
+        columns[f"{kind} loss"] = [(average.samples, average.loss) for average in averages]
+        columns[f"{kind} metric"] = [(average.samples, average.metric) for average in averages]
+    curves = {name: [(at, math.nan if n is None else n) for at, n in curve] for name, curve in columns.items()}
+    # Without a metric, or with a feed without training, there is no number at all.
     trains = not history.is_feed
     return {
         name: curve
-        for name, curve in known.items()
+        for name, curve in curves.items()
         if any(math.isfinite(n) for _, n in curve) or (curve and name.endswith("loss") and trains)
     }
 
@@ -187,27 +187,27 @@ def order_facts(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def setting_in_words(text: str) -> str:
-    """Return a setting as it is read: schedules in words, numbers without digits that say nothing.
+    """Return a setting in readable form: schedules in words, numbers without insignificant digits.
 
     ``[(22153, 4096), 6144], epoch_size=1`` becomes ``4096 for 22,153 label samples, then 6144``.
     """
-    text = _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.9g}", text)
-    steps, _, rest = text.partition("], epoch_size=")
-    size, _, reference = rest.partition(", reference=")
+    text = _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.9g}", text)
+    steps, _, details = text.partition("], epoch_size=")
+    size, _, reference = details.partition(", reference=")
     if not (steps.startswith("[") and size.isdigit()):
         return text.removesuffix(", reference=1") if text.endswith(", reference=1") and text[:1] != "[" else text
     try:
         pairs = [pair if isinstance(pair, tuple) else (1, pair) for pair in ast.literal_eval(f"{steps}]")]
-        told = [f"{number:.9g} for {int(size) * count:,} label samples" for count, number in pairs[:-1]]
+        parts = [f"{number:.9g} for {int(size) * count:,} label samples" for count, number in pairs[:-1]]
     except (ValueError, TypeError, SyntaxError):  # another setting that looks like it
         return text
     last = f"{pairs[-1][1]:.9g}"
-    return ", then ".join([*told, last]) + (f", per {reference} samples" if reference else "")
+    return ", then ".join([*parts, last]) + (f", per {reference} samples" if reference else "")
 
 
 def _facts(history: History) -> dict[str, str]:
     about = history.about
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "model": about.get("model"),
         "parameters": about.get("parameters"),
         "learners": ", ".join(about.get("learners", [])),
@@ -223,12 +223,12 @@ def _facts(history: History) -> dict[str, str]:
         "machine": about.get("machine"),
         **{f"threads, {name}": count for name, count in (about.get("threads") or {}).items()},
     }
-    return {name: str(value) for name, value in found.items() if value not in (None, "")}
+    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
 def _outcome(curves: dict[str, Curve], lost: dict[str, Lost], names: Iterable[str]) -> dict[str, str]:
-    """Return the last and the best number of curves; both extremes where it is unknown which is the best."""
-    found = {}
+    """Return the last and the best number of curves, or both extremes if the better direction is unknown."""
+    outcome = {}
     for name in names:
         curve, gone = curves.get(name, []), lost.get(name)
         last = f"{exact(curve[-1][1])}" if curve else ""
@@ -238,20 +238,20 @@ def _outcome(curves: dict[str, Curve], lost: dict[str, Lost], names: Iterable[st
             ends = {"lowest": min} if lower_is_better(name) else {"lowest": min, "highest": max}
             for end, choose in ends.items() if curve else ():
                 at, number = choose(curve, key=lambda pair: pair[1])
-                found[f"{name}, {end}"] = f"{exact(number)} at {at:,}"
-        found[f"{name}, last"] = last
-    return found
+                outcome[f"{name}, {end}"] = f"{exact(number)} at {at:,}"
+        outcome[f"{name}, last"] = last
+    return outcome
 
 
 def _results(history: History, curves: dict[str, Curve], lost: dict[str, Lost]) -> dict[str, str]:
     names = [f"{kind} {what}" for what in ("loss", "metric") for kind in ("training", "validation", "test")]
-    found = _outcome(curves, lost, [name for name in names if name in curves or name in lost])
+    results = _outcome(curves, lost, [name for name in names if name in curves or name in lost])
     seconds, waiting = history.seconds, whole_by_part(history).get("waiting for data", 0.0)
-    found[history.counts] = f"{history.samples:,}"
+    results[history.counts] = f"{history.samples:,}"
     if seconds:
-        found |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{history.speed:,.0f}"}
-        found["time spent waiting"] = f"{waiting / seconds:.1%}"
-    found["resumed"] = history.resumed
+        results |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{history.speed:,.0f}"}
+        results["time spent waiting"] = f"{waiting / seconds:.1%}"
+    results["resumed"] = history.resumed
     ended = history.ended
-    found["end"] = "none in the log" if ended is None else "interrupted" if ended.get("interrupted") else "reached"
-    return found
+    results["end"] = "none in the log" if ended is None else "interrupted" if ended.get("interrupted") else "reached"
+    return results

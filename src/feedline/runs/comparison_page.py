@@ -1,4 +1,4 @@
-"""A page of several runs: their curves over each other, what they ended with, and what they were made with differently.
+"""A page of several runs: their curves in common charts, their results, and their differences in settings.
 
 Like the page of a single run it is self-contained, and long curves are thinned.
 """
@@ -25,11 +25,11 @@ _ORDER = (
 _ASIDE = ("learning rate", "throughput", "waiting for data")
 _HELD_OUT = re.compile(r"valid|(?<![a-z])(val|test|eval|dev)(?![a-z])", re.IGNORECASE)
 _MOST_TOLD = 3  # curves of other programs
-_EQUAL = 1e-4  # relative; less is rounding, such as that of sums over another number of workers
+_EQUAL = 1e-4  # relative. Less is rounding, as in sums over another number of workers
 
 
 def check_count(count: int) -> None:
-    """Raise ValueError unless there are two runs at least, and no more than colours can tell apart."""
+    """Raise ValueError unless there are two runs at least, and no more than there are distinct colours."""
     if not 2 <= count <= MOST_COLUMNS:
         raise ValueError(f"expected 2 to {MOST_COLUMNS} runs to compare, got {count}")
 
@@ -55,25 +55,25 @@ use the arrow keys; the numbers are below each.</footer>"""
 
 def _charts(runs: Sequence[ComparedRun]) -> list[Chart]:
     """Return a chart for each curve that a run has, over each axis."""
-    found: list[Chart] = []
+    charts: list[Chart] = []
     for name in _curve_names(runs):
         if name == "learning rate" and _constant_rates(runs):
             continue  # a sentence
         for axis in dict.fromkeys(run.axis for run in runs if name in run.curves):
             having = [run for run in runs if name in run.curves and run.axis == axis]
             if any(len(run.curves[name]) > 1 for run in having):  # single numbers are in the table of results
-                found.append(_chart(runs, having, name, f"curve-{len(found)}"))
-    return found
+                charts.append(_chart(runs, having, name, f"curve-{len(charts)}"))
+    return charts
 
 
 def _curve_names(runs: Sequence[ComparedRun]) -> list[str]:
     names = dict.fromkeys(name for run in runs for name in run.curves)
-    known = {name: i for i, name in enumerate(_ORDER)}
-    return sorted(names, key=lambda name: known.get(name.partition(":")[0], len(known)))
+    places = {name: i for i, name in enumerate(_ORDER)}
+    return sorted(names, key=lambda name: places.get(name.partition(":")[0], len(places)))
 
 
 def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str, key: str) -> Chart:
-    """Return the chart of a curve; a run has one colour on the whole page."""
+    """Return the chart of a curve. A run has one colour on the whole page."""
     smooth = {run.name: moving_means(run.curves[name]) for run in having}
     smooth = {run: (means, width) for run, (means, width) in smooth.items() if means and name != "learning rate"}
     columns: dict[str, Pairs] = {}
@@ -86,7 +86,7 @@ def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str
     columns |= {run.name: run.curves[name] for run in faint}
     colours += [1 + runs.index(run) for run in faint]
     table = joined(having[0].axis, columns)
-    known = name.partition(":")[0] in _ORDER
+    standard = name.partition(":")[0] in _ORDER
     says = [] if len(having) == len(runs) else [f"Of {', '.join(run.name for run in having)}."]
     lost = [(run.name, run.lost[name]) for run in having if name in run.lost]
     says += [f"{run} is {_lost(gone, having[0].axis)}." for run, gone in lost]
@@ -94,7 +94,7 @@ def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str
         says.append(f"Each point is the average of about {round(len(table.rows) / MOST_ROWS)} numbers.")
     return Chart(
         key,
-        name.capitalize() if known and ":" not in name else name[:1].upper() + name[1:] if known else name,
+        name.capitalize() if standard and ":" not in name else name[:1].upper() + name[1:] if standard else name,
         " ".join(says),
         _UNITS.get(name, name.rpartition(": ")[2] if ":" in name else name.rpartition(" ")[2]),
         averaged(table),
@@ -113,71 +113,71 @@ def _lost(gone: Lost, axis: str) -> str:
 
 
 def _constant_rates(runs: Sequence[ComparedRun]) -> str:
-    """Return what the learning rates are if none of them changes, in a sentence; otherwise nothing."""
+    """Return a sentence with the learning rates if none of them changes, otherwise nothing."""
     rates = {
         run.name: {rate for _, rate in run.curves["learning rate"]} for run in runs if "learning rate" in run.curves
     }
-    if not rates or any(len(seen) != 1 for seen in rates.values()):
+    if not rates or any(len(distinct) != 1 for distinct in rates.values()):
         return ""
-    values = {run: f"{next(iter(seen)):.6g}" for run, seen in rates.items()}
+    values = {run: f"{next(iter(distinct)):.6g}" for run, distinct in rates.items()}
     if len(set(values.values())) == 1:
         return f"The learning rate is {next(iter(values.values()))} throughout, in {', '.join(values)}."
     return f"The learning rate is {', '.join(f'{rate} in {run}' for run, rate in values.items())}, throughout."
 
 
 def _findings(runs: Sequence[ComparedRun]) -> list[str]:
-    said = [f"{run.name} {run.early}." for run in runs if run.early]
-    said += [f"{run.name}: {name} is {_lost(gone, run.axis)}." for run in runs for name, gone in run.lost.items()]
-    said += _best(runs)
-    said += [text for before, after in pairwise(runs) if (text := _agreement(before, after))]
+    sentences = [f"{run.name} {run.early}." for run in runs if run.early]
+    sentences += [f"{run.name}: {name} is {_lost(gone, run.axis)}." for run in runs for name, gone in run.lost.items()]
+    sentences += _best(runs)
+    sentences += [text for before, after in pairwise(runs) if (text := _agreement(before, after))]
     speeds = {run.name: run.speed for run in runs if run.speed is not None}
     if len(speeds) > 1 and min(speeds.values()) > 0:
         slow, fast = (choose(speeds, key=lambda run: speeds[run]) for choose in (min, max))
         ratio = speeds[fast] / speeds[slow]
         if ratio > 1.1:
-            said.append(f"{fast} is {ratio:.1f} times as fast as {slow}, over its whole wall time.")
+            sentences.append(f"{fast} is {ratio:.1f} times as fast as {slow}, over its whole wall time.")
     digests = {run.facts["digest of the corpus"] for run in runs if "digest of the corpus" in run.facts}
     if len(digests) > 1:
-        said.append("They were trained on different data.")
-    return said or ["Nothing stands out."]
+        sentences.append("They were trained on different data.")
+    return sentences or ["Nothing stands out."]
 
 
 def _best(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return which run has the lowest loss, and where others that several have end: it is unknown what is better."""
+    """Return the run with the lowest loss, and the ends of other common curves, whose better direction is unknown."""
     shared = [name for name in _curve_names(runs) if sum(name in run.curves for run in runs) > 1]
     shared = [name for name in shared if name not in _ASIDE]
     shared.sort(key=lambda name: (_HELD_OUT.search(name) is None, name.startswith("test ")))
     losses = [name for name in shared if lower_is_better(name)]
-    others = [name for name in shared if not lower_is_better(name)]
-    said = []
+    unrated = [name for name in shared if not lower_is_better(name)]
+    sentences = []
     for name in losses[:1]:
         lowest = {run.name: min(n for _, n in run.curves[name]) for run in runs if name in run.curves}
         best = min(lowest.values())
         tied = [run for run, loss in lowest.items() if _about_equal(loss, best)]
         equal = "equal" if len({lowest[run] for run in tied}) == 1 else "about equal"
-        found = f"{exact(best)}, of {tied[0]}" if len(tied) == 1 else f"{best:.4g}, of {' and '.join(tied)}, {equal}"
-        said.append(f"Lowest {name}: {found}.")
-    if any(_HELD_OUT.search(name) for name in others):
-        others = [name for name in others if _HELD_OUT.search(name)]
-    for name in others[:_MOST_TOLD]:
+        value = f"{exact(best)}, of {tied[0]}" if len(tied) == 1 else f"{best:.4g}, of {' and '.join(tied)}, {equal}"
+        sentences.append(f"Lowest {name}: {value}.")
+    if any(_HELD_OUT.search(name) for name in unrated):
+        unrated = [name for name in unrated if _HELD_OUT.search(name)]
+    for name in unrated[:_MOST_TOLD]:
         last = {run.name: run.curves[name][-1][1] for run in runs if name in run.curves}
         if not all(_about_equal(number, max(last.values())) for number in last.values()):
             ends = ", ".join(f"{exact(n)} in {run}" for run, n in last.items())
-            said.append(f"{name[:1].upper()}{name[1:]} ends at {ends}.")
-    return said
+            sentences.append(f"{name[:1].upper()}{name[1:]} ends at {ends}.")
+    return sentences
 
 
-def _about_equal(one: float, other: float) -> bool:
-    return abs(one - other) <= _EQUAL * max(abs(one), abs(other))
+def _about_equal(a: float, b: float) -> bool:
+    return abs(a - b) <= _EQUAL * max(abs(a), abs(b))
 
 
-def _agreement(one: ComparedRun, other: ComparedRun) -> str:
-    """Return whether the training losses of two runs are equal where both have one, and where they part."""
-    losses = [dict(run.curves.get("training loss", [])) for run in (one, other)]
+def _agreement(first: ComparedRun, second: ComparedRun) -> str:
+    """Return whether the training losses of two runs are equal at common places, and where they first differ."""
+    losses = [dict(run.curves.get("training loss", [])) for run in (first, second)]
     common = sorted(losses[0].keys() & losses[1].keys())
-    if len(common) < 2 or one.axis != other.axis:
+    if len(common) < 2 or first.axis != second.axis:
         return ""
-    both = f"{one.name} and {other.name}"
+    both = f"{first.name} and {second.name}"
     parted = next((at for at in common if losses[0][at] != losses[1][at]), None)
     if parted is None:
         return f"{both} have equal training losses, to the last digit, at all {len(common)} places."
@@ -186,7 +186,7 @@ def _agreement(one: ComparedRun, other: ComparedRun) -> str:
     if parted == common[0]:
         return f"{both} have about equal training losses: they differ by at most {most:.2g}." if about else ""
     return (
-        f"{both} have equal training losses, to the last digit, before {parted:,} {one.axis}; from there on they "
+        f"{both} have equal training losses, to the last digit, before {parted:,} {first.axis}; from there on they "
         f"differ by at most {most:.2g}{', no more than rounding makes' if about else ''}."
     )
 
@@ -204,8 +204,8 @@ def _differences(runs: Sequence[ComparedRun]) -> str:
         return "<p>The logs do not say what the runs were made with.</p>"
     if not differ:
         return "<p>Nothing that the logs tell.</p>"
-    told = [{name: run.facts.get(name, "not told") for name in differ} for run in runs]
-    return _table("Differences", [run.name for run in runs], told)
+    columns = [{name: run.facts.get(name, "not told") for name in differ} for run in runs]
+    return _table("Differences", [run.name for run in runs], columns)
 
 
 def _same(runs: Sequence[ComparedRun]) -> str:

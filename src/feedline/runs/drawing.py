@@ -2,7 +2,7 @@
 
 The SVG is stretched to its box, so lines keep their width by ``non-scaling-stroke``, points are strokes of zero length,
 and the scales are text next to it that stays readable on a phone. Series differ by colour and by dashes. Every text is
-escaped. The script of the page finds all it needs in the table.
+escaped. The script of the page reads its data from the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BAR_GROUP = 0.8  # share of a class's width
 
 
 def figures(charts: Sequence[Chart], restarts: Sequence[int] = ()) -> str:
-    """Return the sections of charts beside each other; see `figure`."""
+    """Return the sections of charts side by side. See `figure`."""
     return f'<div class="charts">\n{"".join(figure(chart, restarts) for chart in charts)}</div>' if charts else ""
 
 
@@ -34,7 +34,7 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
     """
     across, up = (_bands(chart) if chart.labels else _along(chart)), _upward(chart)
     marks = [] if chart.labels else [at for at in restarts if 0 <= across(at) <= _SIDE]
-    drawn = _bars(chart.table, across, up) if chart.labels else _lines(chart, across, up)
+    content = _bars(chart.table, across, up) if chart.labels else _lines(chart, across, up)
     rows, total = len(chart.table.rows), chart.table.total
     thinned = f", {rows:,} of {total:,} rows" if rows < total else ""
     key, unit = escape(chart.key), f"↑ {chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
@@ -45,10 +45,10 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
 <figure><div class="plot">
 <div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
 <div class="area"{_scales(across, up)}><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
-aria-label="{escape(_told(chart))}">
+aria-label="{escape(_description(chart))}">
 <g class="grids">{"".join(f'<path class="grid" d="M0 {_SIDE - up(at):.1f}H1000"/>' for at, _ in up.ticks)}</g>
 {"".join(f'<path class="mark" d="M{across(at):.1f} 0V1000"/>' for at in marks)}
-{drawn}
+{content}
 </svg><div class="cursor" hidden></div></div>
 <div class="xs" aria-hidden="true">{_x_ticks(chart, across)}</div>
 </div><figcaption><span>{escape(unit)}</span> <span>{escape(chart.table.axis)} →</span></figcaption></figure>
@@ -61,7 +61,7 @@ aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></det
 
 
 class Scale:
-    """A map from numbers between two to 0 ... 1000 of the picture, with ticks at some of them."""
+    """A map from an interval of numbers to 0 ... 1000 of the picture, with ticks."""
 
     def __init__(self, low: float, high: float, at: Iterable[float], logarithmic: bool = False) -> None:
         self._log = logarithmic
@@ -74,7 +74,7 @@ class Scale:
 
     @property
     def ends(self) -> str:
-        """The numbers at both ends, of a logarithmic scale as powers of ten, and which kind it is."""
+        """The numbers at both ends, as exponents on a logarithmic scale, and the kind of scale."""
         return f"{self._low!r} {self._high!r} {'log' if self._log else 'linear'}"
 
     def _place(self, number: Number) -> float:
@@ -82,7 +82,7 @@ class Scale:
 
 
 def tame(number: Number) -> float:
-    """Clamp a number to what can be drawn: beyond 1e300, or within 1e-300 of 0, arithmetic would overflow."""
+    """Clamp a number to the range that can be drawn: beyond 1e300, or within 1e-300 of 0, arithmetic would overflow."""
     return 0.0 if abs(number) < 1e-300 else max(-1e300, min(1e300, float(number)))
 
 
@@ -110,7 +110,7 @@ def short(number: Number) -> str:
 
 
 def exact(number: Number | None) -> str:
-    """Format a number for tables: integers in full, others to six digits; None as nothing."""
+    """Format a number for tables: integers in full, other numbers to six digits, None as nothing."""
     if number is None:
         return ""
     return str(number) if isinstance(number, int) else f"{number:.6g}"
@@ -120,7 +120,7 @@ def _along(chart: Chart) -> Scale:
     rows = chart.table.rows
     low, high = float(rows[0].at), float(rows[-1].at if chart.until is None else max(chart.until, rows[-1].at))
     _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
-    # The picture ends where the run ends: round bounds would leave an empty part that looks like an aborted run.
+    # The picture ends at the end of the run: round bounds would leave an empty part that looks like an aborted run.
     low, high = min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
     return Scale(low, high, [at for at in ticks if low <= at <= high])
 
@@ -138,7 +138,7 @@ def _upward(chart: Chart) -> Scale:
 
 
 def _scales(across: Callable[[Number], float], up: Scale) -> str:
-    """Return attributes by which the script of the page chooses ticks again; of classes, nothing is zoomed."""
+    """Return attributes by which the script of the page chooses ticks again. Classes are not zoomed."""
     return f' data-across="{across.ends}" data-up="{up.ends}"' if isinstance(across, Scale) else ""
 
 
@@ -149,7 +149,7 @@ def _bands(chart: Chart) -> Callable[[Number], float]:
 
 
 def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
-    table, found = chart.table, []
+    table, paths = chart.table, []
     # The first in the legend is drawn on top, or the last.
     order = sorted(range(len(table.columns)), key=lambda k: (table.columns[k] not in chart.faint, k))
     for k in order if chart.last_on_top else range(len(table.columns))[::-1]:
@@ -158,12 +158,12 @@ def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
         is_faint = table.columns[k] in chart.faint
         if len(at) > 1:
             kind = " faint" if is_faint else " under" if chart.last_on_top and k == 0 else ""
-            found.append(f'<path class="line s{chart.colour(k)}{kind}" d="{path}"/>')
+            paths.append(f'<path class="line s{chart.colour(k)}{kind}" d="{path}"/>')
         if len(at) <= _MOST_POINTS and not is_faint:
             points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
             over = " over" if chart.last_on_top and k else ""
-            found.append(f'<path class="point{over} s{chart.colour(k)}" d="{points}"/>')
-    return "\n".join(found)
+            paths.append(f'<path class="point{over} s{chart.colour(k)}" d="{points}"/>')
+    return "\n".join(paths)
 
 
 def _bars(table: ChartTable, across: Callable[[Number], float], up: Scale) -> str:
@@ -200,26 +200,26 @@ def _tick(side: str, percent: float, text: str) -> str:
 
 def _x_ticks(chart: Chart, across: Callable[[Number], float]) -> str:
     places: Sequence[tuple[Number, str]] = across.ticks if isinstance(across, Scale) else []
-    if chart.labels:  # of many classes, whose names would overlap, some
+    if chart.labels:  # only some of many classes, whose names would overlap
         rows = zip(chart.table.rows, chart.labels, strict=True)
         places = [(row.at, label) for row, label in rows][:: math.ceil(len(chart.labels) / 8)]
     return "".join(_tick("left", across(at) / 10, text) for at, text in places)
 
 
-def _told(chart: Chart) -> str:
-    """Describe the picture in words."""
-    said = []
+def _description(chart: Chart) -> str:
+    """Return a description of the picture."""
+    parts = []
     for k, column in enumerate(chart.table.columns):
         rows = zip(_names(chart), chart.table.rows, strict=True)
         cells = [(n, f"{exact(n)} at {name}") for name, row in rows if (n := row.values[k]) is not None]
         low, high = (choose(cells, key=itemgetter(0))[1] for choose in (min, max))
         ends = "" if chart.labels else f"from {cells[0][1]} to {cells[-1][1]}, "
-        said.append(f"{column}: {ends}lowest {low}, highest {high}")
-    return f"{chart.title} ({chart.unit}) by {chart.table.axis}. {'; '.join(said)}."
+        parts.append(f"{column}: {ends}lowest {low}, highest {high}")
+    return f"{chart.title} ({chart.unit}) by {chart.table.axis}. {'; '.join(parts)}."
 
 
 def _names(chart: Chart) -> Sequence[str]:
-    """Return the names of the rows: of classes, or their places."""
+    """Return the names of the rows: classes, or places."""
     return chart.labels or [exact(row.at) for row in chart.table.rows]
 
 

@@ -1,4 +1,4 @@
-"""Curves from TensorBoard's event files, of our reporter or of any other program; requires tensorboard."""
+"""Curves from TensorBoard's event files, of our reporter or of any other program. Requires tensorboard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from feedline.errors import install_line
 
 PATTERN = "*tfevents*"
-# Tags of feedline's reporter by the name of the curve; others keep their tag.
+# Tags of feedline's reporter by the name of the curve. Other curves keep their tag.
 _OURS: Mapping[str, str] = {
     "summary/avg_loss": "training loss",
     "summary/avg_metric": "training metric",
@@ -32,8 +32,8 @@ def holds_events(path: Path) -> bool:
 def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
     """Return the scalars of event files as (step, value) by tag, and whether feedline's reporter wrote them.
 
-    Steps of feedline's reporter are label samples. What a resumed run wrote again counts once, as it was written last;
-    values that are not finite are among them.
+    Steps of feedline's reporter are label samples. Points that a resumed run wrote again count once, with the last
+    value. Values may be not finite.
 
     Raises:
         ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
@@ -46,17 +46,17 @@ def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
         raise ModuleNotFoundError(f"tensorboard is not installed; run: {install_line('tensorboard')}") from error
     events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
-    found: dict[str, Curve] = {}
+    curves: dict[str, Curve] = {}
     for tag in events.Tags()["scalars"]:
-        found[tag] = _once([(event.step, float(event.value)) for event in events.Scalars(tag)])
-    for tag in events.Tags()["tensors"]:  # as newer writers keep scalars
+        curves[tag] = _once([(event.step, float(event.value)) for event in events.Scalars(tag)])
+    for tag in events.Tags()["tensors"]:  # newer writers store scalars as tensors
         arrays = [(event.step, make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)]
-        found[tag] = _once([(step, float(a)) for step, a in arrays if a.size == 1 and a.dtype.kind in "fiu"])
-    found = {tag: curve for tag, curve in found.items() if curve}
-    if not found:
+        curves[tag] = _once([(step, float(a)) for step, a in arrays if a.size == 1 and a.dtype.kind in "fiu"])
+    curves = {tag: curve for tag, curve in curves.items() if curve}
+    if not curves:
         raise ValueError(f"expected event files with scalars, got none in {path}")
-    ours = "summary/avg_loss" in found
-    named = {_OURS.get(tag, tag) if ours else tag: curve for tag, curve in found.items()}
+    ours = "summary/avg_loss" in curves
+    named = {_OURS.get(tag, tag) if ours else tag: curve for tag, curve in curves.items()}
     if ours and "waiting for data" in named:
         named["waiting for data"] = [(step, 100 * value) for step, value in named["waiting for data"]]
     return named, ours

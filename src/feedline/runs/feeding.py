@@ -1,8 +1,8 @@
 """Statistics of a feed over a span: sizes of minibatches, padding, lengths of sequences, how well they were mixed.
 
-They are sums of integers, so that a run that was killed and resumed ends with those of an uninterrupted run. They count
-what this rank received. Cost: about two microseconds a minibatch, as arrays are processed in batches; offsets and ids
-of at most `_AT_ONCE` minibatches are held until then.
+They are sums of integers, so that a run that was killed and resumed ends with the sums of an uninterrupted run. They
+count the minibatches of this rank. Cost: about two microseconds a minibatch, as arrays are processed in batches.
+Offsets and ids of at most `_AT_ONCE` minibatches are held until then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StreamLengths:
     Attributes:
         samples: rows delivered.
         padded: rows after padding each minibatch to its longest sequence.
-        lengths: sequences by length, in powers of two: entry 0 counts those without a sample, entry k those of
+        lengths: sequences by length, in powers of two: entry 0 counts sequences without a sample, entry k sequences of
             2**(k - 1) to 2**k - 1 samples.
     """
 
@@ -41,7 +41,7 @@ class StreamLengths:
         """Add the sums of another span."""
         self.samples += samples
         self.padded += padded
-        self.lengths = [one + other for one, other in zip_longest(self.lengths, lengths, fillvalue=0)]
+        self.lengths = [a + b for a, b in zip_longest(self.lengths, lengths, fillvalue=0)]
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Fed:
 
     Attributes:
         minibatches, sequences, samples: counts delivered to this rank.
-        smallest, largest: samples of the smallest and the largest minibatch; 0 without one.
+        smallest, largest: samples of the smallest and the largest minibatch, 0 without one.
         pairs: number of pairs of consecutive sequences in a minibatch.
         neighbours: number of pairs that are also consecutive in the corpus.
         jumps: sum of the distances of pairs in the corpus, in sequences.
@@ -73,29 +73,29 @@ class Fed:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fed:
-        """Restore what `to_json` returned.
+        """Restore the result of `to_json`.
 
         Raises:
             ValueError, TypeError, KeyError: the data is not of that form.
         """
-        told = table(anything, data, "fed")
-        streams = table(_lengths, told.pop("streams"), "fed.streams")
-        return cls(**table(whole, told, "fed"), streams=streams)
+        fields = table(anything, data, "fed")
+        streams = table(_lengths, fields.pop("streams"), "fed.streams")
+        return cls(**table(whole, fields, "fed"), streams=streams)
 
 
 def _lengths(data: Any, name: str) -> StreamLengths:
-    told = table(anything, data, name)
-    lengths = several(whole, told.pop("lengths"), f"{name}.lengths")
+    fields = table(anything, data, name)
+    lengths = several(whole, fields.pop("lengths"), f"{name}.lengths")
     if len(lengths) > 64:
         raise ValueError(f"{name}.lengths: expected at most 64 classes, got {len(lengths)}")
-    return StreamLengths(**table(whole, told, name), lengths=lengths)
+    return StreamLengths(**table(whole, fields, name), lengths=lengths)
 
 
 class Feeding:
-    """Sums up minibatches; see the module.
+    """Sums up minibatches. See the module.
 
     Args:
-        fed: sums to start from; None: zeros.
+        fed: sums to start from. None: zeros.
     """
 
     __slots__ = ("_fed", "_ids", "_offsets", "_sizes", "held")
@@ -108,16 +108,16 @@ class Feeding:
         self.held = 0
 
     def add(self, minibatch: Minibatch) -> None:
-        """Count a minibatch; an empty part counts as a minibatch without samples."""
+        """Count a minibatch. An empty part counts as a minibatch without samples."""
         self._sizes.append(minibatch.num_samples)
         sequences = minibatch.num_sequences
         if sequences:
             self._ids.append(minibatch.ids)
             for name, value in minibatch.values_by_name.items():
-                seen = self._offsets.get(name)
-                if seen is None:
-                    seen = self._offsets[name] = []
-                seen.append(sequences if value.one_sample_each else value.offsets)
+                parts = self._offsets.get(name)
+                if parts is None:
+                    parts = self._offsets[name] = []
+                parts.append(sequences if value.one_sample_each else value.offsets)
             self.held += sequences
         if len(self._sizes) >= _AT_ONCE or self.held >= _SEQUENCES_AT_ONCE:
             self._settle()
@@ -138,12 +138,12 @@ class Feeding:
         fed.sequences += self.held
         if self._ids:
             self._mixing()
-        for name, seen in self._offsets.items():
-            self._lengths(fed.streams.setdefault(name, StreamLengths()), seen)
+        for name, parts in self._offsets.items():
+            self._lengths(fed.streams.setdefault(name, StreamLengths()), parts)
         self._sizes, self._ids, self._offsets, self.held = [], [], {}, 0
 
     def _mixing(self) -> None:
-        """Count pairs within minibatches: pairs across their borders would depend on where the run was interrupted."""
+        """Count pairs within minibatches: pairs across their borders would depend on the places of interruptions."""
         ids = np.concatenate(self._ids)
         steps = np.diff(ids)
         borders = np.cumsum([len(part) for part in self._ids])[:-1] - 1
@@ -153,14 +153,14 @@ class Feeding:
         self._fed.jumps += int(np.abs(steps).sum())
 
     @staticmethod
-    def _lengths(into: StreamLengths, seen: list[Ints | int]) -> None:
-        single = sum(part for part in seen if isinstance(part, int))
+    def _lengths(into: StreamLengths, parts: list[Ints | int]) -> None:
+        single = sum(part for part in parts if isinstance(part, int))
         if single:
             into.add(single, single, [0, single])
-        offsets = [part for part in seen if not isinstance(part, int)]
+        offsets = [part for part in parts if not isinstance(part, int)]
         if not offsets:
             return
-        # One difference over all of them; differences across minibatch borders are set to 0.
+        # One difference over all of them. Differences across minibatch borders are set to 0.
         counts = np.array([len(part) for part in offsets])
         lengths = np.diff(np.concatenate(offsets))
         lengths[np.cumsum(counts)[:-1] - 1] = 0

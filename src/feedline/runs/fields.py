@@ -1,6 +1,6 @@
 """Checks of the fields of a log line: each is validated before it is used.
 
-An invalid field is a ValueError that names it; `log.read_log` turns it into a DataError with file and line. Costs a few
+An invalid field is a ValueError that names it. `log.read_log` turns it into a DataError with file and line. Costs a few
 hundred nanoseconds per field.
 """
 
@@ -41,7 +41,7 @@ def amount(value: Any, name: str) -> float:
 
 
 def average(value: Any, name: str) -> float | None:
-    """Check a number; None where it is not finite, which other writers may spell NaN or Infinity."""
+    """Check a number. None if it is not finite, which other writers may spell NaN or Infinity."""
     if value is None or (type(value) is float and not math.isfinite(value)):
         return None
     return real(value, name)
@@ -62,7 +62,7 @@ def words(value: Any, name: str) -> str:
 
 
 def maybe(check: Callable[[Any, str], T], value: Any, name: str) -> T | None:
-    """Check a field that older logs lack; None where it is missing."""
+    """Check a field that older logs lack. None if it is missing."""
     return None if value is None else check(value, name)
 
 
@@ -81,5 +81,5 @@ def table(check: Callable[[Any, str], T], value: Any, name: str) -> dict[str, T]
 
 
 def anything(value: Any, name: str) -> Any:
-    """Accept any field, which is shown as it is."""
+    """Accept any field, which is shown unchanged."""
     return value

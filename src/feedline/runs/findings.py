@@ -1,6 +1,6 @@
-"""Findings of a run, in sentences: what a reader of the page should look at first, and what to do about it.
+"""Findings of a run, in sentences: the most important facts for a reader of the page, with advice.
 
-The thresholds are where a change is worth the effort: a tenth of the time, three tenths of the rows, half of a full
+From the thresholds on, a change is worth the effort: a tenth of the time, three tenths of the rows, half of a full
 shuffle.
 """
 
@@ -14,29 +14,29 @@ _WAITING, _SAVING, _PADDING, _MIXED = 0.1, 0.1, 0.3, 0.5
 
 
 def findings(run: Run) -> list[str]:
-    """Return sentences in plain text; none if nothing stands out."""
+    """Return sentences in plain text, none if nothing is remarkable."""
     return [*_course(run.history), *_time(run.history), *_feed(run)]
 
 
 def _course(history: History) -> list[str]:
-    found = []
+    sentences = []
     if history.ended is None:
-        found.append("The log has no end: the run is still in progress, or its process was killed.")
+        sentences.append("The log has no end: the run is still in progress, or its process was killed.")
     elif history.ended.get("interrupted"):
-        found.append("The run was interrupted, and saved before it ended.")
+        sentences.append("The run was interrupted, and saved before it ended.")
     if history.restarts:
         places = ", ".join(f"{at:,}" for at in history.restarts[:8]) + (", …" if len(history.restarts) > 8 else "")
-        found.append(
+        sentences.append(
             f"The run resumed {history.resumed} after its process had ended, at {places} label samples. Updates made "
             "twice are counted once."
         )
     if history.torn:
         lines = "1 line" if history.torn == 1 else f"{history.torn} lines"
-        found.append(f"{lines} of the log could not be read, as a kill leaves them; they are not shown.")
+        sentences.append(f"{lines} of the log could not be read, as a kill leaves them; they are not shown.")
     diverged = [span.samples for span in history.spans if span.loss is None and span.counted and not history.is_feed]
     if diverged:
         at_end = [span.samples for span in history.spans if span.samples >= diverged[0] and span.counted] == diverged
-        found.append(
+        sentences.append(
             (
                 f"The loss is {NOT_FINITE} from the span that ends at {diverged[0]:,} label samples on"
                 if at_end
@@ -45,38 +45,38 @@ def _course(history: History) -> list[str]:
             )
             + ": a smaller learning rate, or gradient clipping, may help."
         )
-    return found
+    return sentences
 
 
 def _time(history: History) -> list[str]:
-    parts, found = whole_by_part(history), []
-    whole = sum(parts.values())
-    if whole and parts.get("waiting for data", 0.0) > _WAITING * whole:
-        found.append(
-            f"{parts['waiting for data'] / whole:.0%} of the time was spent waiting for data. More threads= or "
+    parts, sentences = whole_by_part(history), []
+    total = sum(parts.values())
+    if total and parts.get("waiting for data", 0.0) > _WAITING * total:
+        sentences.append(
+            f"{parts['waiting for data'] / total:.0%} of the time was spent waiting for data. More threads= or "
             "read_ahead=, a store instead of text, or fewer random accesses may help; feedline bench measures it."
         )
-        if history.transforming > _WAITING * whole:
-            found[-1] += (
-                f" Transforms such as decoding kept {history.transforming / whole:.2g} threads busy: if that is all "
+        if history.transforming > _WAITING * total:
+            sentences[-1] += (
+                f" Transforms such as decoding kept {history.transforming / total:.2g} threads busy: if that is all "
                 "that there are, more cores, smaller pictures or cheaper steps help."
             )
-    if whole and parts.get("saving", 0.0) > _SAVING * whole:
-        found.append(f"{parts['saving'] / whole:.0%} of the time went into checkpoints: save less often.")
-    return found
+    if total and parts.get("saving", 0.0) > _SAVING * total:
+        sentences.append(f"{parts['saving'] / total:.0%} of the time went into checkpoints: save less often.")
+    return sentences
 
 
 def _feed(run: Run) -> list[str]:
-    history, fed, found = run.history, run.history.fed(), []
+    history, fed, sentences = run.history, run.history.fed(), []
     skipped = max(history.skipped, run.quarantined.count)
     if skipped:
         were = "1 sequence was" if skipped == 1 else f"{skipped:,} sequences were"
-        found.append(f"{were} unreadable and skipped: see errors.")
+        sentences.append(f"{were} unreadable and skipped: see errors.")
     for name in ragged_streams(fed):
         assert fed is not None
         stream = fed.streams[name]
         if stream.padded and 1 - stream.samples / stream.padded > _PADDING:
-            found.append(
+            sentences.append(
                 f"Padded, {1 - stream.samples / stream.padded:.0%} of the rows of stream {name} are padding; "
                 'layout="packed" or "nested" avoids it.'
             )
@@ -84,8 +84,8 @@ def _feed(run: Run) -> list[str]:
     if fed is not None and fed.pairs and sequences and sequences > 2:
         distance = fed.jumps / fed.pairs / (sequences / 3)
         if distance < _MIXED:
-            found.append(
+            sentences.append(
                 f"Sequences delivered one after the other lie {distance:.0%} as far apart in the corpus as a full "
                 "shuffle brings them: if neighbours are alike, a larger shuffle window mixes better."
             )
-    return found
+    return sentences

@@ -60,7 +60,7 @@ class Run:
         return self.folder.resolve().name
 
     def is_kept(self, saved: Saved) -> bool:
-        """Return whether a checkpoint still is where it was written, or where the run folder was moved to."""
+        """Return whether a checkpoint still exists, at its original path or in a run folder that was moved."""
         path = Path(saved.path)
         moved = (self.folder / path.name, self.folder / path.parent.name / path.name)
         return any(os.path.isdir(place) for place in (path, *moved))  # also False for invalid paths
@@ -71,7 +71,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
     Raises:
         FileNotFoundError: no such folder or file, or no log in the folder.
-        DataError: several logs and none of them is ``run.jsonl``; not a log.
+        DataError: several logs and none of them is ``run.jsonl``, or a file that is not a log.
     """
     log = log_of(path)
     network = log.parent / NETWORK
@@ -94,33 +94,33 @@ def log_of(path: str | os.PathLike[str]) -> Path:
     for name in (LOG, f"{LOG}.rank0"):
         if (path / name).is_file():
             return path / name
-    others = sorted(set(path.glob("*.jsonl")) - set(path.glob(QUARANTINE)))
-    if not others:
+    logs = sorted(set(path.glob("*.jsonl")) - set(path.glob(QUARANTINE)))
+    if not logs:
         raise FileNotFoundError(
             f"expected a log in {path}, such as {LOG}, got none; JsonLines(folder / {LOG!r}) among a session's "
             "reporters writes one"
         )
-    if len(others) > 1:
+    if len(logs) > 1:
         raise DataError(
-            f"expected {LOG} or one other log, got {', '.join(other.name for other in others)}",
+            f"expected {LOG} or one other log, got {', '.join(log.name for log in logs)}",
             path=str(path),
             hint="name the file instead of the folder",
         )
-    return others[0]
+    return logs[0]
 
 
 def _quarantined(folder: Path) -> Quarantined:
     files = sorted(folder.glob(QUARANTINE))
     first: list[dict[str, Any]] = []
-    seen: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str]] = set()
     for line in (line for file in files for line in _lines(file)):
-        # Every process lists what it meets: one that resumed lists it again.
+        # Every process lists the unreadable sequences that it reads, so a resumed one lists them again.
         key = (str(line.get("path")), str(line.get("sequence")))
-        if key not in seen:
-            seen.add(key)
+        if key not in keys:
+            keys.add(key)
             if len(first) < MOST_LISTED:
                 first.append(line)
-    return Quarantined(first, len(seen), [file.name for file in files])
+    return Quarantined(first, len(keys), [file.name for file in files])
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -128,7 +128,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
         for text in lines:
             try:
                 line = json.loads(text)
-            except (ValueError, RecursionError):  # torn by a kill; the process that resumes lists the sequence again
+            except (ValueError, RecursionError):  # torn by a kill. The process that resumes lists the sequence again
                 continue
             if isinstance(line, dict):
                 yield line

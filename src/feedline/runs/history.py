@@ -18,7 +18,7 @@ from feedline.runs.log import RunLog, read_log
 
 
 class Average(NamedTuple):
-    """An update, a validation or a test: averages per label sample; None where they are not finite."""
+    """An update, a validation or a test: averages per label sample, None if they are not finite."""
 
     kind: str
     samples: int
@@ -28,12 +28,12 @@ class Average(NamedTuple):
     time: float | None = None
 
 
-class Given(NamedTuple):
-    """What a corpus of a mixture gave since the beginning of the order, over all ranks.
+class CorpusShare(NamedTuple):
+    """Share of a corpus of a mixture since the beginning of the order, over all ranks.
 
     Attributes:
         sequences: number of its sequences.
-        delivered, declared: their share of all sequences, and that which the weights declare, 0 to 1.
+        delivered, declared: their share of all sequences, and the share that the weights declare, 0 to 1.
     """
 
     sequences: int
@@ -56,12 +56,12 @@ class ProgressLine(NamedTuple):
         held: bytes of decoded chunks held by the feed at its end.
         skipped: unreadable sequences skipped since its process began.
         transforming: seconds that transforms took in the span, such as decoding, summed over threads.
-        corpora: what each corpus of a mixture had given at its end; empty for another corpus.
+        corpora: share of each corpus of a mixture at its end, empty for another corpus.
         time: Unix time of its end, in seconds.
-        done: share of the whole run that was done, 0 to 1; None: the run's end is unknown.
+        done: share of the whole run that was done, 0 to 1. None: the run's end is unknown.
         reading: seconds that reading and decoding of chunks took in the span, summed over threads.
-        asked: bytes of local files that were asked for in the span, wherever they were.
-        disk: bytes fetched from the disk in the span, as the page cache did not hold them; whole pages.
+        asked: bytes of local files that were requested in the span, from the page cache or the disk.
+        disk: bytes fetched from the disk in the span, as the page cache did not hold them, in whole pages.
         fetched, cached: bytes of chunks in the span that came from object stores, and from the cache of objects.
     """
 
@@ -79,7 +79,7 @@ class ProgressLine(NamedTuple):
     held: int | None
     skipped: int | None
     transforming: float | None
-    corpora: dict[str, Given]
+    corpora: dict[str, CorpusShare]
     time: float | None = None
     done: float | None = None
     reading: float | None = None
@@ -115,15 +115,15 @@ class History:
     Attributes:
         path: path of the log.
         about: the latest "start" line.
-        restarts: label samples at which a process resumed where another had stopped.
+        restarts: label samples at which a process resumed after another had stopped.
         spans: progress lines.
         averages: updates, validations and tests.
         saved: checkpoints.
         ended: the "end" line, if nothing came after it.
-        skipped: how often an unreadable sequence was skipped, by all processes.
+        skipped: number of times that an unreadable sequence was skipped, by all processes.
         sweeps: sweeps trained when the last process began or ended.
         after: seconds by part that belong to no span: from the last one to the end of the run, such as its test.
-        unreported: label samples trained after the last span, by a run that was interrupted.
+        unreported: label samples that an interrupted run trained after the last span.
         lines, torn: number of lines in the file, and of those torn by a kill.
     """
 
@@ -143,7 +143,7 @@ class History:
 
     @property
     def resumed(self) -> str:
-        """How often a process resumed the run, in words."""
+        """Number of times that a process resumed the run, in words."""
         return {0: "never", 1: "once"}.get(len(self.restarts), f"{len(self.restarts)} times")
 
     @property
@@ -164,7 +164,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Wall time of all spans, and of what came after the last one."""
+        """Wall time of all spans, and of the time after the last one."""
         return sum(span.seconds for span in self.spans) + sum(self.after.values())
 
     @property
@@ -174,7 +174,7 @@ class History:
 
     @property
     def speed(self) -> float | None:
-        """Label samples per second of the whole wall time; None: no time passed."""
+        """Label samples per second of the whole wall time. None: no time passed."""
         return self.counted / self.seconds if self.seconds else None
 
     @property
@@ -183,7 +183,7 @@ class History:
         return sum(span.transforming or 0.0 for span in self.spans)
 
     def fed(self) -> Fed | None:
-        """Return statistics of the feed over all spans; None where the log has none."""
+        """Return statistics of the feed over all spans. None if the log has none."""
         parts = [span.fed for span in self.spans if span.fed is not None]
         return _together(parts) if parts else None
 
@@ -205,12 +205,12 @@ def read_history(path: Path) -> History:
 
 
 def history_of(log: RunLog[LogEvent | None]) -> History:
-    """Return the history that a log tells; None among its events is ignored."""
+    """Return the history of a log. None among its events is ignored."""
     history, events = History(log.path, lines=log.lines, torn=log.torn, restarts=log.starts[1:]), log.events
     skipped, before = 0, dict.fromkeys(_CUMULATIVE, 0.0)
     for event in events:
         if isinstance(event, ProgressLine):
-            # Statistics are those of the process: what the span adds is the difference.
+            # Statistics are sums of the process: the span's part is the difference.
             now = {name: value for name in _CUMULATIVE if (value := getattr(event, name)) is not None}
             history.spans.append(event._replace(**{name: max(0.0, n - before[name]) for name, n in now.items()}))
             before |= now
@@ -235,13 +235,13 @@ def history_of(log: RunLog[LogEvent | None]) -> History:
 
 
 def _after_spans(events: Iterable[LogEvent | None], ended: bool) -> dict[str, float]:
-    """Return the seconds by part that no span has: of the run's end, and after the last checkpoint of each process.
+    """Return the seconds by part outside spans: at the run's end, and after the last checkpoint of each process.
 
-    A process that resumes counts what came before the checkpoint in its first span.
+    A process that resumes counts the time before the checkpoint in its first span.
     """
-    total: dict[str, float] = {}  # counted for good
-    kept: dict[str, float] = {}  # in the last checkpoint
-    loose: dict[str, float] = {}  # after it
+    total: dict[str, float] = {}  # final
+    secured: dict[str, float] = {}  # in the last checkpoint
+    loose: dict[str, float] = {}  # after the last checkpoint
     at: float | None = None
     samples = 0
     for event in events:
@@ -250,33 +250,33 @@ def _after_spans(events: Iterable[LogEvent | None], ended: bool) -> dict[str, fl
         time = event.line.get("time") if isinstance(event, LoggedEvent) else event.time
         is_start = isinstance(event, LoggedEvent) and event.event == "start"
         if isinstance(event, ProgressLine):
-            kept, loose = {}, {}
+            secured, loose = {}, {}
         elif not is_start and at is not None and time is not None:
             kinds = {Saved: "saving", Average: "evaluating"}
             part = "training" if event.samples > samples else kinds.get(type(event), "training")
             loose = added(loose, {part: max(0.0, time - at)})
         if isinstance(event, Saved):
-            kept, loose = added(kept, loose), {}
+            secured, loose = added(secured, loose), {}
         elif isinstance(event, LoggedEvent) and not is_start:
             total, loose = added(total, loose), {}
         at, samples = time, event.samples
-    return added(total, kept) if ended else total
+    return added(total, secured) if ended else total
 
 
-def added(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
-    """Return the sums of seconds by part; parts that took none are left out."""
-    return {part: n for part in {**one, **other} if (n := one.get(part, 0.0) + other.get(part, 0.0))}
+def added(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    """Return the sums of seconds by part. Parts that took none are omitted."""
+    return {part: n for part in {**a, **b} if (n := a.get(part, 0.0) + b.get(part, 0.0))}
 
 
-_BYTES = ("asked", "disk", "fetched", "cached")  # statistics of where data came from
-# Statistics of the process that a line repeats with what was added.
+_BYTES = ("asked", "disk", "fetched", "cached")  # statistics of the origin of data
+# Cumulative statistics of the process, which every line contains.
 _CUMULATIVE = ("transforming", "reading", *_BYTES)
 
 
 def event_of(line: dict[str, Any]) -> LogEvent | None:
-    """Return what a line of a log says; None for the event of a user's reporter."""
-    made = _EVENTS.get(line["event"])
-    return None if made is None else made(line)  # events of users' reporters are ignored
+    """Return the event of a line of a log. None for the event of a user's reporter."""
+    parse = _EVENTS.get(line["event"])
+    return None if parse is None else parse(line)  # events of users' reporters are ignored
 
 
 def _span(line: dict[str, Any]) -> ProgressLine:
@@ -296,7 +296,7 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         maybe(whole, stats.get("held_bytes"), "stats.held_bytes"),
         maybe(whole, stats.get("skipped"), "stats.skipped"),
         maybe(amount, stats.get("transform_seconds"), "stats.transform_seconds"),
-        table(_given, stats.get("corpora", {}), "stats.corpora"),
+        table(_corpus_share, stats.get("corpora", {}), "stats.corpora"),
         maybe(moment, line.get("time"), "time"),
         maybe(amount, line.get("done"), "done"),
         maybe(amount, stats.get("read_seconds"), "stats.read_seconds"),
@@ -304,12 +304,12 @@ def _span(line: dict[str, Any]) -> ProgressLine:
     )
 
 
-def _given(data: Any, name: str) -> Given:
-    told = table(anything, data, name)
-    return Given(
-        whole(told.get("sequences"), f"{name}.sequences"),
-        amount(told.get("delivered"), f"{name}.delivered"),
-        amount(told.get("declared"), f"{name}.declared"),
+def _corpus_share(data: Any, name: str) -> CorpusShare:
+    fields = table(anything, data, name)
+    return CorpusShare(
+        whole(fields.get("sequences"), f"{name}.sequences"),
+        amount(fields.get("delivered"), f"{name}.delivered"),
+        amount(fields.get("declared"), f"{name}.declared"),
     )
 
 
@@ -324,14 +324,14 @@ def _saved(line: dict[str, Any]) -> Saved:
 
 
 def _mark(line: dict[str, Any]) -> LoggedEvent:
-    """Return a start or end; what it says of the run is checked as far as the page depends on it."""
-    for name, check in _TOLD.items():
+    """Return a start or end, after checking the fields that the page depends on."""
+    for name, check in _CHECKS.items():
         if line.get(name) is not None:
             check(line[name], name)
-    return LoggedEvent(line["event"], line["samples"], {name: told for name, told in line.items() if told is not None})
+    return LoggedEvent(line["event"], line["samples"], {name: item for name, item in line.items() if item is not None})
 
 
-_TOLD: dict[str, Callable[[Any, str], Any]] = {
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "time": moment,
     "sweeps": whole,
     "model": words,

@@ -1,8 +1,8 @@
 """The log of a run: JSON lines, one per event, each with ``event`` and ``samples`` (label samples so far).
 
-A killed process leaves a torn last line, and the one that resumes writes again what the first wrote after its last
-checkpoint. The result has each part of the run once, as it was trained the last time.
-Cost: one pass; memory for what ``keep`` returns for each line.
+A killed process leaves a torn last line, and the process that resumes repeats the lines after the last checkpoint. The
+result has each part of the run once, from the last time that it was trained. Cost: one pass, and memory for the result
+of ``keep`` for each line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Line = dict[str, Any]
 
 
 class RunLog(Generic[T]):
-    """A log that may still grow, as far as it was read.
+    """The part of a log that was read so far. The log may still grow.
 
     Args:
         path: path of the file.
-        keep: function from a line to what to remember of it.
+        keep: function from a line to the value to keep of it.
 
     Attributes:
         path: path of the file.
@@ -47,13 +47,13 @@ class RunLog(Generic[T]):
         self._file: tuple[int, int] | None = None  # device and inode
 
     def read_on(self, ended: bool = False) -> bool:
-        """Read the lines that were added since the last call; a file that was replaced or cut is read from its start.
+        """Read the lines that were added since the last call. A file that was replaced or cut is read from its start.
 
         Args:
-            ended: whether a last line without an end counts; otherwise it is left for the next call.
+            ended: whether a last line without an end counts. Otherwise the next call reads it.
 
         Returns:
-            Whether there were any.
+            Whether there were new lines.
 
         Raises:
             OSError: the file cannot be read.
@@ -83,7 +83,7 @@ class RunLog(Generic[T]):
         try:
             event, samples = words(line["event"], "event"), whole(line["samples"], "samples")
             if event == "start":
-                # The resumed process writes again whatever was logged after the place where it resumed.
+                # The resumed process repeats all lines after the place where it resumed.
                 self._kept = {key: old for key, old in self._kept.items() if key[1] <= samples}
                 self.starts.append(samples)
             self._kept.pop((event, samples), None)
@@ -98,14 +98,14 @@ class RunLog(Generic[T]):
 
     @property
     def events(self) -> list[T]:
-        """What to remember of the lines so far, in order of samples, each event once."""
+        """The kept values of the lines so far, in order of samples, each event once."""
         return [self._kept[key] for key in sorted(self._kept, key=lambda key: key[1])]
 
 
 def log_feed(path: str | os.PathLike[str], source: Any, *, step: int, size: int, event: str = "progress") -> None:
-    """Append a line that says where a source stands, for ``feedline audit``.
+    """Append a line with the position of a source, for ``feedline audit``.
 
-    Write one before the first minibatch of a process, by ``event="start"``, then every so many steps and at the end;
+    Write one before the first minibatch of a process, by ``event="start"``, then at regular steps and at the end and,
     under a schedule of sizes, whenever the size changes.
 
     Args:
@@ -116,7 +116,7 @@ def log_feed(path: str | os.PathLike[str], source: Any, *, step: int, size: int,
         event: ``"start"``, ``"progress"`` or ``"end"``.
 
     Raises:
-        ValueError: another event, or a step or size that cannot be.
+        ValueError: another event, or an impossible step or size.
         OSError: the file cannot be written.
     """
     if event not in ("start", "progress", "end"):
@@ -132,12 +132,12 @@ def log_feed(path: str | os.PathLike[str], source: Any, *, step: int, size: int,
 
 
 def feed_record(source: Any, step: int, size: int) -> dict[str, Any]:
-    """Return what an audit needs of a source, in JSON types."""
+    """Return the data of a source that an audit needs, in JSON types."""
     return {"step": step, "size": size, "state": source.state_dict()}
 
 
 def open_log(path: str | os.PathLike[str]) -> TextIO:
-    """Open a log to append lines to it; one that a crash has torn is ended, so that the next is not lost with it."""
+    """Open a log for appending. A line that a crash has torn is ended, so that the next line is not lost."""
     with open(path, "ab+") as before:
         if before.tell():
             before.seek(-1, os.SEEK_END)
@@ -151,7 +151,7 @@ def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[
 
     Args:
         path: path of the file.
-        keep: function from a line to what to remember of it.
+        keep: function from a line to the value to keep of it.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: no other file, no network, no script but its own, if it has charts.
+"""A self-contained HTML page: no other file, no network, no script except its own, if it has charts.
 
 A content security policy in the page makes the browser enforce this: nothing is loaded, and a script injected through a
 name in the data would not run. Every text that comes from data is escaped.
@@ -18,11 +18,11 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
     """Return the page around ``body``, which is HTML.
 
     Args:
-        title: of the window, plain text.
+        title: title of the window, plain text.
         body: HTML.
-        style: CSS behind the one that all pages share.
-        charts: whether there are charts, which the script of the page reads aloud; without them there is no script.
-        refresh_s: seconds after which the page loads itself again; None: never.
+        style: CSS after the style that all pages share.
+        charts: whether there are charts, which the script of the page reads out. Without charts there is no script.
+        refresh_s: seconds after which the page loads itself again. None: never.
     """
     shared, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -50,7 +50,7 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
 
 
 def refreshing(refresh_s: float | None) -> str:
-    """Return the switch that says that the page loads itself again, and stops it; empty without ``refresh_s``."""
+    """Return the switch that shows and stops the reloading of the page. Empty without ``refresh_s``."""
     if refresh_s is None:
         return ""
     return (
@@ -73,17 +73,17 @@ def sections(parts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a paragraph; nothing for no text."""
+    """Return a paragraph, or nothing for no text."""
     return f"<p>{escape(text)}</p>" if text else ""
 
 
 def findings(sentences: Iterable[str]) -> str:
-    """Return a list of what a reader should know first."""
+    """Return a list of findings."""
     return f'<ul class="findings">{"".join(f"<li>{escape(text)}</li>" for text in sentences)}</ul>'
 
 
 def tiles(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a row of figures, each with what it is."""
+    """Return a row of figures with their names."""
     cells = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in rows)
     return f'<ul class="tiles">{cells}</ul>'
 

@@ -1,6 +1,6 @@
-"""``feedline.report``: a run as one page that says where the time went.
+"""``feedline.report``: a run as one page.
 
-The page is self-contained; it opens from disk, without a network, and prints. A log of any length makes a page of a few
+The page is self-contained. It opens from disk, without a network, and prints. A log of any length makes a page of a few
 hundred kilobytes, as long charts are thinned (see `table`). Cost: one pass over the log.
 """
 
@@ -28,7 +28,7 @@ from feedline.runs.compare_runs import order_facts, read_compared, setting_in_wo
 from feedline.runs.drawing import figures
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
-from feedline.runs.history import Given, History
+from feedline.runs.history import CorpusShare, History
 from feedline.runs.table import MOST_ROWS
 
 MOST_CHECKPOINTS = 20
@@ -39,18 +39,18 @@ RunPath = str | os.PathLike[str]
 
 
 def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, refresh_s: float | None = None) -> Path:
-    """Make one self-contained HTML page of a training run: what was learned, where the time went, what was fed.
+    """Make one self-contained HTML page of a training run: with its curves, the use of its time, and its feed.
 
-    Of several runs, a page that compares them: their curves over each other, what they ended with, what differs.
+    Of several runs, a page that compares them: their curves in common charts, their results, and their differences.
 
     Args:
         run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
-            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``; or the log itself. Or two to
+            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``, or the log itself. Or two to
             six of them, of which some may be files of TensorBoard's events, or folders of these.
-        output: path of the page; None: ``report.html`` next to the log, or ``comparison.html`` in the folder that the
+        output: path of the page. None: ``report.html`` next to the log, or ``comparison.html`` in the folder that the
             runs have in common. An existing file is replaced, at once.
         refresh_s: seconds after which the page, while it is open, loads itself again from disk, unless its reader is
-            looking at a value; None: never. A page of a run that has ended never does.
+            looking at a value. None: never. A page of a run that has ended never does.
 
     Returns:
         The path of the page.
@@ -65,9 +65,9 @@ def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, r
         raise ValueError(f"expected refresh_s of at least 1 second, or None, got {refresh_s}")
     if not isinstance(run, (str, os.PathLike)):
         return _compared(list(run), output, refresh_s)
-    found = read_run(run)
-    path = found.folder / "report.html" if output is None else Path(output)
-    _write(html(found, None if found.history.ended else refresh_s), path, [found.history.path])
+    loaded = read_run(run)
+    path = loaded.folder / "report.html" if output is None else Path(output)
+    _write(html(loaded, None if loaded.history.ended else refresh_s), path, [loaded.history.path])
     return path
 
 
@@ -84,23 +84,23 @@ def _compared(runs: Sequence[RunPath], output: RunPath | None, refresh_s: float 
 
 
 def _write(text: str, path: Path, logs: Sequence[Path]) -> None:
-    """Replace a file; ``logs`` are not to be replaced.
+    """Replace a file, which must be none of ``logs``.
 
-    Names from data may hold undecodable bytes, as file names do; these are shown as escapes.
+    Names from data may contain undecodable bytes, as file names do. They are shown as escapes.
     """
     if path.exists() and any(path.samefile(log) for log in logs):
         raise ValueError(f"expected another file than the log, got {path}: the page would be written over it")
-    # A browser that loads the page meanwhile gets the old one or the new one, never a part.
-    made = path.with_name(f".{path.name}.{os.getpid()}")
+    # A browser that loads the page at this moment gets the old or the new page, never a part.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        made.write_text(text, encoding="utf-8", errors="backslashreplace")
-        made.replace(path)
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.replace(path)
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def html(run: Run, refresh_s: float | None = None) -> str:
-    """Return the page; it loads itself again every ``refresh_s`` seconds, None: never."""
+    """Return the page, which loads itself again every ``refresh_s`` seconds. None: never."""
     history = run.history
     is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
@@ -130,28 +130,28 @@ padding, lengths and order are those of the worker that wrote the log.</footer>"
 
 
 def _read(history: History) -> str:
-    """Return how much came from where, and what decoding took, as far as the log tells."""
+    """Return sentences on the origin of bytes, and the cost of decoding, if they are in the log."""
     sums = {
         name: sum(getattr(span, name) or 0.0 for span in history.spans)
         for name in ("asked", "disk", "fetched", "cached", "reading")
     }
-    told = []
+    text = []
     if sums["disk"]:
-        told.append(f"{_size(sums['disk'])} were fetched from the disk, as the page cache did not hold them.")
+        text.append(f"{_size(sums['disk'])} were fetched from the disk, as the page cache did not hold them.")
     if sums["disk"] and sums["asked"]:
-        held = max(0.0, 1 - sums["disk"] / sums["asked"])
-        told.append(
-            f"Of {_size(sums['asked'])} that were asked for, {held:.0%} came out of the page cache."
+        share = max(0.0, 1 - sums["disk"] / sums["asked"])
+        text.append(
+            f"Of {_size(sums['asked'])} that were asked for, {share:.0%} came out of the page cache."
             + (" A disk gives whole pages, which were more than was asked for." if sums["disk"] > sums["asked"] else "")
         )
     remote = sums["fetched"] + sums["cached"]
     if remote:
         hits = sums["cached"] / remote
-        told.append(f"{_size(remote)} of chunks came from object stores, {hits:.0%} of them out of the cache.")
+        text.append(f"{_size(remote)} of chunks came from object stores, {hits:.0%} of them out of the cache.")
     threads = sums["reading"] / history.seconds if history.seconds else 0.0
     if threads >= LEAST_BUSY:
-        told.append(f"Reading and decoding chunks kept {threads:.2g} threads busy, {sums['reading']:,.4g} s in all.")
-    return " ".join(told)
+        text.append(f"Reading and decoding chunks kept {threads:.2g} threads busy, {sums['reading']:,.4g} s in all.")
+    return " ".join(text)
 
 
 def _size(n: float) -> str:
@@ -163,11 +163,11 @@ def _size(n: float) -> str:
 
 
 def _corpora(history: History) -> str:
-    """Return what each corpus of a mixture gave, beside what was declared."""
-    given: dict[str, Given] = next((span.corpora for span in reversed(history.spans) if span.corpora), {})
-    if not given:
+    """Return a table of delivered and declared shares of the corpora of a mixture."""
+    shares: dict[str, CorpusShare] = next((span.corpora for span in reversed(history.spans) if span.corpora), {})
+    if not shares:
         return ""
-    rows = [(name, f"{g.sequences:,}", f"{g.delivered:.3%}", f"{g.declared:.3%}") for name, g in given.items()]
+    rows = [(name, f"{g.sequences:,}", f"{g.delivered:.3%}", f"{g.declared:.3%}") for name, g in shares.items()]
     return page.table("What each corpus gave, over all ranks", ("corpus", "sequences", "delivered", "declared"), rows)
 
 
@@ -181,7 +181,7 @@ def _lead(run: Run) -> str:
     process = "last process " if history.restarts else ""
     when = f", {process}{' to '.join(dict.fromkeys(times))}" if times else ""
     sweeps = ", 1 sweep" if history.sweeps == 1 else f", {history.sweeps:,} sweeps"
-    is_mixture = any(span.corpora for span in history.spans)  # whose corpora have sweeps of their own
+    is_mixture = any(span.corpora for span in history.spans)  # whose corpora have separate sweeps
     return f"{model}{history.samples:,} label samples{'' if is_mixture and not history.sweeps else sweeps}{when}"
 
 
@@ -196,7 +196,7 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
         was = f": {finite[-1][1]:.4g} at {finite[-1][0]:,}, the last finite one" if finite else ""
         tiles.append((NOT_FINITE, f"training loss, last span{was}"))
     for kind in ("validation", "test"):
-        last = next((one for one in reversed(history.averages) if one.kind == kind and one.counted), None)
+        last = next((row for row in reversed(history.averages) if row.kind == kind and row.counted), None)
         if last is not None:
             metric_name = history.about.get("metric_name", "metric")
             metric = "" if last.metric is None else f", {metric_name} {last.metric:.4g}"
@@ -220,22 +220,22 @@ def _spent(run: Run) -> str:
     """Return the whole wall time, as one bar with a legend that is also its table."""
     end = run.history.ended or {}
     parts = end["seconds_by_part"] if "seconds_by_part" in end else whole_by_part(run.history)
-    whole = sum(parts.values())
-    if not whole:
+    total = sum(parts.values())
+    if not total:
         return ""
-    shares = [(f"s{1 + k % 6}", name, seconds, seconds / whole) for k, (name, seconds) in enumerate(parts.items())]
+    shares = [(f"s{1 + k % 6}", name, seconds, seconds / total) for k, (name, seconds) in enumerate(parts.items())]
     bars = "".join(f'<div class="{kind}" style="flex:{share:.5f}"></div>' for kind, _, _, share in shares)
     legend = "".join(
         f'<li class="{kind}"><i></i> <span>{escape(name)}: {seconds:,.4g} s, {share:.1%}</span></li>'
         for kind, name, seconds, share in shares
     )
-    busy = run.history.transforming  # in threads that work beside all other parts
+    busy = run.history.transforming  # in threads that work concurrently with all other parts
     transformed = (
         f'<p class="says">At the same time transforms (decoding) took {busy:,.4g} s of threads, '
-        f"{busy / whole:.0%} of the wall time: {busy / whole:,.2g} threads were busy with them.</p>"
+        f"{busy / total:.0%} of the wall time: {busy / total:,.2g} threads were busy with them.</p>"
     )
     return (
-        f'<div class="card"><h3>Wall time: {whole:,.4g} s</h3><div class="stack" aria-hidden="true">{bars}</div>'
+        f'<div class="card"><h3>Wall time: {total:,.4g} s</h3><div class="stack" aria-hidden="true">{bars}</div>'
         f'<ul class="parts">{legend}</ul>{transformed if busy else ""}</div>\n'
     )
 
@@ -244,18 +244,18 @@ def _errors(run: Run) -> str:
     listed, skipped = run.quarantined, run.history.skipped
     if not listed.count and not skipped:
         return "<p>No sequence was skipped.</p>"
-    said = f"<p>Unreadable sequences were skipped {skipped:,} times.</p>" if skipped else ""
+    text = f"<p>Unreadable sequences were skipped {skipped:,} times.</p>" if skipped else ""
     if not listed.count:
-        return said + (
+        return text + (
             "<p>There is no quarantine file next to the log: <code>MinibatchSource(..., on_error=fl.Quarantine("
             'folder / "quarantine.jsonl"))</code> puts it there.</p>'
         )
     which = "1 sequence is" if listed.count == 1 else f"{listed.count:,} different sequences are"
-    said += f"<p>{which} listed in {escape(', '.join(listed.files))}"
-    said += f"; these are the first {MOST_LISTED}.</p>" if listed.count > len(listed.first) else ".</p>"
+    text += f"<p>{which} listed in {escape(', '.join(listed.files))}"
+    text += f"; these are the first {MOST_LISTED}.</p>" if listed.count > len(listed.first) else ".</p>"
     columns = ("sequence", "path", "line", "byte", "stream", "reason")
     rows = [["" if line.get(name) is None else str(line[name]) for name in columns] for line in listed.first]
-    return said + page.table("Quarantine", columns, rows)
+    return text + page.table("Quarantine", columns, rows)
 
 
 def _checkpoints(run: Run) -> str:
@@ -263,17 +263,17 @@ def _checkpoints(run: Run) -> str:
     if not saved:
         return "<p>The log has no checkpoints.</p>"
     shown = saved[-MOST_CHECKPOINTS:]
-    said = f"<p>{len(saved):,} were written; these are the last {len(shown)}:</p>" if len(shown) < len(saved) else ""
+    text = f"<p>{len(saved):,} were written; these are the last {len(shown)}:</p>" if len(shown) < len(saved) else ""
     rows = [
         [
-            f"{one.samples:,}",
-            one.path,
-            "" if one.time is None else _moment(one.time),
-            "yes" if run.is_kept(one) else "no",
+            f"{checkpoint.samples:,}",
+            checkpoint.path,
+            "" if checkpoint.time is None else _moment(checkpoint.time),
+            "yes" if run.is_kept(checkpoint) else "no",
         ]
-        for one in reversed(shown)
+        for checkpoint in reversed(shown)
     ]
-    return said + page.table("Checkpoints", ("label samples", "folder", "written", "on disk"), rows)
+    return text + page.table("Checkpoints", ("label samples", "folder", "written", "on disk"), rows)
 
 
 def _network(run: Run) -> str:

@@ -1,8 +1,8 @@
-"""The numbers behind a chart: rows along one axis, and how long tables are thinned.
+"""The numbers of a chart: rows along one axis, and the thinning of long tables.
 
 Thinning keeps rows whole. Law (tests/runs/test_table.py): the first, last, lowest and highest number of every column
-are kept, overall and in each stretch of the axis, in order; nothing is averaged, so every number shown is in the log.
-Curves of several runs over each other are averaged instead: extremes of one among those of another would be teeth.
+are kept, overall and in each stretch of the axis, in order. Nothing is averaged, so every number shown is in the log.
+Curves of several runs in one chart are averaged instead, as their mixed extremes would look like teeth.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class ChartTable:
     """Rows along one axis.
 
     Attributes:
-        axis: what `TableRow.at` counts.
-        columns: names.
-        rows: in order of `TableRow.at`.
-        total: rows there were before thinning.
+        axis: unit of `TableRow.at`.
+        columns: names of the columns.
+        rows: rows, in order of `TableRow.at`.
+        total: number of rows before thinning.
     """
 
     axis: str
@@ -45,18 +45,18 @@ class ChartTable:
 
 
 def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> ChartTable:
-    """Return a table of columns given as (place, number) pairs; columns without a number are omitted."""
-    given = {name: pairs for name, column in columns.items() if (pairs := [p for p in column if p[1] is not None])}
+    """Return a table of columns from (place, number) pairs. Columns without a number are omitted."""
+    defined = {name: pairs for name, column in columns.items() if (pairs := [p for p in column if p[1] is not None])}
     at: dict[Number, list[Number | None]] = {}
-    for k, pairs in enumerate(given.values()):
+    for k, pairs in enumerate(defined.values()):
         for place, number in pairs:
-            at.setdefault(place, [None] * len(given))[k] = number
+            at.setdefault(place, [None] * len(defined))[k] = number
     rows = tuple(TableRow(place, tuple(at[place])) for place in sorted(at))
-    return ChartTable(axis, tuple(given), rows, len(rows))
+    return ChartTable(axis, tuple(defined), rows, len(rows))
 
 
 def thinned(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
-    """Thin a table to about ``most`` rows; see the module. A table that is small enough is returned unchanged."""
+    """Thin a table to about ``most`` rows. See the module. A table that is small enough is returned unchanged."""
     if len(table.rows) <= most:
         return table
     per_stretch = 2 + 2 * len(table.columns)
@@ -68,25 +68,25 @@ def thinned(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
 
 
 def averaged(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
-    """Average a table in stretches, to ``most`` rows, between its first and last; one small enough is unchanged."""
+    """Average a table in stretches, to ``most`` rows, between its first and last. A small enough one is unchanged."""
     rows = table.rows
     if len(rows) <= most:
         return table
     inner, count = rows[1:-1], most - 2
-    found = [rows[0]]
+    averages = [rows[0]]
     for i in range(count):
         stretch = inner[i * len(inner) // count : (i + 1) * len(inner) // count]
-        there = [[n for row in stretch if (n := row.values[k]) is not None] for k in range(len(table.columns))]
-        means = tuple(math.fsum(numbers) / len(numbers) if numbers else None for numbers in there)
-        found.append(TableRow(stretch[len(stretch) // 2].at, means))
-    return ChartTable(table.axis, table.columns, (*found, rows[-1]), table.total)
+        values = [[n for row in stretch if (n := row.values[k]) is not None] for k in range(len(table.columns))]
+        means = tuple(math.fsum(numbers) / len(numbers) if numbers else None for numbers in values)
+        averages.append(TableRow(stretch[len(stretch) // 2].at, means))
+    return ChartTable(table.axis, table.columns, (*averages, rows[-1]), table.total)
 
 
 def _telling(rows: Sequence[TableRow], start: int, stop: int) -> set[int]:
-    """The rows of a stretch that have the first, last, lowest or highest number of a column."""
-    found: set[int] = set()
+    """Return the rows of a stretch that have the first, last, lowest or highest number of a column."""
+    indices: set[int] = set()
     for k in range(len(rows[0].values)):
-        there = [(number, i) for i in range(start, stop) if (number := rows[i].values[k]) is not None]
-        if there:
-            found |= {there[0][1], there[-1][1], min(there)[1], max(there)[1]}
-    return found
+        pairs = [(number, i) for i in range(start, stop) if (number := rows[i].values[k]) is not None]
+        if pairs:
+            indices |= {pairs[0][1], pairs[-1][1], min(pairs)[1], max(pairs)[1]}
+    return indices

@@ -1,7 +1,7 @@
-"""The state of a run while it happens: how far it is, how long it will take, what limits it.
+"""The state of a run in progress: its progress, the remaining time, and the limit of its speed.
 
-All of it follows from the log alone, so that a run can be watched from another machine, and nothing in the run waits
-for whoever watches. Requires only NumPy.
+All of it follows from the log alone, so that a run can be watched from another machine, and no part of the run waits
+for a watcher. Requires only NumPy.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from feedline.runs.log import RunLog
 _RECENT = 10  # spans at least, and a tenth of all
 _WAITING_SHARE = 0.1  # share of the time from which waiting for data limits a run
 _LASTING_SHARE = 0.3  # and from which evaluating or saving does
-# Without news for this long a run may be dead: before the first span, after it, and in times the longest span.
+# After this time without news a run may be dead: before the first span, after it, and as a multiple of the longest
+# span.
 _SILENT_AT_FIRST_S, _SILENT_S, _SILENT_SPANS = 60.0, 10.0, 5.0
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class Limit(NamedTuple):
-    """The stage of a run that limits its speed, and what would help."""
+    """The stage of a run that limits its speed, and advice."""
 
     stage: str
     advice: str
@@ -47,7 +48,7 @@ class WatchedRun:
 
     @property
     def done(self) -> float | None:
-        """Share of the run that is done, 0 to 1; None: unknown."""
+        """Share of the run that is done, 0 to 1. None: unknown."""
         if self.history.ended is not None and not self.history.ended.get("interrupted"):
             return 1.0
         spans = self.history.spans
@@ -60,15 +61,15 @@ class WatchedRun:
         times = [history.about.get("time"), (history.ended or {}).get("time")]
         for events in (history.spans, history.saved, history.averages):
             times += [event.time for event in events[-1:]]
-        known = [time for time in times if time is not None]
-        return max(0.0, self.now - max(known)) if known else 0.0
+        logged = [time for time in times if time is not None]
+        return max(0.0, self.now - max(logged)) if logged else 0.0
 
     @property
     def remaining_s(self) -> float | None:
-        """Estimate of the seconds left; None: unknown, also after a kill and once only the end's evaluation is left.
+        """Estimate of the seconds left. None: unknown, also after a kill, and when only the last evaluation is left.
 
-        The pace is that of the recent spans; where there are evaluations, which are rare and long, of all that this
-        process did. While a span takes longer than usual, the time left stands still.
+        The pace is from the recent spans or, with evaluations, which are rare and long, from all spans of this process.
+        While a span takes longer than usual, the estimate does not change.
         """
         if self.history.ended is not None:
             return 0.0
@@ -78,20 +79,20 @@ class WatchedRun:
         began = self.history.about.get("time")
         if began is not None and (self._evaluates or len(marks) < 2):
             marks.insert(0, (began, self._done_at_start()))
-        known = [(time, done) for time, done in marks if time is not None and done is not None]
-        if len(known) < 2 or known[-1][1] <= known[0][1] or known[-1][0] <= known[0][0]:
+        points = [(time, done) for time, done in marks if time is not None and done is not None]
+        if len(points) < 2 or points[-1][1] <= points[0][1] or points[-1][0] <= points[0][0]:
             return None
-        (first_time, first), (last_time, last) = known[0], known[-1]
-        left = (1 - min(1.0, last)) * (last_time - first_time) / (last - first)
-        usual = (last_time - first_time) / (len(known) - 1)
-        return left - min(max(0.0, self.now - last_time), usual, 0.9 * left) or None
+        (first_time, first), (last_time, last) = points[0], points[-1]
+        remaining = (1 - min(1.0, last)) * (last_time - first_time) / (last - first)
+        usual = (last_time - first_time) / (len(points) - 1)
+        return remaining - min(max(0.0, self.now - last_time), usual, 0.9 * remaining) or None
 
     @property
     def _evaluates(self) -> bool:
         return any(average.kind != "update" for average in self.history.averages)
 
     def _done_at_start(self) -> float | None:
-        """Return the share that was done when the present process began; None: unknown."""
+        """Return the share that was done when the present process began. None: unknown."""
         if not self.history.restarts:
             return 0.0
         before = [span for span in self.history.spans if span.samples <= self.history.restarts[-1]]
@@ -99,7 +100,7 @@ class WatchedRun:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall time so far; of a run that says nothing more, to its last span."""
+        """Wall time so far, of a silent run to its last span."""
         spans, last = self.present(), self.history.about.get("time")
         if self.history.ended is not None or self.is_silent:
             return self.history.seconds
@@ -109,7 +110,7 @@ class WatchedRun:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing was written for a few times as long as the longest span of this process."""
+        """Whether nothing was written for several times the longest span of this process."""
         if self.history.ended is not None:
             return False
         longest = max((span.seconds for span in self.present()), default=None)
@@ -117,7 +118,7 @@ class WatchedRun:
 
     @property
     def state(self) -> str:
-        """What the process is doing, in words."""
+        """Current activity of the process, in words."""
         ended = self.history.ended
         if ended is not None:
             return "interrupted, saved" if ended.get("interrupted") else "ended"
@@ -139,7 +140,7 @@ class WatchedRun:
         return spans[-max(_RECENT, len(spans) // 10) :]
 
     def speed(self) -> float | None:
-        """Return label samples per second over the recent spans; None before the first."""
+        """Return label samples per second over the recent spans. None before the first."""
         spans = self.recent()
         seconds = sum(span.seconds for span in spans)
         return sum(span.counted for span in spans) / seconds if seconds else None
@@ -147,11 +148,11 @@ class WatchedRun:
     def shares(self) -> dict[str, float]:
         """Return the shares of the recent time by part: training, waiting for data, evaluating, saving."""
         parts = seconds_by_part(self.recent())
-        whole = sum(parts.values())
-        return {name: seconds / whole for name, seconds in parts.items()} if whole else {}
+        total = sum(parts.values())
+        return {name: seconds / total for name, seconds in parts.items()} if total else {}
 
     def limit(self) -> Limit | None:
-        """Return what limits the recent spans; None before the first."""
+        """Return the limit of the recent spans. None before the first."""
         shares, spans = self.shares(), self.recent()
         if not shares:
             return None
@@ -162,9 +163,9 @@ class WatchedRun:
             return Limit("evaluation", "evaluate less often, or on fewer sequences")
         if waiting < _WAITING_SHARE:
             return Limit("the training step", "the feed keeps up; a faster feed would not help")
-        whole = sum(span.seconds for span in spans)
+        seconds = sum(span.seconds for span in spans)
         reading, transforming = (
-            sum(getattr(span, part) or 0.0 for span in spans) / whole for part in ("reading", "transforming")
+            sum(getattr(span, part) or 0.0 for span in spans) / seconds for part in ("reading", "transforming")
         )
         if max(reading, transforming) < _WAITING_SHARE:
             return Limit("the feed", "it waits, but neither reads nor decodes: see its transforms and its disk")
@@ -180,7 +181,7 @@ class WatchedRun:
 
 
 class RunWatch:
-    """A log that is read on while it grows.
+    """A log that is read while it grows.
 
     Args:
         path: run folder, which may have no log yet, or log.
@@ -192,7 +193,7 @@ class RunWatch:
         self._history: History | None = None
 
     def look(self, now: float) -> WatchedRun | None:
-        """Return the run at this moment; None while there is no log, or no event in it.
+        """Return the run at this moment. None while there is no log, or no event in it.
 
         Args:
             now: Unix time, in seconds.
@@ -212,8 +213,8 @@ class RunWatch:
 
 def spoken(seconds: float) -> str:
     """Format a duration: ``3 h 5 min``, ``2 min 40 s``, ``8 s``."""
-    whole = round(seconds)
-    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    total = round(seconds)
+    parts = [(total // 86400, "d"), (total // 3600 % 24, "h"), (total // 60 % 60, "min"), (total % 60, "s")]
     first = next((i for i, (n, _) in enumerate(parts) if n), 3)
     return " ".join(f"{n} {unit}" for n, unit in parts[first : first + 2] if n or unit == parts[first][1])
 
@@ -222,10 +223,10 @@ def sparkline(numbers: Sequence[float | None], width: int, bounds: tuple[float, 
     """Draw numbers as a line of block characters.
 
     Args:
-        numbers: numbers in order; None is a blank.
-        width: most characters; stretches of a longer row are averaged.
-        bounds: what the lowest and the highest block stand for, the latter None for the largest number; None: the
-            extremes, and a logarithmic scale if they are two decades apart.
+        numbers: numbers in order. None is a blank.
+        width: largest number of characters. Stretches of a longer row are averaged.
+        bounds: values of the lowest and the highest block, the latter None for the largest number. None: the extremes,
+            and a logarithmic scale if they are two decades apart.
     """
     if width < 1 or not numbers:
         return ""
@@ -233,15 +234,15 @@ def sparkline(numbers: Sequence[float | None], width: int, bounds: tuple[float, 
     cells: list[float | None] = []
     for i in range(count):
         stretch = numbers[i * len(numbers) // count : (i + 1) * len(numbers) // count]
-        known = [n for n in stretch if n is not None and math.isfinite(n)]
-        cells.append(sum(known) / len(known) if known else None)
-    there = [n for n in cells if n is not None]
-    if not there:
+        finite = [n for n in stretch if n is not None and math.isfinite(n)]
+        cells.append(sum(finite) / len(finite) if finite else None)
+    values = [n for n in cells if n is not None]
+    if not values:
         return " " * count
-    if bounds is None and min(there) > 0 and max(there) >= 100 * min(there):
+    if bounds is None and min(values) > 0 and max(values) >= 100 * min(values):
         cells = [None if n is None else math.log(n) for n in cells]
-        there = [n for n in cells if n is not None]
-    low, high = (min(there), None) if bounds is None else bounds
-    step = ((max(there) if high is None else high) - low) / (len(_LEVELS) - 1) or 1.0
+        values = [n for n in cells if n is not None]
+    low, high = (min(values), None) if bounds is None else bounds
+    step = ((max(values) if high is None else high) - low) / (len(_LEVELS) - 1) or 1.0
     last = len(_LEVELS) - 1
     return "".join(" " if n is None else _LEVELS[min(last, max(0, round((n - low) / step)))] for n in cells)

@@ -1,11 +1,11 @@
 """Collective decisions of a session's ranks, so that no rank waits for one that has decided differently.
 
-Everything collective (an update, a checkpoint, the end, where to begin) is decided from numbers of all ranks, by the
-same rule on each; clocks, signals, files and callbacks differ between ranks. This holds whether the learners are
-distributed or the model exchanges gradients itself, as `DistributedDataParallel` does.
+Every collective decision (an update, a checkpoint, the end, where to begin) follows from numbers of all ranks, by the
+same rule on each rank, since clocks, signals, files and callbacks differ between ranks. This holds whether the learners
+are distributed or the model exchanges gradients itself, as `DistributedDataParallel` does.
 
-Costs: with one rank nothing. Otherwise an exchange of a few numbers after each update; if the model exchanges
-gradients itself, another before it and one in it.
+Costs: with one rank nothing. Otherwise an exchange of a few numbers after each update. If the model exchanges gradients
+itself, another one before it and one in it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from feedline.train.checkpoint import Checkpoint, Checkpoints, load
 
 
 class Wishes(NamedTuple):
-    """What a rank asks for after an update.
+    """Requests of a rank after an update.
 
     Attributes:
-        stop: end the training, asked for by a callback, a controller or the program.
+        stop: end the training, at the request of a callback, a controller or the program.
         interrupt: end the run, because of a signal.
         save: write a checkpoint.
-        size: size of its next minibatch; 0: none, -1: none, as all rates are 0.
+        size: size of its next minibatch. 0: none, -1: none, as all rates are 0.
     """
 
     stop: bool
@@ -33,29 +33,29 @@ class Wishes(NamedTuple):
     size: int
 
 
-def agreed(ranks: Ranks, own: Wishes) -> Wishes:
+def agreed(ranks: Ranks, wishes: Wishes) -> Wishes:
     """Combine the ranks' wishes: do what any rank asks for, with minibatches of one size.
 
     Raises:
-        StoreError: the sizes of the next minibatches differ; lists them.
+        StoreError: the sizes of the next minibatches differ. The message lists them.
     """
     if ranks.alone:
-        return own
-    rows = ranks.gather([float(wish) for wish in own])
+        return wishes
+    rows = ranks.gather([float(wish) for wish in wishes])
     stop, interrupt, save, sizes = zip(*rows, strict=True)
     if any(stop):
-        return Wishes(True, any(interrupt), any(save), own.size)
+        return Wishes(True, any(interrupt), any(save), wishes.size)
     if len(set(sizes)) > 1:
-        found = ", ".join(f"rank {r}: {size:.0f}" for r, size in enumerate(sizes))
+        got = ", ".join(f"rank {r}: {size:.0f}" for r, size in enumerate(sizes))
         raise StoreError(
-            f"expected all ranks to continue with minibatches of one size, got {found} samples (0: the end, -1: a rate "
+            f"expected all ranks to continue with minibatches of one size, got {got} samples (0: the end, -1: a rate "
             "of 0)\n  change run.scale, max_samples and learning rates equally on all ranks"
         )
-    return Wishes(False, any(interrupt), any(save), own.size)
+    return Wishes(False, any(interrupt), any(save), wishes.size)
 
 
 def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
-    """Return the newest checkpoint that every rank can read, or None without any; rank 0 decides which are tried.
+    """Return the newest checkpoint that every rank can read, or None without any. Rank 0 decides which are tried.
 
     Raises:
         StateError: there are checkpoints, but none that every rank can read.
@@ -63,8 +63,8 @@ def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
     if ranks.alone:
         return checkpoints.latest()
     paths = checkpoints.paths()
-    seen = ranks.gather_json(len(paths))
-    if not seen[0] and any(seen):
+    counts = ranks.gather_json(len(paths))
+    if not counts[0] and any(counts):
         raise StateError(
             f"expected all ranks to find the checkpoints in {checkpoints.folder}, rank 0 finds none, but others do: "
             "use a folder that all machines share"
@@ -72,8 +72,8 @@ def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
     candidates = checkpoints.newest_first() if ranks.rank == 0 else iter(())
     refused = 0
     while True:
-        found = ranks.first(lambda: next(candidates, None))
-        name, seal = ranks.gather_json(None if found is None else [found.path.name, found.seal])[0] or (None, None)
+        saved = ranks.first(lambda: next(candidates, None))
+        name, seal = ranks.gather_json(None if saved is None else [saved.path.name, saved.seal])[0] or (None, None)
         if name is None:
             if refused:
                 raise StateError(
@@ -82,14 +82,14 @@ def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
                 )
             return None
         path, why = checkpoints.folder / name, None
-        if found is None:
+        if saved is None:
             try:
-                found = load(path)
-                why = None if found.seal == seal else f"it differs from rank 0's {name}"
+                saved = load(path)
+                why = None if saved.seal == seal else f"it differs from rank 0's {name}"
             except StateError as error:
                 why = str(error)
-        trouble = [f"rank {r}: {told}" for r, told in enumerate(ranks.gather_json(why)) if told is not None]
+        trouble = [f"rank {r}: {reason}" for r, reason in enumerate(ranks.gather_json(why)) if reason is not None]
         if not trouble:
-            return found
+            return saved
         refused += 1
         checkpoints.pass_over(path, "; ".join(trouble))

@@ -1,11 +1,11 @@
 """Atomic checkpoints: one folder each, tensors as safetensors and everything else as JSON.
 
-A folder is written under a temporary name, synced to disk, and renamed; a process killed at any moment leaves either
-the whole checkpoint or none, and earlier ones untouched. A seal covers everything: that of ``state.json``, which
-contains the seal of the tensors' file, which contains a checksum of each tensor. Any changed byte is detected, and so
-is a state with the tensors of another checkpoint. Incomplete, damaged or foreign checkpoints are skipped with a warning
-that says why, and the one before is used; if none is whole, the run does not start. Nothing is pickled, so checkpoints
-from untrusted places can be read.
+A folder is written under a temporary name, synced to disk, and renamed. A process killed at any moment leaves either
+the whole checkpoint or none, and earlier ones untouched. The seal of ``state.json`` covers everything: the file
+contains the seal of the tensors' file, which contains a checksum of each tensor. Any changed byte is detected. So is a
+state with the tensors of another checkpoint. Incomplete, damaged or foreign checkpoints are skipped with a warning that
+gives the reason, and the previous one is used. If none is whole, the run does not start. Nothing is pickled, so
+checkpoints from untrusted places can be read.
 
 Checkpoints of version 0.1, which had checksums over the tensors alone, are still read.
 
@@ -37,7 +37,7 @@ VERSION = 2
 TENSORS, STATE = "tensors.safetensors", "state.json"
 _NAME, _TEMPORARY = re.compile(r"checkpoint-([0-9]{1,18})-([0-9]{1,19})"), ".writing-"
 _PROCESS = re.compile(r"[0-9]{1,9}")
-#: Names like those of checkpoints, but with a serial number too large to be followed by another.
+#: Names like ``checkpoint-*``, but with a serial number too large to have a successor.
 _STRANGE = re.compile(r"checkpoint-[0-9]+-[0-9]+")
 #: First bytes of a state, before the seal.
 _SEALED = f'{{"feedline": {VERSION}, "seal": "'.encode()
@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         tensors: tensors by name, on the CPU.
         state: state in JSON types.
         seal: checksum of the whole content.
-        shards: description of sharded tensors, see `feedline.train.shards`; None: there are none.
+        shards: description of sharded tensors, see `feedline.train.shards`. None: there are none.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class Checkpoints:
 
     Args:
         folder: folder, created if missing.
-        keep: number of checkpoints to keep, the newest; None: all.
+        keep: number of checkpoints to keep, the newest. None: all.
 
     Raises:
         ValueError: ``keep`` below 1.
@@ -85,8 +85,8 @@ class Checkpoints:
         """Return the folders of checkpoints, whole or not, oldest first."""
         if not self.folder.is_dir():
             return []
-        found = [(int(m[1]), path) for path in self.folder.iterdir() if (m := _NAME.fullmatch(path.name))]
-        return [path for _, path in sorted(found)]
+        numbered = [(int(m[1]), path) for path in self.folder.iterdir() if (m := _NAME.fullmatch(path.name))]
+        return [path for _, path in sorted(numbered)]
 
     def save(
         self,
@@ -98,19 +98,19 @@ class Checkpoints:
         """Write a checkpoint, which becomes the newest.
 
         Args:
-            number: progress of the run (label samples, say), for the name. Checkpoints are ordered by when they were
-                saved, as a run that fell back to an earlier one repeats these numbers.
+            number: progress of the run (label samples, say), for the name. Checkpoints are in the order of saving, as a
+                run that fell back to an earlier one repeats these numbers.
             tensors: tensors by name, on any device.
             state: state in JSON types.
             shards: function that writes sharded tensors to a folder, together with other ranks, and returns their
-                description; None: there are none.
+                description. None: there are none.
 
         Raises:
             TypeError: ``state`` contains other than JSON types.
-            StateError: the serial number of the newest checkpoint is too large to be followed.
-            OSError: no space, no permission; nothing is left behind and the other checkpoints are untouched.
+            StateError: the serial number of the newest checkpoint is too large to have a successor.
+            OSError: no space, no permission. No partial checkpoint remains, and other checkpoints are untouched.
         """
-        given = check_json(state)
+        checked_state = check_json(state)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._clear_unfinished()
         before = self.paths()
@@ -123,7 +123,7 @@ class Checkpoints:
             writing.mkdir()
             # With the name, checkpoints of equal tensors differ, too, and their states cannot be swapped.
             tie = save_tensors(writing / TENSORS, tensors, {"checkpoint": target.name})
-            content = {"feedline": VERSION, "seal": BLANK, "tensors": tie, "state": given}
+            content = {"feedline": VERSION, "seal": BLANK, "tensors": tie, "state": checked_state}
             if shards is not None:
                 content["shards"] = shards(writing)
             with open(writing / STATE, "xb") as file:
@@ -140,7 +140,7 @@ class Checkpoints:
         return target
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint, or None without any; logs a warning for each one skipped.
+        """Return the newest whole checkpoint, or None without any. Logs a warning for each one skipped.
 
         Raises:
             StateError: there are checkpoints, but none is whole.
@@ -148,25 +148,25 @@ class Checkpoints:
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """Iterate over whole checkpoints, newest first; logs a warning for each one skipped.
+        """Iterate over whole checkpoints, newest first. Logs a warning for each one skipped.
 
         Raises:
             StateError: there are checkpoints, but none is whole.
         """
-        paths, whole = self.paths(), False
+        paths, intact = self.paths(), False
         strange = self.folder.glob("checkpoint-*") if self.folder.is_dir() else ()
         for path in strange:
             if _STRANGE.fullmatch(path.name) and not _NAME.fullmatch(path.name):
                 _log.warning("skipping %s: expected at most 18 and 19 digits in its name", path)
         for path in reversed(paths):
             try:
-                found = load(path)
+                checkpoint = load(path)
             except StateError as error:
                 self.pass_over(path, error)
                 continue
-            whole = True
-            yield found
-        if paths and not whole:
+            intact = True
+            yield checkpoint
+        if paths and not intact:
             raise StateError(
                 f"expected a whole checkpoint in {self.folder}, got {len(paths)} and all of them damaged; the newest "
                 f"is {paths[-1].name}",
@@ -174,25 +174,25 @@ class Checkpoints:
             )
 
     def pass_over(self, path: Path, why: object) -> None:
-        """Log a warning for a checkpoint that is skipped; it does not count among those to keep."""
+        """Log a warning for a checkpoint that is skipped. It does not count as one to keep."""
         _log.warning("skipping %s: %s", path, why)
         self._passed_over.add(path)
 
     def _prune(self, paths: Iterable[Path]) -> None:
-        """Remove checkpoints older than those to keep."""
+        """Remove checkpoints older than the `keep` newest."""
         if self.keep is None:
             return
-        left = self.keep
+        remaining = self.keep
         for path in reversed(list(paths)):
-            if left == 0:
+            if remaining == 0:
                 _remove(path)
-            left -= left > 0 and path not in self._passed_over
+            remaining -= remaining > 0 and path not in self._passed_over
 
     def _clear_unfinished(self) -> None:
         """Remove unfinished checkpoints of killed processes."""
         for path in self.folder.glob(f"{_TEMPORARY}*"):
             pid = path.name.removeprefix(_TEMPORARY).split("-")[0]
-            # One with our own process id belongs to a dead process: containers reuse the same few ids.
+            # A folder with our process id is of a dead process: containers reuse the same few ids.
             if not _PROCESS.fullmatch(pid) or int(pid) == os.getpid() or not is_running(int(pid)):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -215,12 +215,12 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise StateError(f"expected a checkpoint in {folder}, got no {STATE}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateError(f"expected a state as JSON in {folder / STATE}, got: {shown(error, 200)}") from error
-    tensors, _, found = load_contents(folder / TENSORS)
-    if found != tie:
+    tensors, _, tensors_seal = load_contents(folder / TENSORS)
+    if tensors_seal != tie:
         raise StateError(
             f"expected the tensors that were saved with {folder / STATE}, got others in {folder / TENSORS}",
             saved={"seal": tie},
-            current={"seal": found},
+            current={"seal": tensors_seal},
         )
     if shards is not None:
         check_shards(folder, shards)

@@ -46,7 +46,7 @@ class _Watcher:
         return value
 
     def _is_better(self, value: float, least: float = 0.0) -> bool:
-        """Return whether a value improves on the best; NaN never does."""
+        """Return whether a value improves on the best. NaN never does."""
         return not math.isnan(value) and (self.best is None or value < self.best - abs(self.best) * least)
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,11 +54,11 @@ class _Watcher:
         return {"watch": self.watch, "best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; the run keeps what the controller has changed."""
+        """Restore a state. The controller's changes of the run stay."""
         self.best = self._best_of(state)
 
     def _best_of(self, state: Mapping[str, Any]) -> float | None:
-        """Return the saved best value; raises StateError unless it is of the watched criterion."""
+        """Return the saved best value. Raises StateError unless it is of the watched criterion."""
         best, saved = self._of(state, "best"), self._of(state, "watch")
         if best is not None and (type(best) is not float or math.isnan(best)):
             raise StateError(f"expected a state of {type(self).__name__} with a best value, got {shown(best, 40)}")
@@ -85,7 +85,7 @@ class ReduceOnPlateau(_Watcher):
         factor: factor of the rate, between 0 and 1.
         patience: number of epochs to wait for an improvement.
         least: fraction of the best value by which a value has to be smaller to count as an improvement.
-        stop_below: product of all factors below which the training ends; None: never.
+        stop_below: product of all factors below which the training ends. None: never.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
@@ -128,7 +128,7 @@ class ReduceOnPlateau(_Watcher):
         return {**super().state_dict(), "stalled": self.stalled, "product": self.product}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; the learners' states contain their factors."""
+        """Restore a state. The learners' states contain their factors."""
         best = self._best_of(state)
         stalled, product = (self._of(state, key) for key in ("stalled", "product"))
         try:
@@ -142,7 +142,7 @@ class GrowMinibatch(_Watcher):
     """Grow the minibatch while the loss improves: fewer, larger updates.
 
     After an epoch whose watched value improved on the best by at least ``least`` of it, the scale of the minibatch size
-    is multiplied by ``factor``; after a worse one it is divided by it, but stays at least 1.
+    is multiplied by ``factor``. After a worse epoch it is divided by it, to no less than 1.
 
     Args:
         factor: factor of the scale, above 1.
@@ -173,7 +173,7 @@ class KeepBest(_Watcher):
     """Keep the model of the best epoch in a separate checkpoint, which rank 0 writes.
 
     Args:
-        folder: folder of that checkpoint, not the one of the run's checkpoints; ``feedline.train.checkpoint.load``
+        folder: folder of that checkpoint, not the folder of the run's checkpoints. ``feedline.train.checkpoint.load``
             reads it.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
 
@@ -196,21 +196,21 @@ class KeepBest(_Watcher):
             run.ranks.first(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
 
     def restore(self, model: torch.nn.Module) -> float:
-        """Load the best model's tensors into ``model``; returns its watched value.
+        """Load the best model's tensors into ``model``. Returns its watched value.
 
         Raises:
-            StateError: no model was kept, or that of another architecture; the model is unchanged.
+            StateError: no model was kept, or one of another architecture. The model is unchanged.
         """
-        found = self._checkpoints.latest()
-        if found is None:
+        checkpoint = self._checkpoints.latest()
+        if checkpoint is None:
             raise StateError(f"expected a kept model in {self._checkpoints.folder}, got none")
-        value = found.state.get(self.watch)
+        value = checkpoint.state.get(self.watch)
         if type(value) is not float:
             raise StateError(
-                f"expected a model kept for its {self.watch} in {found.path}",
-                saved=found.state,
+                f"expected a model kept for its {self.watch} in {checkpoint.path}",
+                saved=checkpoint.state,
                 current={self.watch: "a number"},
             )
-        check_model(model, found.tensors)
-        load_model(model, found.tensors)
+        check_model(model, checkpoint.tensors)
+        load_model(model, checkpoint.tensors)
         return value

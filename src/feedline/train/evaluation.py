@@ -25,7 +25,7 @@ class SessionSource(Protocol):
         """Whether the source never ends."""
 
     def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
-        """Read the next minibatch, false at the end: this rank's part, or the one that ``partition`` names."""
+        """Read the next minibatch, false at the end: this rank's part, or the part of ``partition``."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
@@ -40,7 +40,7 @@ class Evaluated:
 
     Attributes:
         number: index of the evaluation, from 0.
-        summary: sums over its label samples; empty without a source.
+        summary: sums over its label samples, empty without a source.
         minibatches: number of minibatches.
     """
 
@@ -54,11 +54,11 @@ class Evaluation:
     """Settings of a validation or test.
 
     Args:
-        source: finite source, read from its position and reset to it afterwards; None: only a callback.
-        every: span between validations; None: at the end only. Not for tests.
+        source: finite source, read from its position and reset to it afterwards. None: only a callback.
+        every: span between validations. None: at the end only. Not for tests.
         size: minibatch size, or a schedule of it over the samples of one pass.
-        max_samples: largest number of samples to evaluate on; None: all.
-        callback: function called with `Evaluated`; returning False ends the training. Not for tests.
+        max_samples: largest number of samples to evaluate on. None: all.
+        callback: function called with `Evaluated`. If it returns False, the training ends. Not for tests.
     """
 
     source: SessionSource | None = None
@@ -88,20 +88,20 @@ def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated
 
 
 def _minibatches(source: SessionSource, evaluation: Evaluation) -> Iterator[Minibatch]:
-    seen, sizes, most = 0, checked_sizes(evaluation.size), evaluation.max_samples
-    while most is None or seen < most:
-        size = int(sizes[Position(0, 0, seen, seen)])
+    samples, sizes, most = 0, checked_sizes(evaluation.size), evaluation.max_samples
+    while most is None or samples < most:
+        size = int(sizes[Position(0, 0, samples, samples)])
         if most is not None:
-            size = min(size, most - seen)
+            size = min(size, most - samples)
         minibatch = source.next_minibatch(size) if size else None
         if not minibatch:
             return
-        seen += minibatch.global_samples
+        samples += minibatch.global_samples
         yield minibatch
 
 
 def check_evaluation(name: str, testing: Evaluation | None, training: SessionSource) -> None:
-    """Check an evaluation before the run; `TrainingSession` lists the errors."""
+    """Check an evaluation before the run. `TrainingSession` lists the errors."""
     if testing is None:
         return
     check_kind(name, testing, Evaluation, "such as Evaluation(source)")
@@ -128,11 +128,11 @@ def check_resumes(name: str, source: SessionSource, otherwise: str) -> None:
         )
 
 
-def check_kind(name: str, given: Any, kind: type | tuple[str, ...], such: str) -> None:
+def check_kind(name: str, value: Any, kind: type | tuple[str, ...], such: str) -> None:
     """Raise TypeError for an argument that is not an instance of ``kind``, or lacks attributes. None is accepted."""
-    fits = isinstance(given, kind) if isinstance(kind, type) else all(hasattr(given, method) for method in kind)
-    if not fits and (given is not None or not isinstance(kind, type)):
-        raise TypeError(f"expected {name} to be {such}, got {given!r:.80}")
+    fits = isinstance(value, kind) if isinstance(kind, type) else all(hasattr(value, method) for method in kind)
+    if not fits and (value is not None or not isinstance(kind, type)):
+        raise TypeError(f"expected {name} to be {such}, got {value!r:.80}")
 
 
 def checked_sizes(size: Size) -> Schedule:

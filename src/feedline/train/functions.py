@@ -1,4 +1,4 @@
-"""The functions that a trainer calls: checks of model, loss, metric and forward, with what to write instead."""
+"""Functions that a trainer calls: checks of model, loss, metric and forward, with hints for a correct call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_functions(model: Any, loss: Any, metric: Any, forward: Any) -> None:
     """Check the first arguments of a `Trainer`.
 
     Raises:
-        TypeError: one is not what is expected, takes other arguments, or is a function of torch, which takes tensors.
+        TypeError: one has the wrong type, takes other arguments, or is a function of torch, which takes tensors.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a torch.nn.Module as model, got {_kind(model)}")
@@ -26,28 +26,28 @@ def check_functions(model: Any, loss: Any, metric: Any, forward: Any) -> None:
         _check("forward", forward, "model, minibatch")
 
 
-def _check(name: str, given: Any, arguments: str) -> None:
-    wanted = f"expected {name} to be a function {name}({arguments})"
-    if isinstance(given, (Learner, torch.optim.Optimizer)) or not callable(given):
-        several = isinstance(given, (list, tuple)) and any(isinstance(one, Learner) for one in given)
-        hint = "; pass learners=..." if several or isinstance(given, Learner) else ""
-        raise TypeError(f"{wanted}, got {_kind(given)}{hint}")
-    module = (given if inspect.isroutine(given) else type(given)).__module__ or ""
+def _check(name: str, function: Any, arguments: str) -> None:
+    expectation = f"expected {name} to be a function {name}({arguments})"
+    if isinstance(function, (Learner, torch.optim.Optimizer)) or not callable(function):
+        several = isinstance(function, (list, tuple)) and any(isinstance(item, Learner) for item in function)
+        hint = "; pass learners=..." if several or isinstance(function, Learner) else ""
+        raise TypeError(f"{expectation}, got {_kind(function)}{hint}")
+    module = (function if inspect.isroutine(function) else type(function)).__module__ or ""
     if name != "forward" and (module == "torch" or module.startswith(("torch.nn", "torch._C"))):
         raise TypeError(
-            f"{wanted}, got torch's {_name(given)}, which takes tensors; write "
+            f"{expectation}, got torch's {_name(function)}, which takes tensors; write "
             f'{name}=lambda output, minibatch: cross_entropy(output, minibatch["y"].torch(), reduction="none")'
         )
     try:
-        inspect.signature(given).bind(None, None)
+        inspect.signature(function).bind(None, None)
     except TypeError:
-        raise TypeError(f"{wanted}, got {_name(given)}{inspect.signature(given)}") from None
+        raise TypeError(f"{expectation}, got {_name(function)}{inspect.signature(function)}") from None
     except ValueError:
         pass  # a compiled function without a signature
 
 
 def call_model(model: torch.nn.Module, minibatch: Minibatch) -> Any:
-    """Return ``model(minibatch)``, the output where no forward function is given.
+    """Return ``model(minibatch)``, the output without a forward function.
 
     Raises:
         TypeError: the model does not take a minibatch.
@@ -63,9 +63,9 @@ def call_model(model: torch.nn.Module, minibatch: Minibatch) -> Any:
         ) from error
 
 
-def _kind(thing: Any) -> str:
-    return thing.__name__ if inspect.isroutine(thing) else type(thing).__name__
+def _kind(value: Any) -> str:
+    return value.__name__ if inspect.isroutine(value) else type(value).__name__
 
 
-def _name(given: Any) -> str:
-    return getattr(given, "__name__", type(given).__name__)
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,21 +1,22 @@
 """Base class of learners: clock, learning rate, and the processing of gradients before and parameters after a rule.
 
-An update has the same eight steps for every rule, in this order; c is the number of samples over which the given
-gradients were summed (1 for means), w a parameter:
+An update has the same eight steps for every rule, in this order. c is the number of samples over which the gradients
+were summed (1 for means), w a parameter:
 
-1. the rate is looked up; if it is 0, nothing changes and `update` returns False;
-2. gradients are clipped at ``clip`` times c, by value, by the norm of each parameter's gradient, or by that of all;
-3. L2: ``l2 * c * w`` is added to the gradient;
-4. the gradient is converted to a mean or sum over the minibatch (``gradients=``);
-5. the rule is applied; see `feedline.train.rules` and `feedline.train.torch_learner`;
-6. Gaussian noise is added to the parameters;
-7. L1: parameters are shrunk towards 0 by ``l1`` times the rate;
-8. the counters advance.
+1. The rate is looked up. If it is 0, nothing changes and `update` returns False.
+2. Gradients are clipped at ``clip`` times c, by value, by the norm of each parameter's gradient, or by their common
+   norm.
+3. L2: ``l2 * c * w`` is added to the gradient.
+4. The gradient is converted to a mean or sum over the minibatch (``gradients=``).
+5. The rule is applied (see `feedline.train.rules` and `feedline.train.torch_learner`).
+6. Gaussian noise is added to the parameters.
+7. L1: parameters are shrunk towards 0 by ``l1`` times the rate.
+8. The counters advance.
 
 Gradients are read-only. Scaling (step 4) costs nothing: rules multiply it into scalars that they use anyway. On the CPU
-native code does steps 2 to 7 in one pass over memory, for all parameters of a dtype in one call (`feedline.updates`);
-parameters of other devices are updated by fused (foreach) operations of torch. Only norms, and rules that divide by a
-mean over each parameter, need a pass more. Parameters of half precision have their state in float32, in which their
+native code does steps 2 to 7 in one pass over memory, for all parameters of a dtype in one call (`feedline.updates`).
+Parameters of other devices are updated by fused (foreach) operations of torch. Only norms, and rules that divide by a
+mean over each parameter, need a further pass. Parameters of half precision have their state in float32, in which their
 rules compute.
 """
 
@@ -48,7 +49,7 @@ except ModuleNotFoundError as error:
 FORMAT = 1
 
 
-# Numbers and texts of a learner that are no settings.
+# Attributes with numbers and texts that are no settings.
 _BOOKKEEPING = ("samples", "minibatches", "sweeps", "scale", "_noise_key", "_lr_was_reset")
 
 
@@ -60,7 +61,7 @@ class Step:
         position: clock before the update.
         samples: number of samples in the minibatch, over all ranks.
         rate: factor of the rule's direction, for gradients that are means or sums as the learner is set.
-        scale: factor that converts the given tensors to these gradients.
+        scale: factor that converts the tensors of `ParameterGroup.gradients` to these gradients.
     """
 
     position: Position
@@ -76,28 +77,28 @@ class Learner:
     parameters' shapes.
 
     Args:
-        parameters: tensors, or (name, tensor) pairs as from ``model.named_parameters()``; floating point, any shapes,
+        parameters: tensors, or (name, tensor) pairs as from ``model.named_parameters()``, floating point, any shapes,
             devices and dtypes. Unnamed ones are named by their index: ``"0"``, ``"1"``, …
-        lr: learning rate, at least 0; a `Schedule`, or values for one. With a reference size the rate grows with the
+        lr: learning rate, at least 0: a `Schedule`, or values for one. With a reference size the rate grows with the
             minibatch, otherwise it is for a whole minibatch of any size.
         gradients: ``"mean"``: the rule uses the mean gradient of a minibatch. ``"sum"``: it uses the sum, and the rate
             is divided by the number of samples, which is CNTK's default. Rules that are linear in the gradient (sgd,
-            momentum_sgd, nesterov) do not depend on it; others do.
-        clip: largest gradient per sample, in absolute value or norm; None: no limit.
-        clip_by: ``"value"``: each element is clipped; ``"norm"``: each parameter's gradient is scaled down;
-            ``"global_norm"``: those of all of the learner's parameters are scaled down together.
+            momentum_sgd, nesterov) do not depend on it. Other rules do.
+        clip: largest gradient per sample, in absolute value or norm. None: no limit.
+        clip_by: ``"value"``: each element is clipped. ``"norm"``: each parameter's gradient is scaled down.
+            ``"global_norm"``: the gradients of all parameters of the learner are scaled down together.
         l1: weight of the L1 penalty per sample, at least 0.
         l2: weight of the L2 penalty per sample, at least 0.
-        noise: standard deviation of the Gaussian noise added to parameters after each update; a number or schedule.
+        noise: standard deviation of the Gaussian noise added to parameters after each update, a number or schedule.
         seed: seed of the noise, which is a function of (seed, parameters' names, minibatches seen).
 
     Attributes:
-        lr: schedule of the learning rate; see `reset_learning_rate`.
-        scale: factor of the scheduled rate, 1 at first; controllers lower it.
+        lr: schedule of the learning rate. See `reset_learning_rate`.
+        scale: factor of the scheduled rate, 1 at first. Controllers lower it.
         samples: number of samples counted.
         minibatches: number of updates.
         sweeps: number of sweeps that have ended.
-        strategy: how it trains with other ranks; set by `data_parallel`, `quantized`, `block_momentum`,
+        strategy: strategy of training with other ranks, set by `data_parallel`, `quantized`, `block_momentum`,
             `through_store`.
 
     Raises:
@@ -153,14 +154,14 @@ class Learner:
         self._numbers: list[tuple[float, ...]] = [(0,) * len(self.numbers) for _ in self._list]
         self._alike: list[list[int]] = []
 
-    # A rule defines one of the next two: most are formulas with numbers; the rest gets whole parameter lists.
+    # A rule defines one of the next two. Most are formulas with numbers. The other rules get whole parameter lists.
 
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
         """Return the formula for parameters with these numbers that compute in a dtype, and their new numbers."""
         raise NotImplementedError(f"the rule {self.rule!r} has no formula")
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place; returns the batch's new numbers."""
+        """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place. Returns the batch's new numbers."""
         formula, numbers = self._formula(batch.numbers, step, batch.dtype)
         update(
             formula,
@@ -173,7 +174,7 @@ class Learner:
         )
         return numbers
 
-    # ---- what it is -----------------------------------------------------------------------------------------
+    # ---- properties -----------------------------------------------------------------------------------------
 
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:
@@ -190,7 +191,7 @@ class Learner:
         return self.lr[self._lr_position()] * self.scale
 
     def reset_learning_rate(self, lr: Schedule | Values) -> None:
-        """Replace the schedule; the new one starts at the present position.
+        """Replace the schedule. The new one starts at the present position.
 
         From then on the schedule is part of the state. (Before, it is not: a restored learner follows the schedule
         that it was created with.)
@@ -202,11 +203,11 @@ class Learner:
         self.lr, self._lr_start, self._lr_was_reset = rates_schedule(lr), (self.samples, self.sweeps), True
 
     def settings(self) -> dict[str, str]:
-        """Return what the learner was made with, as text: schedules, numbers and switches by name."""
-        found = {name.removeprefix("_"): value for name, value in vars(self).items() if name not in _BOOKKEEPING}
+        """Return the learner's options as text: schedules, numbers and switches by name."""
+        attributes = {name.removeprefix("_"): value for name, value in vars(self).items() if name not in _BOOKKEEPING}
         return {
             name: str(value).removeprefix("Schedule(").removesuffix(")") if isinstance(value, Schedule) else str(value)
-            for name, value in found.items()
+            for name, value in attributes.items()
             if isinstance(value, (Schedule, bool, int, float, str))
         }
 
@@ -228,9 +229,9 @@ class Learner:
         A parameter without a gradient is unchanged, and so is its state.
 
         Args:
-            samples: number of label samples in the minibatch, over all ranks; at least 1.
-            gradients: sums over the minibatch's samples, read-only: a mapping by name, or one for each parameter (None
-                for one without). None: the parameters' ``.grad``.
+            samples: number of label samples in the minibatch, over all ranks, at least 1.
+            gradients: sums over the minibatch's samples, read-only: a mapping by name, or one gradient for each
+                parameter (None without one). None: the parameters' ``.grad``.
             sweep_end: whether the minibatch contains the end of a sweep.
             averaged: whether ``gradients`` are means over the samples instead of sums.
 
@@ -238,15 +239,15 @@ class Learner:
             Whether it updated: False, with nothing changed or counted, if the rate is 0.
 
         Raises:
-            ValueError: an empty minibatch, gradients that do not fit the parameters, or sparse ones where the rule or
-                an option needs dense ones; nothing has changed.
+            ValueError: an empty minibatch, gradients that do not fit the parameters, or sparse ones when the rule or an
+                option needs dense ones. Nothing has changed.
         """
         if samples < 1:
             raise ValueError(f"expected a minibatch of at least 1 sample, got {samples}; skip empty minibatches")
         rate = self._rate(samples)
         if rate == 0:
             return False
-        given = self._collected(gradients)
+        collected = self._collected(gradients)
         position = self.position
         if self._sums:
             step = Step(position, samples, rate / samples, samples if averaged else 1.0)
@@ -260,15 +261,15 @@ class Learner:
         )
         with torch.no_grad():
             generators = self._generators() if std > 0 else {}
-            factor = self._global_factor(given, counted)
-            for chosen in self._chosen(given, one_by_one=std > 0):
-                batch = self._batch(chosen, given, stages, self._factors(chosen, given, counted, factor))
+            factor = self._global_factor(collected, counted)
+            for indices in self._index_groups(collected, one_by_one=std > 0):
+                batch = self._batch(indices, collected, stages, self._factors(indices, collected, counted, factor))
                 if std > 0:
                     batch.noise = [
                         torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in batch.parameters
                     ]
                 numbers = self._apply_whole(batch, step) if self.whole else self._apply(batch, step)
-                for i in chosen:
+                for i in indices:
                     self._numbers[i] = numbers
         self.samples += samples
         self.minibatches += 1
@@ -279,14 +280,14 @@ class Learner:
         """Advance the clock without an update, for a minibatch that this learner does not learn from.
 
         Args:
-            samples: number of label samples in the minibatch, over all ranks; at least 0.
+            samples: number of label samples in the minibatch, over all ranks, at least 0.
             sweep_end: whether the minibatch contains the end of a sweep.
         """
         self.samples += samples
         self.sweeps += bool(sweep_end)
 
     def forget(self) -> None:
-        """Reset the rule's state; the clock is unchanged."""
+        """Reset the rule's state. The clock is unchanged."""
         self._state = [{} for _ in self._list]
         self._numbers = [(0,) * len(self.numbers) for _ in self._list]
 
@@ -295,33 +296,33 @@ class Learner:
         return self.lr.rate(self._lr_position(), samples) * self.scale
 
     def _lr_position(self) -> Position:
-        seen, sweeps = self.samples - self._lr_start[0], self.sweeps - self._lr_start[1]
-        return Position(sweep=sweeps, samples=seen, label_samples=seen)
+        samples, sweeps = self.samples - self._lr_start[0], self.sweeps - self._lr_start[1]
+        return Position(sweep=sweeps, samples=samples, label_samples=samples)
 
     def _collected(self, gradients: Any) -> list[torch.Tensor | None]:
         """Return one checked gradient, or None, for each parameter."""
         if gradients is None:
-            given = [parameter.grad for parameter in self._list]
+            collected = [parameter.grad for parameter in self._list]
         else:
             if isinstance(gradients, Mapping):
                 unknown = sorted(set(gradients) - set(self._parameters))
                 if unknown:
                     raise ValueError(f"expected gradients of {_shown(self._parameters)}, got also {_shown(unknown)}")
-                given = [gradients.get(name) for name in self._parameters]
+                collected = [gradients.get(name) for name in self._parameters]
             else:
-                given = list(gradients)
-            if len(given) != len(self._list):
-                raise ValueError(f"expected {len(self._list)} gradients, one for each parameter, got {len(given)}")
-            for name, parameter, gradient in zip(self._parameters, self._list, given, strict=True):
+                collected = list(gradients)
+            if len(collected) != len(self._list):
+                raise ValueError(f"expected {len(self._list)} gradients, one for each parameter, got {len(collected)}")
+            for name, parameter, gradient in zip(self._parameters, self._list, collected, strict=True):
                 if gradient is not None and gradient.shape != parameter.shape:
                     raise ValueError(
                         f"expected a gradient of shape {tuple(parameter.shape)} for parameter {name!r}, "
                         f"got {tuple(gradient.shape)}"
                     )
-        for name, gradient in zip(self._parameters, given, strict=True):
+        for name, gradient in zip(self._parameters, collected, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:
                 self._check_sparse(name)
-        return given
+        return collected
 
     def _check_sparse(self, name: str) -> None:
         what = f"the rule {self.rule!r}" if not self.takes_sparse else "L2" if self._l2 else "clipping"
@@ -331,18 +332,18 @@ class Learner:
                 "layer with sparse=False, or use SGD without L2 and clipping"
             )
 
-    def _chosen(self, given: list[torch.Tensor | None], one_by_one: bool) -> Iterator[list[int]]:
-        """Yield indices of parameters that are updated together; ``one_by_one``: as few as possible on the CPU."""
+    def _index_groups(self, gradients: list[torch.Tensor | None], one_by_one: bool) -> Iterator[list[int]]:
+        """Yield indices of parameters to update together. ``one_by_one``: as few as possible on the CPU."""
         if self.whole:
-            chosen = [i for i, gradient in enumerate(given) if gradient is not None]
-            yield from [chosen] if chosen else []
+            indices = [i for i, gradient in enumerate(gradients) if gradient is not None]
+            yield from [indices] if indices else []
             return
         if not self._alike:
             self._alike = alike(self._list)
         for places in self._alike:
             groups: dict[tuple[tuple[float, ...], Any], list[int]] = {}
             for i in places:
-                gradient = given[i]
+                gradient = gradients[i]
                 if gradient is not None:
                     groups.setdefault((self._numbers[i], gradient.layout), []).append(i)
             for group in groups.values():
@@ -351,34 +352,34 @@ class Learner:
                 else:
                     yield group
 
-    def _global_factor(self, given: Sequence[Any], counted: int) -> Any:
-        """What all gradients are multiplied by, so that their common norm is not above the limit; None: nothing."""
-        present = [gradient for gradient in given if gradient is not None]
+    def _global_factor(self, gradients: Sequence[Any], counted: int) -> Any:
+        """Return the factor that brings the common norm of all gradients within the limit. None: no limit."""
+        present = [gradient for gradient in gradients if gradient is not None]
         if self._clip == math.inf or self._clip_by != "global_norm" or not present:
             return None
         return global_clipping_factor(present, self._clip * counted)
 
-    def _factors(self, chosen: list[int], given: Sequence[Any], counted: int, factor: Any) -> list[Any] | None:
-        """What each gradient is multiplied by, so that norms are not above the limit; None: nothing."""
+    def _factors(self, indices: list[int], gradients: Sequence[Any], counted: int, factor: Any) -> list[Any] | None:
+        """Return the factors that bring the norm of each gradient within the limit. None: no limit."""
         if factor is not None:
-            return [factor] * len(chosen)
+            return [factor] * len(indices)
         if self._clip == math.inf or self._clip_by != "norm":
             return None
-        return clipping_factors([given[i] for i in chosen], self._clip * counted)
+        return clipping_factors([gradients[i] for i in indices], self._clip * counted)
 
     def _batch(
-        self, chosen: list[int], given: Sequence[Any], stages: UpdateStages, factors: list[Any] | None
+        self, indices: list[int], all_gradients: Sequence[Any], stages: UpdateStages, factors: list[Any] | None
     ) -> ParameterGroup:
-        parameters, gradients = [self._list[i] for i in chosen], [given[i] for i in chosen]
+        parameters, gradients = [self._list[i] for i in indices], [all_gradients[i] for i in indices]
         dtype = computing_dtype(parameters[0])
-        for i in chosen:
+        for i in indices:
             if self.tensors and not self._state[i]:
                 self._state[i] = {name: torch.zeros_like(self._list[i], dtype=dtype) for name in self.tensors}
-        state = [[self._state[i][name] for i in chosen] for name in self.tensors]
-        return ParameterGroup(parameters, gradients, state, self._numbers[chosen[0]], dtype, stages, factors)
+        state = [[self._state[i][name] for i in indices] for name in self.tensors]
+        return ParameterGroup(parameters, gradients, state, self._numbers[indices[0]], dtype, stages, factors)
 
     def _apply_whole(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        """Apply a rule that is a function of somebody else, between the stages."""
+        """Apply a rule of another library, between the stages."""
         stages, noise = batch.stages, batch.noise
         batch.gradients = prepared(batch.parameters, batch.gradients, stages, batch.factors)
         if step.scale != 1.0:
@@ -400,9 +401,9 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Return the state: JSON types, and under ``"tensors"`` a flat mapping of names to tensors.
 
-        The tensors are not copied and change with the next update: write or copy them before it.
+        The tensors are not copied and change with the next update, so write or copy them before it.
         """
-        tensors, own = self._saved()
+        tensors, rule_state = self._saved()
         return {
             "format": FORMAT,
             "rule": self.rule,
@@ -412,18 +413,17 @@ class Learner:
             "sweeps": self.sweeps,
             "lr": {**self.lr.to_json(), "start": list(self._lr_start)} if self._lr_was_reset else None,
             "scale": self.scale,
-            "own": own,
+            "own": rule_state,
             "tensors": tensors,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of a learner with the same rule and parameters; its tensors are copied.
+        """Restore a state of a learner with the same rule and parameters. Its tensors are copied.
 
         Options (momentum, penalties, the schedule unless it was reset) are not part of a state.
 
         Raises:
-            StateError: the state is of another rule or format, of other parameters, or incomplete; nothing has
-                changed.
+            StateError: the state is of another rule or format, of other parameters, or incomplete. Nothing has changed.
         """
         self.checked(state)()
 
@@ -490,43 +490,43 @@ class Learner:
     # Rules whose state is more than `tensors` and `numbers` override the methods below.
 
     def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
-        """Return the rule's state: tensors by name, and the rest in JSON types."""
+        """Return the rule's state: tensors by name, and everything else in JSON types."""
         tensors = {
             f"{kind}.{name}": tensor
             for name, state in zip(self._parameters, self._state, strict=True)
             for kind, tensor in state.items()
         }
-        own: dict[str, Any] = {kind: [held[k] for held in self._numbers] for k, kind in enumerate(self.numbers)}
-        # Distinguishes a parameter that has had no gradient from one whose tensors were lost.
-        own["begun"] = [bool(state) for state in self._state]
-        return tensors, own
+        rule_state: dict[str, Any] = {kind: [row[k] for row in self._numbers] for k, kind in enumerate(self.numbers)}
+        # This distinguishes a parameter that has had no gradient from one whose tensors were lost.
+        rule_state["begun"] = [bool(state) for state in self._state]
+        return tensors, rule_state
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
+    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
         """Check the state that `_saved` returned (StateError), and return a function that restores it."""
-        wanted = dict.fromkeys((*self.numbers, "begun"), len(self._list))
+        expected = dict.fromkeys((*self.numbers, "begun"), len(self._list))
         try:
-            found = {kind: len(values) for kind, values in own.items()}
+            lengths = {kind: len(values) for kind, values in rule_state.items()}
         except (AttributeError, TypeError) as error:
-            raise StateError(f"expected lists of numbers by name in the state, got {shown(own, 80)}") from error
-        if found != wanted:
-            raise StateError("expected this rule's numbers in the state", saved=found, current=wanted)
+            raise StateError(f"expected lists of numbers by name in the state, got {shown(rule_state, 80)}") from error
+        if lengths != expected:
+            raise StateError("expected this rule's numbers in the state", saved=lengths, current=expected)
         try:
-            numbers = {kind: [amount(number, kind) for number in own[kind]] for kind in self.numbers}
-            if not all(type(begun) is bool for begun in own["begun"]):
-                raise ValueError(f"begun: expected true or false, got {shown(own['begun'], 80)}")
+            numbers = {kind: [amount(number, kind) for number in rule_state[kind]] for kind in self.numbers}
+            if not all(type(begun) is bool for begun in rule_state["begun"]):
+                raise ValueError(f"begun: expected true or false, got {shown(rule_state['begun'], 80)}")
         except (TypeError, ValueError) as error:
             raise StateError(f"expected numbers in the state, got others: {error}") from error
-        left = dict(tensors)
+        remaining = dict(tensors)
         copies: list[dict[str, torch.Tensor]] = []
-        for (name, parameter), begun in zip(self._parameters.items(), own["begun"], strict=True):
+        for (name, parameter), begun in zip(self._parameters.items(), rule_state["begun"], strict=True):
             kinds = self.tensors if begun else ()
-            lost = [f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" not in left]
+            lost = [f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" not in remaining]
             if lost:
                 raise StateError(f"the state lacks tensors: {_shown(lost)}")
             dtype = computing_dtype(parameter)
-            copies.append({k: copied(f"{k}.{name}", left.pop(f"{k}.{name}"), parameter, dtype) for k in kinds})
-        if left:
-            raise StateError(f"the state has tensors that belong to no parameter: {_shown(left)}")
+            copies.append({k: copied(f"{k}.{name}", remaining.pop(f"{k}.{name}"), parameter, dtype) for k in kinds})
+        if remaining:
+            raise StateError(f"the state has tensors that belong to no parameter: {_shown(remaining)}")
 
         def restore() -> None:
             self._state = copies

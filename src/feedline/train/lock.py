@@ -1,14 +1,14 @@
 """Folder lock: at most one session writes to a folder. The lock names its holder and ends with its process.
 
-It is a file, ``.lock``, on which the operating system holds a lock (``flock``) until the holder's process ends, however
-it ends. The file contains the holder's host, process id and start time, which the error of a second session reports.
+It is a file, ``.lock``, on which the operating system holds a lock (``flock``) until the holder's process ends in any
+way. The file contains the holder's host, process id and start time, which the error of a second session reports.
 
-- A file left by a dead process is taken over, since no process has a lock on it. Its text alone excludes others only if
+- A lock file of a dead process is reused, since no process has a lock on it. Its text alone excludes others only if
   it names a live process of this host with that start time, so a reused process id does not count.
 - Machines that share a folder exclude each other if the file system forwards locks, as NFS version 4, and version 3
   with its lock service, do. Mounted with ``local_lock`` or ``nolock``, NFS only excludes sessions of the same machine.
-- Without such locks, the text decides: a dead holder on this host is replaced, one on another host is presumed alive
-  until the file is removed. Two sessions that start at the same instant may both get the lock.
+- Without such locks, the text decides: a dead holder on this host is replaced, and a holder on another host is presumed
+  alive until the file is removed. Two sessions that start at the same instant may both get the lock.
 
 A forked child does not hold the lock. Cost: a millisecond a run.
 """
@@ -46,7 +46,7 @@ class Holder(NamedTuple):
     Attributes:
         host: name of the host.
         process: process id.
-        began: start time of the process, in clock ticks since the host's boot; None if unknown.
+        began: start time of the process, in clock ticks since the host's boot. None if unknown.
     """
 
     host: str
@@ -60,7 +60,7 @@ class Holder(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Whether the process may still run; always true for another host."""
+        """Whether the process may still run, always true for another host."""
         if self.host != socket.gethostname():
             return True
         if not is_running(self.process):
@@ -68,8 +68,8 @@ class Holder(NamedTuple):
         return None in (self.began, began_at(self.process)) or self.began == began_at(self.process)
 
     def __str__(self) -> str:
-        here = " (this one)" if self == Holder.this() else ""
-        return f"process {self.process}{here} on host {self.host}"
+        suffix = " (this one)" if self == Holder.this() else ""
+        return f"process {self.process}{suffix} on host {self.host}"
 
 
 class FolderLock:
@@ -79,7 +79,7 @@ class FolderLock:
         folder: folder, created if missing.
 
     Raises:
-        StateError: another session holds the lock; names its host and process.
+        StateError: another session holds the lock. The message names its host and process.
         OSError: no permission, or not a folder.
     """
 
@@ -110,7 +110,7 @@ class FolderLock:
                 raise self._no_file() from error
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, handle)
-                if self._lock(handle):  # else its holder removed it while we opened it
+                if self._lock(handle):  # otherwise its holder removed it while we opened it
                     undo.pop_all()
                     return handle
 
@@ -130,7 +130,7 @@ class FolderLock:
             return False
         holder, this = _read(handle), Holder.this()
         if holder is not None:
-            # We hold the lock: of other holders only a live process of this host counts, not the text alone.
+            # We hold the lock, so of other holders only a live process of this host counts, not the text alone.
             if holder.alive and (not locks or (holder.host == this.host and holder != this)):
                 raise self._refusal(holder, f"; if that one has ended, remove {self._path}")
             say = _log.info if holder.host == this.host else _log.warning
@@ -156,7 +156,7 @@ class FolderLock:
 
 
 def lock_folders(folders: Iterable[Path]) -> contextlib.ExitStack:
-    """Lock all folders, or none if one is refused (see `FolderLock`); closing the returned stack releases them."""
+    """Lock all folders, or none if one is refused (see `FolderLock`). Closing the returned stack releases them."""
     with contextlib.ExitStack() as taken:
         for folder in folders:
             taken.callback(FolderLock(folder).release)
@@ -166,8 +166,8 @@ def lock_folders(folders: Iterable[Path]) -> contextlib.ExitStack:
 def _read(handle: int) -> Holder | None:
     """Return the holder that the file names."""
     try:
-        told = json.loads(os.pread(handle, _LARGEST_BYTES, 0))
-        holder = Holder(told["host"], told["process"], told["began"])
+        data = json.loads(os.pread(handle, _LARGEST_BYTES, 0))
+        holder = Holder(data["host"], data["process"], data["began"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     fits = isinstance(holder.host, str) and type(holder.process) is int and 0 < holder.process < 1 << 31
@@ -178,7 +178,7 @@ def began_at(process: int) -> int | None:
     """Return the start time of a process of this host."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
-            # The name, in parentheses, may contain any character; the time is the 20th field after it.
+            # The name, in parentheses, may contain any character. The time is the 20th field after it.
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return None

@@ -21,13 +21,15 @@ class ParameterGroup:
 
     Attributes:
         parameters: parameters, changed in place.
-        gradients: gradients, read-only, to be multiplied by `Step.scale`; for a rule that is `Learner.whole`, they are.
+        gradients: gradients, read-only, to be multiplied by `Step.scale`. For a rule that is `Learner.whole`, they are
+            already.
         state: a list of tensors of dtype ``dtype`` for each of the rule's `Learner.tensors`, changed in place.
         numbers: a number for each of the rule's `Learner.numbers`, common to these parameters.
         dtype: dtype in which the rule computes: float64 for float64 parameters, otherwise float32.
-        stages: clipping, penalties and noise, which are still to be done; for a rule that is `Learner.whole`, they are.
-        factors: what gradients are multiplied by before all stages; None: 1.
-        noise: what is to be added to each parameter; None: nothing.
+        stages: clipping, penalties and noise, still to be applied. For a rule that is `Learner.whole`, they are
+            already.
+        factors: factors of the gradients before all stages. None: 1.
+        noise: noise to add to each parameter. None: none.
     """
 
     parameters: Tensors
@@ -44,7 +46,7 @@ def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtyp
     """Copy a saved tensor to the device and memory format of ``like``.
 
     Raises:
-        StateError: its shape is not that of ``like``, or its dtype is not ``dtype``.
+        StateError: its shape differs from ``like``, or its dtype is not ``dtype``.
     """
     if saved.shape != like.shape or saved.dtype != dtype:
         raise StateError(
@@ -68,23 +70,23 @@ def named(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
     if isinstance(parameters, torch.nn.Module):
         kind = type(parameters).__name__
         raise TypeError(f"expected an iterable of parameters, got the module {kind}; pass its named_parameters()")
-    given = [
+    pairs = [
         item if isinstance(item, tuple) and len(item) == 2 else (str(place), item)
         for place, item in enumerate(parameters)
     ]
-    found: dict[str, torch.Tensor] = {}
-    for name, (_, tensor) in zip(plain_names([str(name) for name, _ in given]), given, strict=True):
+    by_name: dict[str, torch.Tensor] = {}
+    for name, (_, tensor) in zip(plain_names([str(name) for name, _ in pairs]), pairs, strict=True):
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             got = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise TypeError(f"expected parameter {name!r} to be a floating-point tensor, got {got}")
-        if name in found:
+        if name in by_name:
             raise ValueError(f"expected parameters with distinct names, got {name!r} twice")
-        found[name] = tensor
-    if not found:
+        by_name[name] = tensor
+    if not by_name:
         raise ValueError("expected at least one parameter, got none")
-    if len({id(tensor) for tensor in found.values()}) < len(found):
+    if len({id(tensor) for tensor in by_name.values()}) < len(by_name):
         raise ValueError("expected each parameter once, got one twice; list shared parameters once")
-    return found
+    return by_name
 
 
 def alike(parameters: Tensors) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Progress of a run: marks at which something is due, and running sums of a progress span."""
+"""Progress of a run: marks of due actions, and running sums of a progress span."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SpanMark:
 
 @dataclass(slots=True)
 class Sums:
-    """Running sums of a progress span; a restored span continues with the time up to its checkpoint."""
+    """Running sums of a progress span. A restored span continues with the time up to its checkpoint."""
 
     summary: Summary = NOTHING
     minibatches: int = 0
@@ -90,7 +90,7 @@ class Sums:
 
     @classmethod
     def from_json(cls, data: Any, name: str) -> Sums:
-        """Read what `to_json` returned; raises ValueError for anything else."""
+        """Read the result of `to_json`. Raises ValueError for anything else."""
         summary, minibatches, fed, *spent = listed(data, 7, name)
         waited, evaluated, saving, seconds = (amount(value, f"{name}, seconds") for value in spent)
         try:

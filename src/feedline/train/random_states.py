@@ -14,8 +14,8 @@ import torch
 from feedline.errors import StateError, shown
 
 
-def checked_random_state(states: Any, own: int) -> Callable[[], None]:
-    """Check saved states and return a function that restores those of rank ``own``.
+def checked_random_state(states: Any, rank: int) -> Callable[[], None]:
+    """Check saved states and return a function that restores the states of one rank.
 
     A rank that the saved run did not have seeds its generators from rank 0's state.
 
@@ -24,9 +24,9 @@ def checked_random_state(states: Any, own: int) -> Callable[[], None]:
     """
     if not isinstance(states, list) or not states:
         raise StateError(f"expected states of random generators by rank, got {states!r:.80}")
-    if own < len(states):
-        return _checked(states[own])
-    key = hashlib.blake2b(json.dumps([states[0], own]).encode(), digest_size=8).digest()
+    if rank < len(states):
+        return _checked(states[rank])
+    key = hashlib.blake2b(json.dumps([states[0], rank]).encode(), digest_size=8).digest()
     seed = int.from_bytes(key, "little") >> 1
 
     def begin() -> None:
@@ -51,7 +51,7 @@ def random_state() -> dict[str, Any]:
 
 
 def _checked(state: Any) -> Callable[[], None]:
-    """Check states on temporary generators; returns a function that restores them."""
+    """Check states on temporary generators. Returns a function that restores them."""
     try:
         cpu, cuda = _bytes(state["torch"]), [_bytes(text) for text in state["cuda"]]
         torch.Generator().set_state(cpu)

@@ -1,9 +1,9 @@
-"""Rules by which learners update parameters; what they share is in `feedline.train.learner`.
+"""Rules by which learners update parameters. Their common steps are in `feedline.train.learner`.
 
 All but `Universal` are formulas of `feedline.updates`: a rule computes the numbers of its formula for each update.
 
-**Momentum** is kept not as itself, s, but as the weighted mean of past gradients and the sum of the weights, of which s
-is the product. So it is brought up to date in one pass over memory, whatever rate, gain and scale are.
+**Momentum** s is kept as the weighted mean of past gradients and the sum of the weights. Their product is s. So one
+pass over memory updates it, for any rate, gain and scale.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from feedline.train.schedules import Schedule, Values, at_least_zero, momentum_s
 from feedline.updates import formulas
 from feedline.updates.formulas import Formula, complement
 
-#: What roots of mean squares are kept above.
+#: Lower bounds within roots of mean squares.
 ADAGRAD_FLOOR, RMSPROP_FLOOR = 1e-16, 1e-6
 RMSPROP_FIRST_STEP = 0.02
 #: CNTK's default for Adam and FSAdaGrad: a time constant of 720,000 samples.
 VARIANCE_MOMENTUM = Schedule.time_constant(720_000)
-#: Gradients are made larger by this much at most.
+#: Largest factor by which gradients are scaled up.
 FSADAGRAD_LIMIT = 10.0
-#: Gets parameters (to be changed in place), gradients (as the learner sees them) and what there is to know.
+#: Function of parameters (to change in place), gradients (after the learner's processing) and numbers of the update.
 Update = Callable[[Tensors, Tensors, Step], None]
 
 
 class SGD(Learner):
-    """Stochastic gradient descent without state; takes sparse gradients too. Arguments: `Learner`."""
+    """Stochastic gradient descent without state, for sparse gradients, too. Arguments: `Learner`."""
 
     rule = "sgd"
     takes_sparse = True
@@ -48,14 +48,14 @@ class MomentumSGD(Learner):
     Args:
         parameters: as of `Learner`.
         lr: as of `Learner`.
-        momentum: M, 0 to 1; with a reference size it is carried over to each minibatch's size
+        momentum: M, 0 to 1. With a reference size it is converted to each minibatch's size
             (`Schedule.momentum`), as `Schedule.time_constant` is.
-        unit_gain: u = 1 - M, so that momentum smooths a constant gradient without making it larger; otherwise u = 1,
+        unit_gain: u = 1 - M, so that momentum smooths a constant gradient without making it larger. Otherwise u = 1,
             as in `torch.optim.SGD`.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: a momentum outside 0 to 1; what `Learner` raises.
+        ValueError: a momentum outside 0 to 1, and the errors of `Learner`.
     """
 
     rule = "momentum_sgd"
@@ -79,7 +79,7 @@ class MomentumSGD(Learner):
         return formulas.MomentumFormula(keep, fresh, -weight), (weight,)
 
     def _momentum_and_gain(self, step: Step) -> tuple[float, float]:
-        """Return M, and what the gradients are multiplied by."""
+        """Return M, and the factor of the gradients."""
         momentum = self._momentum.momentum(step.position, step.samples)
         return momentum, step.rate * step.scale * (1.0 - momentum if self._unit_gain else 1.0)
 
@@ -104,12 +104,12 @@ class AdaGrad(Learner):
     Args:
         parameters: as of `Learner`.
         lr: as of `Learner`.
-        average: k is the mean of ``1 / sqrt(a + 1e-16)`` over each parameter, so that the rate means what it does in
-            gradient descent; otherwise k = 1, as in `torch.optim.Adagrad`.
+        average: k is the mean of ``1 / sqrt(a + 1e-16)`` over each parameter, so that the rate has the meaning of
+            gradient descent. Otherwise k = 1, as in `torch.optim.Adagrad`.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: what `Learner` raises.
+        ValueError: see `Learner`.
     """
 
     rule = "adagrad"
@@ -134,13 +134,13 @@ class AdaDelta(Learner):
 
     Args:
         parameters: as of `Learner`.
-        lr: as of `Learner`; 1 is the rule as published.
+        lr: as of `Learner`. 1 is the rule as published.
         rho: decay of both averages a minibatch, 0 to 1.
         epsilon: above 0.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range; what `Learner` raises.
+        ValueError: an argument out of its range, or see `Learner`.
     """
 
     rule = "adadelta"
@@ -170,9 +170,9 @@ class AdaDelta(Learner):
 class RMSProp(Learner):
     """RMSProp with a step an element: it grows while the gradient keeps its sign, and shrinks otherwise.
 
-    ``v = gamma v + (1 - gamma) gradient²`` (from the first gradient's square on);
-    ``step = min(step * inc, max)`` where the sign is that of the update before, ``max(step * dec, min)`` elsewhere
-    (from 0.02 on); then ``w -= rate / k * gradient * step / sqrt(v + 1e-6)``.
+    ``v = gamma v + (1 - gamma) gradient²`` (from the first gradient's square on); ``step = min(step * inc, max)`` if
+    the sign is as in the previous update, otherwise ``max(step * dec, min)`` (from 0.02 on). Then ``w -= rate / k *
+    gradient * step / sqrt(v + 1e-6)``.
 
     Args:
         parameters: as of `Learner`.
@@ -182,12 +182,12 @@ class RMSProp(Learner):
         dec: between 0 and 1.
         max: largest step, above ``min``.
         min: smallest step, above 0.
-        average: k is the mean of ``step / sqrt(v + 1e-6)`` over each parameter, so that the rate means what it does
-            in gradient descent; otherwise k = 1.
+        average: k is the mean of ``step / sqrt(v + 1e-6)`` over each parameter, so that the rate has the meaning of
+            gradient descent. Otherwise k = 1.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range; what `Learner` raises.
+        ValueError: an argument out of its range, or see `Learner`.
     """
 
     rule = "rmsprop"
@@ -240,9 +240,9 @@ class RMSProp(Learner):
 
 class Adam(Learner):
     """Adam: ``v = V v + (1 - V) gradient²``, ``s = M s + u gradient``, then
-    ``w -= rate * b * s / (sqrt(v) + epsilon)``, where b undoes the zeros that v and s start from.
+    ``w -= rate * b * s / (sqrt(v) + epsilon)``, where b corrects the bias of v and s towards their initial zeros.
 
-    M and V are those of the minibatch: with a reference size they follow its size.
+    M and V are for one minibatch. With a reference size they follow its size.
 
     Args:
         parameters: as of `Learner`.
@@ -250,12 +250,12 @@ class Adam(Learner):
         momentum: M, 0 to 1, but not 1.
         variance_momentum: V, 0 to 1. The default counts samples, as `Schedule.time_constant` does.
         epsilon: at least 0.
-        adamax: v is the decayed maximum of ``|gradient|``, and takes the place of the root.
-        unit_gain: u = 1 - M, as published; otherwise u = 1.
+        adamax: v is the decayed maximum of ``|gradient|``, and replaces the root.
+        unit_gain: u = 1 - M, as published. Otherwise u = 1.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range; what `Learner` raises.
+        ValueError: an argument out of its range, or see `Learner`.
     """
 
     rule = "adam"
@@ -302,13 +302,13 @@ class FSAdaGrad(Learner):
     Args:
         parameters: as of `Learner`.
         lr: as of `Learner`.
-        momentum: M, 0 to 1; 0: no momentum, and u = 1.
+        momentum: M, 0 to 1. 0: no momentum, and u = 1.
         variance_momentum: V, 0 to 1, but not 1. The default counts samples, as `Schedule.time_constant` does.
-        unit_gain: u = 1 - M; otherwise u = 1.
+        unit_gain: u = 1 - M. Otherwise u = 1.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range; what `Learner` raises.
+        ValueError: an argument out of its range, or see `Learner`.
     """
 
     rule = "fsadagrad"
@@ -347,19 +347,19 @@ class FSAdaGrad(Learner):
 
 
 class Universal(Learner):
-    """Updates by a user's function; rate, penalties, clipping and counters are as for every learner.
+    """Updates by a user's function. Rate, penalties, clipping and counters are as for every learner.
 
     Args:
         parameters: as of `Learner`.
-        function: ``function(parameters, gradients, step)``: lists of tensors of the same order, those parameters that
-            have a gradient. It changes parameters in place and leaves gradients alone. ``step.rate`` is the rate,
-            ``step.samples`` the minibatch's size; gradients are scaled already. Called without autograd.
+        function: ``function(parameters, gradients, step)``: lists of tensors in the same order, of all parameters that
+            have a gradient. It changes parameters in place, but not gradients. ``step.rate`` is the rate,
+            ``step.samples`` the minibatch's size. Gradients are scaled already. Called without autograd.
         lr: as of `Learner`.
         state: tensors that the function changes and that have to be saved and restored with the learner, by name.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: what `Learner` raises.
+        ValueError: see `Learner`.
     """
 
     rule = "universal"
@@ -375,43 +375,43 @@ class Universal(Learner):
         **options: Any,
     ) -> None:
         super().__init__(parameters, lr, **options)
-        self._function, self._own = function, dict(state or {})
+        self._function, self._function_state = function, dict(state or {})
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         self._function(batch.parameters, batch.gradients, step)
         return batch.numbers
 
     def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
-        return dict(self._own), {}
+        return dict(self._function_state), {}
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
-        if set(tensors) != set(self._own):
+    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
+        if set(tensors) != set(self._function_state):
             raise StateError(
                 "the state has other tensors than this learner's function keeps",
                 saved={"state": sorted(tensors)},
-                current={"state": sorted(self._own)},
+                current={"state": sorted(self._function_state)},
             )
-        copies = {name: copied(name, tensors[name], mine, mine.dtype) for name, mine in self._own.items()}
+        copies = {name: copied(name, tensors[name], mine, mine.dtype) for name, mine in self._function_state.items()}
 
         def restore() -> None:
             with torch.no_grad():
                 for name, copy in copies.items():
-                    self._own[name].copy_(copy)
+                    self._function_state[name].copy_(copy)
 
         return restore
 
 
 def smoothing(weight: float, momentum: float, gain: float, dtype: torch.dtype) -> tuple[float, float, float]:
-    """``s = M s + gain gradient``, for an s that is kept as ``weight * mean``.
+    """Return numbers of ``s = M s + gain gradient``, for an s that is kept as ``weight * mean``.
 
     Returns:
-        The new weight; and what of the mean is kept, and how much of the gradient comes to it.
+        The new weight, the factor of the old mean, and the factor of the gradient.
     """
     weight = momentum * weight + gain
     return weight, *complement(gain / weight if gain else 0.0, dtype)
 
 
 def smoothing_squares(decay: float, step: Step, dtype: torch.dtype) -> tuple[float, float]:
-    """``v = V v + (1 - V) gradient²``: what is kept of v, and how much of the given gradients' squares comes to it."""
+    """Return factors for ``v = V v + (1 - V) gradient²``: of v, and of the square of the unscaled gradients."""
     keep, fresh = complement(1.0 - decay, dtype)
     return keep, fresh * step.scale**2

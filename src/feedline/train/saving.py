@@ -1,4 +1,4 @@
-"""Checkpoints of a session: when they are due, who writes them, and how all ranks find the same one."""
+"""Checkpoints of a session: when they are due, which ranks write them, and how all ranks load the same one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Saving:
 
     Args:
         folder: folder of the checkpoints, one for each run.
-        every: span, number of seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: the most that a power cut can
-            cost. None: at the end only. Rank 0's clock counts for all ranks.
-        keep: number of checkpoints to keep, the newest; None: all.
+        every: span, number of seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: the longest time that a power
+            cut can lose. None: at the end only. Rank 0's clock counts for all ranks.
+        keep: number of checkpoints to keep, the newest. None: all.
         restore: whether to continue from the latest checkpoint in the folder.
     """
 
@@ -48,7 +48,7 @@ class Saver:
     """Writer and reader of a session's checkpoints.
 
     Args:
-        saving: settings; None: no checkpoints.
+        saving: settings. None: no checkpoints.
 
     Attributes:
         mark: ends of spans of samples, minibatches or sweeps.
@@ -74,13 +74,13 @@ class Saver:
         """Return whether the last checkpoint is older than ``every``."""
         return self._seconds is not None and time.monotonic() - self._written_at >= self._seconds
 
-    def locked(self, ranks: Ranks, others: Iterable[Path]) -> AbstractContextManager[Any]:
-        """Open a block in which no other session writes to this folder, nor to ``others``."""
+    def locked(self, ranks: Ranks, additional: Iterable[Path]) -> AbstractContextManager[Any]:
+        """Open a block in which no other session writes to this folder or ``additional`` ones."""
         folders = [] if self._checkpoints is None else [self._checkpoints.folder]
-        return ranks.first(lambda: lock_folders([*folders, *others])) or nullcontext()
+        return ranks.first(lambda: lock_folders([*folders, *additional])) or nullcontext()
 
     def begin(self) -> bool:
-        """Record that a checkpoint is being made; returns whether there is a folder for it."""
+        """Record that a checkpoint is being made. Returns whether there is a folder for it."""
         self.start_clock()
         self.asked = self.pending = False
         return self._checkpoints is not None
@@ -93,32 +93,32 @@ class Saver:
         ranks: Ranks,
         sharded: bool,
     ) -> Path | None:
-        """Write a checkpoint. A collective call: on every rank it returns once the checkpoint is there.
+        """Write a checkpoint. A collective call: on every rank it returns once the checkpoint is written.
 
         Args:
             samples: number of label samples, for its name.
-            state_dict: function that returns the trainer's tensors and state; called on rank 0, and on all ranks if
+            state_dict: function that returns the trainer's tensors and state, called on rank 0, and on all ranks if
                 tensors are sharded.
-            state: state of the rest.
+            state: state of everything else.
             ranks: the ranks.
             sharded: whether every rank holds parts of tensors, and writes them.
 
         Returns:
-            Its folder; None on other ranks than 0.
+            Its folder. None on other ranks than 0.
 
         Raises:
-            OSError: rank 0 cannot write; a StateError on the others.
+            OSError: rank 0 cannot write. A StateError on other ranks.
         """
         checkpoints = self._checkpoints
         assert checkpoints is not None
         if not sharded:
 
             def write() -> Path:
-                tensors, own = state_dict()
-                return checkpoints.save(samples, tensors, {**state, "trainer": own})
+                tensors, trainer_state = state_dict()
+                return checkpoints.save(samples, tensors, {**state, "trainer": trainer_state})
 
             return ranks.first(write)
-        tensors, own = state_dict()
+        tensors, trainer_state = state_dict()
         shards = {name: tensor for name, tensor in tensors.items() if is_sharded(tensor)}
         path, error, begun = None, None, False
         if ranks.rank:
@@ -133,9 +133,9 @@ class Saver:
                 ranks.gather_json(str(folder))
                 return save_shards(folder, shards)
 
-            whole = {name: tensor for name, tensor in tensors.items() if name not in shards}
+            unsharded = {name: tensor for name, tensor in tensors.items() if name not in shards}
             try:
-                path = checkpoints.save(samples, whole, {**state, "trainer": own}, save)
+                path = checkpoints.save(samples, unsharded, {**state, "trainer": trainer_state}, save)
             except OSError as raised:
                 error = raised
                 if not begun:
@@ -147,47 +147,47 @@ class Saver:
         """Load the latest checkpoint that every rank can read. A collective call.
 
         Returns:
-            Path of the checkpoint; None if there is none.
+            Path of the checkpoint. None if there is none.
 
         Raises:
             StateError: the checkpoint does not fit the run, on one rank or on all.
         """
-        found = latest(self._checkpoints, ranks) if self._checkpoints is not None and self._restores else None
-        if found is None:
+        checkpoint = latest(self._checkpoints, ranks) if self._checkpoints is not None and self._restores else None
+        if checkpoint is None:
             return None
         trouble: Exception | None = None
         try:
-            load(found)
+            load(checkpoint)
         except StateError as error:
-            what = f"the run cannot continue from {found.path}: {error.what}"
+            what = f"the run cannot continue from {checkpoint.path}: {error.what}"
             trouble = StateError(what, saved=error.saved, current=error.current, hint=error.hint)
             trouble.__cause__ = error
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             trouble = StateError(
-                f"expected a session's checkpoint in {found.path}, got a malformed one: {shown(error, 200)}"
+                f"expected a session's checkpoint in {checkpoint.path}, got a malformed one: {shown(error, 200)}"
             )
             trouble.__cause__ = error
         ranks.check(trouble)
         self.pending = False
-        return found.path.parent
+        return checkpoint.path.parent
 
 
-def placed(found: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
+def placed(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
     """Return the tensors of a checkpoint as a trainer holds them: whole, or this rank's parts of them.
 
     Raises:
         StateError: a file is damaged.
     """
-    if found.shards is None and not isinstance(trainer.strategy, HoldsParts):
-        return found.tensors
+    if checkpoint.shards is None and not isinstance(trainer.strategy, HoldsParts):
+        return checkpoint.tensors
     parameters = dict(unwrapped(trainer.model).named_parameters())
     for learner in trainer.learners:
         parameters |= learner.parameters
-    return load_placed(found.tensors, found.path, found.shards, trainer.state_dict()[0], parameters)
+    return load_placed(checkpoint.tensors, checkpoint.path, checkpoint.shards, trainer.state_dict()[0], parameters)
 
 
 def seconds_of(duration: float | str) -> float:
-    """Return a duration in seconds: a number of them, or text such as ``"30min"``, ``"2h"``, ``"1h30min"``, ``"90s"``.
+    """Return a duration in seconds: a number, or text such as ``"30min"``, ``"2h"``, ``"1h30min"``, ``"90s"``.
 
     Raises:
         ValueError: the text is no duration, or the duration is not positive.

@@ -25,17 +25,17 @@ Values: TypeAlias = "float | Sequence[float | Sequence[float]]"
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
-    """A number for every position; the last one has no end.
+    """A number for every position. The last one has no end.
 
-    ``Schedule([(2, 0.1), 0.05], epoch_size=60_000)`` is 0.1 for the first 120,000 label samples, then 0.05; without
+    ``Schedule([(2, 0.1), 0.05], epoch_size=60_000)`` is 0.1 for the first 120,000 label samples, then 0.05. Without
     ``epoch_size`` an epoch is a sweep. ``schedule[position]`` is the number at a position, ``schedule[count]`` the
     number after ``count`` label samples or sweeps, depending on `unit`.
 
     Args:
         values: one number, or a list of numbers (one epoch each) and of (count, number) pairs (``count`` epochs each).
             The last count is ignored, and may be 0. Integers stay integers.
-        epoch_size: number of label samples in an epoch; None: an epoch is a sweep. A single number has no epochs.
-        reference: reference minibatch size in samples, for which the numbers are meant; `rate` and `momentum` convert
+        epoch_size: number of label samples in an epoch. None: an epoch is a sweep. A single number has no epochs.
+        reference: reference minibatch size in samples, for which the numbers are meant. `rate` and `momentum` convert
             them to other sizes. 1: the numbers are per sample. None: they are for a whole minibatch of any size.
 
     Attributes:
@@ -88,7 +88,7 @@ class Schedule:
         """Return a schedule of momentum from time constants: samples until a gradient's weight decays to 1/e.
 
         Args:
-            values: time constants in samples, at least 0; 0 is no momentum.
+            values: time constants in samples, at least 0. 0 is no momentum.
             epoch_size: see `Schedule`.
 
         Raises:
@@ -255,7 +255,7 @@ def momentum_schedule(what: str, values: Schedule | Values, below_one: bool = Fa
 
 
 def rates_schedule(lr: Schedule | Values) -> Schedule:
-    """Return a schedule of learning rates; raises ValueError for a negative one."""
+    """Return a schedule of learning rates. Raises ValueError for a negative one."""
     schedule = Schedule.of(lr)
     at_least_zero("lr", min(schedule.numbers))
     return schedule

@@ -1,13 +1,13 @@
 """Training session: reads, trains, reports, validates and saves at set intervals.
 
 `TrainingSession.run` continues from the latest checkpoint, or from the start, to the end. Checkpoints contain
-everything that determines the rest of the run: model and learners, the source's position, random generators, counters
-and running sums, controllers, whether the run was stopped. Law (tests/train/test_session.py): a run on the CPU that is
+everything that determines the remaining run: model and learners, the source's position, random generators, counters and
+running sums, controllers, whether the run was stopped. Law (tests/train/test_session.py): a run on the CPU that is
 killed at any point and restarted ends with the same parameters, bit for bit, as an uninterrupted one.
 
 After an update come, in this order: progress, validation, controllers at the end of an epoch, checkpoint. A checkpoint
-therefore contains the outcome of all others. Spans count label samples, minibatches or sweeps of the run; a minibatch
-that crosses several marks triggers one action. Several ranks make collective decisions, see
+therefore contains the outcome of all other actions. Spans count label samples, minibatches or sweeps of the run. A
+minibatch that crosses several marks triggers one action. Several ranks make collective decisions, see
 `feedline.train.agreement`.
 """
 
@@ -49,7 +49,7 @@ _log = logging.getLogger("feedline")
 
 
 class Reporter(Protocol):
-    """Receiver of a session's events; see `feedline.train.report`. All sums are over label samples."""
+    """Receiver of a session's events. See `feedline.train.report`. All sums are over label samples."""
 
     def on_start(self, run: TrainingSession) -> None:
         """Called when the run starts or resumes."""
@@ -71,10 +71,10 @@ class Reporter(Protocol):
 
 
 class Controller(Protocol):
-    """Adjustment of a run at the end of each epoch; see `feedline.train.controllers`."""
+    """Adjustment of a run at the end of each epoch. See `feedline.train.controllers`."""
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
-        """Called at the end of an epoch; ``validation`` is the one made there, if any."""
+        """Called at the end of an epoch. ``validation`` is the validation made then, if any."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in JSON types."""
@@ -84,34 +84,34 @@ class Controller(Protocol):
 
 
 class TrainingSession(saved.Standing):
-    """A training run; see the module.
+    """A training run. See the module.
 
     Args:
         trainer: trainer with model, loss, metric and learners.
         source: training source.
-        size: minibatch size in samples over all ranks, or a schedule of it over label samples (``Schedule.sizes``);
-            a size of 0 ends the training.
-        max_samples: number of label samples to train on; None: until the source ends.
-        progress: span between reports; None: one at the end.
+        size: minibatch size in samples over all ranks, or a schedule of it over label samples (``Schedule.sizes``). A
+            size of 0 ends the training.
+        max_samples: number of label samples to train on. None: until the source ends.
+        progress: span between reports. None: one at the end.
         reporters: receivers of events.
-        saving: settings of checkpoints; None: no checkpoints.
-        validation: cross validation; None: none.
-        test: test at the end; None: none.
+        saving: settings of checkpoints. None: no checkpoints.
+        validation: cross validation. None: none.
+        test: test at the end. None: none.
         epoch: span of label samples or sweeps at whose end controllers act, after a validation, and a checkpoint is
             written.
         controllers: controllers of learning rate, minibatch size and the like.
 
     Attributes:
-        samples, minibatches, sweeps: numbers of each trained so far.
+        samples, minibatches, sweeps: numbers trained so far.
         stopped: whether a callback, a controller, `stop` or a rate of 0 ended the training. Checkpoints contain it: a
             stopped run is over, and does nothing when restarted.
         interrupted: whether Ctrl-C or SIGTERM ended the last `run`.
-        ranks: ranks that run it; see `feedline.collective.ranks`.
+        ranks: ranks that run it. See `feedline.collective.ranks`.
         scale: factor of the minibatch size, for controllers.
 
     Raises:
         ValueError: a run without an end, controllers without an epoch or the metric they watch, an evaluation without
-            source and callback, a span of 0, a negative size, a source that cannot be resumed or reset though it must,
+            source and callback, a span of 0, a negative size, a source that has to be resumed or reset, and cannot,
             one source for training and testing, or one folder for checkpoints and a controller's model.
         TypeError: a size that is not an integer, or another argument of a wrong type.
     """
@@ -166,16 +166,17 @@ class TrainingSession(saved.Standing):
     # ---- the run ------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainingSession:
-        """Train to the end; returns itself.
+        """Train to the end. Returns itself.
 
-        Ctrl-C or SIGTERM ends the run after the present update, with a checkpoint; a second one ends it at once. After
+        Ctrl-C or SIGTERM ends the run after the present update, with a checkpoint. A second one ends it at once. After
         SIGTERM the process ends as well, unless it has a handler, which is then called. A signal to one of several
         ranks ends the run on all of them, after the same update.
 
         Raises:
-            StoreError: another rank is missing; names it. Restart all ranks, which continue from the latest checkpoint.
-            StateError: the latest checkpoint is of a run with other data, model, learners or controllers; all
-                checkpoints are damaged; or another session writes to the folder.
+            StoreError: another rank is missing. The message names it. Restart all ranks, which continue from the latest
+                checkpoint.
+            StateError: the latest checkpoint is of a run with other data, model, learners or controllers, all
+                checkpoints are damaged, or another session writes to the folder.
         """
         self.interrupted = False
         self._stopping = Stopping()
@@ -223,12 +224,12 @@ class TrainingSession(saved.Standing):
         self._saver.asked = True
 
     def next_size(self) -> int:
-        """Return the size of the next minibatch in samples; 0: the training ends."""
+        """Return the size of the next minibatch in samples. 0: the training ends."""
         size = self._whole_size()
         return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
 
     def _whole_size(self) -> int:
-        """Return the size of the next minibatch, however many samples are left."""
+        """Return the size of the next minibatch, regardless of `max_samples`."""
         size = int(self.size[Position(self.sweeps, 0, self.samples, self.samples)])
         if size and self.scale != 1.0:
             size = max(1, round(size * self.scale))
@@ -239,7 +240,7 @@ class TrainingSession(saved.Standing):
         return not any(learner.learning_rate() for learner in self.trainer.learners)
 
     def _step(self) -> Summary | None:
-        """Train on one minibatch; None: the run ends."""
+        """Train on one minibatch. None: the run ends."""
         size = self.next_size()
         if size == 0:
             return None
@@ -248,13 +249,13 @@ class TrainingSession(saved.Standing):
             return None
         began = time.perf_counter()
         trainer, strategy = self.trainer, self.trainer.strategy
-        whole = {} if strategy.apart(trainer.samples) else {"partition": (0, 1)}
-        minibatch = self.source.next_minibatch(size, **whole)
+        options = {} if strategy.apart(trainer.samples) else {"partition": (0, 1)}
+        minibatch = self.source.next_minibatch(size, **options)
         self.since.waited_s += time.perf_counter() - began
         sweeps, summary = trainer.sweeps, NOTHING
         decision = strategy.decide(minibatch)
         if decision is Decision.SKIP and size < self._whole_size():
-            decision = Decision.END  # what is left of `max_samples` is not enough for all ranks, nor would it ever be
+            decision = Decision.END  # the rest of `max_samples` is too few for all ranks, now and later
         if decision is Decision.LEARN:
             summary = trainer.train_minibatch(minibatch, ended=not minibatch)
         elif decision is not Decision.END:
@@ -266,7 +267,7 @@ class TrainingSession(saved.Standing):
             count(trainer.counted)
         self.samples += trainer.counted
         self.minibatches += 1
-        # Alone, those of the data, whether or not a learner learned; several ranks end sweeps together.
+        # A single rank counts the sweeps of the data, even if no learner learned. Several ranks end sweeps together.
         self.sweeps += bool(minibatch.sweep_end) if self.ranks.alone else trainer.sweeps - sweeps
         self.since.feeding.add(minibatch)
         return summary
@@ -304,7 +305,7 @@ class TrainingSession(saved.Standing):
         return {Unit.SAMPLE: self.samples, Unit.MINIBATCH: self.minibatches, Unit.SWEEP: self.sweeps}
 
     def _finish(self) -> None:
-        """Complete what is due at the end, once; a restored run that was over has nothing due."""
+        """Complete due actions at the end, once. For a restored run that was over, nothing is due."""
         self.trainer.strategy.settle()
         if self.since.minibatches:
             self._report_progress()
@@ -384,8 +385,8 @@ class TrainingSession(saved.Standing):
                 self.samples,
             )
 
-    def _go_to(self, found: Checkpoint) -> None:
-        place = saved.from_json(found.state, self.ranks, self._splits_sums)
+    def _go_to(self, checkpoint: Checkpoint) -> None:
+        place = saved.from_json(checkpoint.state, self.ranks, self._splits_sums)
         before, current = [kind for kind, _ in place.controllers], [type(c).__name__ for c in self.controllers]
         if before != current:
             raise StateError(
@@ -397,26 +398,26 @@ class TrainingSession(saved.Standing):
         targets: list[tuple[Any, Any]] = [(self.source, place.source)]
         if place.validation is not None and self.validation is not None and self.validation.source is not None:
             targets.append((self.validation.source, place.validation))
-        targets += zip(self.controllers, (own for _, own in place.controllers), strict=True)
-        tensors = placed(found, self.trainer)
+        targets += zip(self.controllers, (state for _, state in place.controllers), strict=True)
+        tensors = placed(checkpoint, self.trainer)
         saved.load_together(targets, lambda: self.trainer.load_state_dict(tensors, place.trainer))
         vars(self).update(vars(place.standing))
-        # All marks were checked before a checkpoint, so the counts determine them, even for spans that differ from
-        # those of the saved run.
+        # All marks were checked before a checkpoint, so the counts determine them, even if spans differ from the saved
+        # run's.
         for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saver.mark):
             mark.crossed(self._counts())
         begin()
 
 
-def _listed(name: str, given: Any, method: str) -> list[Any]:
-    if not isinstance(given, (list, tuple)):
-        raise TypeError(f"expected a list of {name}, got {given!r:.80}; put it in a list")
-    for item in given:
+def _listed(name: str, items: Any, method: str) -> list[Any]:
+    if not isinstance(items, (list, tuple)):
+        raise TypeError(f"expected a list of {name}, got {items!r:.80}; put it in a list")
+    for item in items:
         if isinstance(item, type) or not hasattr(item, method):
             raise TypeError(f"expected {name} with a method {method}, got {item!r:.80}")
-    return list(given)
+    return list(items)
 
 
 def _same_folder(controller: Controller, folder: str | Path) -> bool:
-    kept = getattr(controller, "folder", None)
-    return kept is not None and Path(kept).resolve() == Path(folder).resolve()
+    model_folder = getattr(controller, "folder", None)
+    return model_folder is not None and Path(model_folder).resolve() == Path(folder).resolve()

@@ -1,8 +1,8 @@
-"""State of a session in a checkpoint, besides tensors: running sums, counts, and what differs by rank.
+"""State of a session in a checkpoint, besides tensors: running sums, counts, and the parts of each rank.
 
 All fields are checked before anything changes.
 
-A checkpoint keeps each rank's random generators, its source's position where positions differ (as with
+A checkpoint keeps each rank's random generators, its source's position if positions differ (as with
 ``filling="cntk"``), and its part of the sums. With another number of ranks the sums are combined, generators are seeded
 again (`feedline.train.random_states`), and positions of sources have to be equal.
 """
@@ -22,7 +22,7 @@ from feedline.train.progress import Sums
 from feedline.train.random_states import random_state
 from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
 
-#: Counts of a standing, which are saved under their names.
+#: Counts of `Standing` that are saved under their names.
 _COUNTS = ("samples", "minibatches", "sweeps")
 
 
@@ -31,14 +31,14 @@ class Standing:
     """Progress of a run.
 
     Attributes:
-        samples, minibatches, sweeps: numbers of each trained so far.
+        samples, minibatches, sweeps: numbers trained so far.
         scale: factor of the minibatch size.
         stopped: whether the training has ended.
         progress_done: number of progress spans that were reported.
-        since: sums since the last of them.
+        since: sums since the last progress span.
         validations_done: number of validations.
-        validated_at: number of minibatches before the last one; -1: there was none.
-        validated: its result.
+        validated_at: number of minibatches before the last validation. -1: there was none.
+        validated: result of the last validation.
         epoch_sum: sums since the last end of an epoch.
     """
 
@@ -111,7 +111,7 @@ def to_json(
 
 
 def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> SavedSession:
-    """Return this rank's part of what `to_json` returned.
+    """Return this rank's part of the result of `to_json`.
 
     Raises:
         ValueError, KeyError, TypeError: the state is not a session's.
@@ -123,16 +123,16 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
         parts, together = several(_object, state["ranks"]["parts"], "ranks.parts"), state["ranks"]["together"]
     sums = [Sums.from_json(part["since"], "progress") for part in parts]
     epochs = [summary_from_json(part["epoch"], "epoch") for part in parts]
-    own = ranks.rank if len(parts) == ranks.count else 0
+    index = ranks.rank if len(parts) == ranks.count else 0
     if len(parts) not in (1, ranks.count) and any(part["source"] != parts[0]["source"] for part in parts):
         raise StateError(
             "this run's sources had different positions by rank: continue with the same number of ranks",
             saved={"ranks": len(parts)},
             current={"ranks": ranks.count},
         )
-    since, epoch = sums[own], epochs[own]
+    since, epoch = sums[index], epochs[index]
     if not splits_sums or together or len(parts) != ranks.count:
-        # Each rank continues with the sums of all; or, if each has a part, rank 0 has all sums so far.
+        # Each rank continues with the sums of all. If each has a part, rank 0 continues with all sums so far.
         has = not splits_sums or ranks.rank == 0
         since.summary = _all_of([part.summary for part in sums], together) if has else NOTHING
         epoch = _all_of(epochs, together) if has else NOTHING
@@ -156,7 +156,7 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
     return SavedSession(
         standing,
         _object(state["trainer"], "trainer"),
-        _object(parts[own]["source"], "source"),
+        _object(parts[index]["source"], "source"),
         maybe(_object, state["validation"], "validation"),
         [tuple(listed(pair, 2, "controllers")) for pair in controllers],
         state["random"],
@@ -164,7 +164,7 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
 
 
 def load_together(targets: Sequence[tuple[Any, Any]], last: Callable[[], None]) -> None:
-    """Load states into objects, and then call ``last``; an error undoes everything.
+    """Load states into objects, and then call ``last``. An error undoes everything.
 
     Args:
         targets: objects with ``state_dict`` and ``load_state_dict``, each with the state to load.

@@ -1,6 +1,6 @@
-"""Where `torch.distributed.checkpoint` writes shards to and reads them from; see `feedline.train.shards`.
+"""Storage of shards for `torch.distributed.checkpoint`. See `feedline.train.shards`.
 
-A separate module, as torch's takes long to import.
+A separate module, as torch's storage takes long to import.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from feedline.interop.tensor_file import save_tensors
 
 
 class _AsPlanned:
-    """What a storage says about torch's plans: it follows them."""
+    """Base of a storage that follows torch's plans unchanged."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """See torch's."""
+        """See torch."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """See torch's."""
+        """See torch."""
         return plan
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """See torch's."""
+        """See torch."""
         return plans
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """See torch's."""
+        """See torch."""
         return True
 
 
 class ShardWriter(_AsPlanned, StorageWriter):
-    """Writes one file per rank; rank 0 describes them all."""
+    """Writes one file per rank. Rank 0 describes them all."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.described: dict[str, Any] = {}
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
-        """See torch's."""
+        """See torch."""
 
     def write_data(self, plan: Any, planner: Any) -> Any:
-        """See torch's."""
+        """See torch."""
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         name = f"shard-{rank}.safetensors"
-        held = {f"{k}": planner.resolve_data(item) for k, item in enumerate(plan.items)}
-        if not all(isinstance(tensor, torch.Tensor) for tensor in held.values()):
+        tensors = {f"{k}": planner.resolve_data(item) for k, item in enumerate(plan.items)}
+        if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
             raise TypeError("expected only tensors in the sharded part of a state")
-        seal = save_tensors(self._folder / name, held) if held else ""
+        seal = save_tensors(self._folder / name, tensors) if tensors else ""
         done: Any = torch.futures.Future()
         done.set_result(
             [
-                WriteResult(item.index, held[f"{k}"].nbytes, (name, seal, f"{k}", list(held[f"{k}"].shape)))
+                WriteResult(item.index, tensors[f"{k}"].nbytes, (name, seal, f"{k}", list(tensors[f"{k}"].shape)))
                 for k, item in enumerate(plan.items)
             ]
         )
         return done
 
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
-        """See torch's."""
+        """See torch."""
         tensors: dict[str, Any] = {
-            name: {"shape": list(one.size), "dtype": str(one.properties.dtype).removeprefix("torch."), "parts": []}
-            for name, one in metadata.state_dict_metadata.items()
+            name: {"shape": list(entry.size), "dtype": str(entry.properties.dtype).removeprefix("torch."), "parts": []}
+            for name, entry in metadata.state_dict_metadata.items()
         }
         files = {}
         for result in (result for of_rank in results for result in of_rank):
@@ -79,12 +79,12 @@ class ShardWriter(_AsPlanned, StorageWriter):
 
 
 class ShardReader(_AsPlanned, StorageReader):
-    """Reads what a `ShardWriter` wrote.
+    """Reads the files of a `ShardWriter`.
 
     Args:
-        shapes: and dtypes of all tensors, by name.
-        described: where their parts are.
-        read: returns the tensors of a file, by name.
+        shapes: shapes and dtypes of all tensors, by name.
+        described: description of `ShardWriter.described`.
+        read: function that returns the tensors of a file, by name.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class ShardReader(_AsPlanned, StorageReader):
         self._places: Any = None
 
     def read_metadata(self, *_: Any, **__: Any) -> Any:
-        """See torch's."""
-        found: dict[str, Any] = {}
+        """See torch."""
+        tensors: dict[str, Any] = {}
         places: dict[Any, tuple[str, str]] = {}
         for name, (shape, dtype) in self._shapes.items():
             chunks = []
@@ -106,17 +106,17 @@ class ShardReader(_AsPlanned, StorageReader):
                 offset = torch.Size(part["at"])
                 chunks.append(metadata.ChunkStorageMetadata(offset, torch.Size(part["shape"])))
                 places[metadata.MetadataIndex(name, offset)] = part["file"], part["key"]
-            found[name] = metadata.TensorStorageMetadata(
+            tensors[name] = metadata.TensorStorageMetadata(
                 metadata.TensorProperties(dtype=dtype), torch.Size(shape), chunks
             )
-        return metadata.Metadata(found, storage_data=places)
+        return metadata.Metadata(tensors, storage_data=places)
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *_: Any, **__: Any) -> None:
-        """See torch's."""
+        """See torch."""
         self._places = metadata.storage_data
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """See torch's."""
+        """See torch."""
         by_file: dict[str, list[tuple[str, Any]]] = {}
         for item in plan.items:
             name, key = self._places[item.storage_index]

@@ -1,11 +1,11 @@
-"""Tensors of which every rank holds a part (torch's `DTensor`), in files that any number of ranks can read.
+"""Tensors of which every rank has a part (torch's `DTensor`), in files that any number of ranks can read.
 
-`torch.distributed.checkpoint` plans who writes and who reads what; here is where that goes: a sealed file of tensors
-for each rank, and a description in JSON types, which belongs into the state of the checkpoint. Nothing is pickled into
-files. (To plan, ranks send each other pickled plans over their own group, as torch does.)
+`torch.distributed.checkpoint` plans the writes and reads of each rank. This module stores a sealed file of tensors for
+each rank, and a description in JSON types, which belongs in the state of the checkpoint. Nothing is pickled into files.
+(To plan, torch exchanges pickled plans over the group of the ranks.)
 
-Costs: each rank writes what it holds, and reads the files that have what it will hold. Finding out whether a checkpoint
-is whole reads all of it, a file at a time.
+Costs: each rank writes its parts, and reads the files with the parts that it needs. Checking a checkpoint reads all of
+it, a file at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def save_shards(folder: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Write this rank's parts to a folder. A collective call of all ranks of torch.distributed.
 
     Returns:
-        What `check_shards` and `load_shards` need, in JSON types; on rank 0.
+        The description for `check_shards` and `load_shards`, in JSON types, on rank 0.
     """
     from torch.distributed import checkpoint
 
@@ -39,17 +39,17 @@ def save_shards(folder: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_shards(folder: Path, described: Any) -> None:
-    """Check that all files of a checkpoint are whole, and those that it was saved with.
+    """Check that all files of a checkpoint are intact, and were saved with it.
 
     Raises:
-        StateError: one is not.
+        StateError: a file is damaged or of another checkpoint.
     """
     for name, seal in files_of(folder, described).items():
         _read(folder, name, seal)
 
 
 def load_shards(folder: Path, described: Any, tensors: Mapping[str, Any]) -> None:
-    """Overwrite tensors, sharded or not, with what was saved under their names. Each rank calls it for itself.
+    """Overwrite tensors, sharded or not, with the tensors saved under their names. Not a collective call.
 
     Raises:
         StateError: a file is damaged.
@@ -62,24 +62,24 @@ def load_shards(folder: Path, described: Any, tensors: Mapping[str, Any]) -> Non
         files = files_of(folder, described)
         reader = ShardReader(shapes(folder, described), described, lambda name: _read(folder, name, files[name]))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # as is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # intended
             checkpoint.load(dict(tensors), storage_reader=reader, no_dist=True)
 
 
 def shapes(folder: Path, described: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Return shape and dtype of every tensor that was saved, by name."""
     try:
-        found = {}
-        for name, one in described["tensors"].items():
-            shape, dtype = tuple(one["shape"]), getattr(torch, one["dtype"])
+        result = {}
+        for name, entry in described["tensors"].items():
+            shape, dtype = tuple(entry["shape"]), getattr(torch, entry["dtype"])
             if not all(type(n) is int and n >= 0 for n in shape) or not isinstance(dtype, torch.dtype):
-                raise TypeError(f"shape {shown(shape, 40)}, dtype {one['dtype']!r:.20}")
+                raise TypeError(f"shape {shown(shape, 40)}, dtype {entry['dtype']!r:.20}")
             # Elements missing from all parts would keep their previous values.
-            parts = sum(math.prod(part["shape"]) for part in one["parts"])
+            parts = sum(math.prod(part["shape"]) for part in entry["parts"])
             if parts != math.prod(shape):
                 raise ValueError(f"{parts} of {math.prod(shape)} elements of {name!r:.80}")
-            found[name] = shape, dtype
-        return found
+            result[name] = shape, dtype
+        return result
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(folder, error) from error
 
@@ -100,12 +100,12 @@ def _damaged(folder: Path, error: Exception) -> StateError:
 
 
 def _read(folder: Path, name: str, seal: str) -> dict[str, torch.Tensor]:
-    tensors, _, found = load_contents(folder / name)
-    if found != seal:
+    tensors, _, actual = load_contents(folder / name)
+    if actual != seal:
         raise StateError(
             f"expected the file of tensors that the state in {folder} was saved with, got another in {name}",
             saved={"seal": seal},
-            current={"seal": found},
+            current={"seal": actual},
         )
     return tensors
 
@@ -117,14 +117,14 @@ def load_placed(
     current: Mapping[str, torch.Tensor],
     likes: Mapping[str, torch.Tensor],
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors of a checkpoint, each held as this program holds one of its name.
+    """Return the tensors of a checkpoint, each in the layout of this program's tensor of that name.
 
     Args:
-        plain: those that were whole on rank 0.
-        folder: of the checkpoint.
-        described: those that were sharded; None: there were none.
-        current: what the program has under the same names.
-        likes: parameters, by name, as which others are held: an optimizer's states.
+        plain: tensors that were whole on rank 0.
+        folder: folder of the checkpoint.
+        described: description of sharded tensors. None: there were none.
+        current: tensors of the program, by the same names.
+        likes: parameters, by name, whose layout an optimizer's states have.
 
     Raises:
         StateError: a file is damaged.
@@ -133,24 +133,24 @@ def load_placed(
     def like(name: str, shape: tuple[int, ...]) -> Any:
         if name in current:
             return current[name]
-        # `learner0/momentum.body.weight` is held as `body.weight` is.
+        # `learner0/momentum.body.weight` has the layout of `body.weight`.
         parts = name.split("/", 1)[-1].replace("/", ".").split(".")
         for k in range(len(parts)):
-            for found in (likes.get(".".join(parts[k:])), likes.get(".".join(parts[:k]))):
-                if found is not None and tuple(found.shape) == shape:
-                    return found
+            for candidate in (likes.get(".".join(parts[k:])), likes.get(".".join(parts[:k]))):
+                if candidate is not None and tuple(candidate.shape) == shape:
+                    return candidate
         return None
 
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in plain.items():
-        held = like(name, tuple(tensor.shape))
-        tensors[name] = _distributed(tensor, held) if is_sharded(held) and held.shape == tensor.shape else tensor
+        mine = like(name, tuple(tensor.shape))
+        tensors[name] = _distributed(tensor, mine) if is_sharded(mine) and mine.shape == tensor.shape else tensor
     if described is not None:
         targets = {}
         for name, (shape, dtype) in shapes(folder, described).items():
-            held = like(name, shape)
-            if is_sharded(held) and tuple(held.shape) == shape:
-                targets[name] = torch.empty_like(held, dtype=dtype, requires_grad=False)
+            mine = like(name, shape)
+            if is_sharded(mine) and tuple(mine.shape) == shape:
+                targets[name] = torch.empty_like(mine, dtype=dtype, requires_grad=False)
             else:
                 targets[name] = torch.empty(shape, dtype=dtype)
         load_shards(folder, described, targets)
@@ -159,7 +159,7 @@ def load_placed(
 
 
 def _distributed(tensor: torch.Tensor, like: Any) -> torch.Tensor:
-    """This rank's part of a tensor that all ranks have whole."""
+    """Return this rank's part of a tensor that is whole on all ranks."""
     from torch.distributed.tensor import distribute_tensor
 
     mesh = like.device_mesh

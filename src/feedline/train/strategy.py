@@ -21,13 +21,13 @@ from feedline.train.summary import NOTHING, Summary
 
 
 class Contribution(NamedTuple):
-    """Numbers of a rank's part of a step, sent to the others.
+    """Numbers of a rank's part of a step, sent to the other ranks.
 
     Attributes:
         samples: number of label samples, over which its gradients are summed.
         loss_sum: sum of the loss over these samples.
-        metric_sum: sum of the metric over these samples; None without a metric.
-        sweeps: number of sweeps whose end the rank has seen; infinite once it has run out of data.
+        metric_sum: sum of the metric over these samples. None without a metric.
+        sweeps: number of sweeps whose end the rank has reached, infinite once it has run out of data.
         ended: whether its source has ended.
         shared: whether it has the whole global minibatch.
     """
@@ -40,7 +40,7 @@ class Contribution(NamedTuple):
     shared: float
 
     def numbers(self) -> list[float]:
-        """Return the fields as floats, in their order; waits for the device."""
+        """Return the fields as floats, in their order. Waits for the device."""
         return [0.0 if number is None else float(number) for number in self]
 
 
@@ -51,7 +51,7 @@ class Total(NamedTuple):
         counted: label samples of all ranks, by which clocks advance.
         learned: label samples over which this rank's gradients are now summed.
         averaged: whether these gradients are means over the samples instead of sums.
-        sweeps: smallest number of sweeps whose end a rank has seen.
+        sweeps: smallest number of sweeps whose end a rank has reached.
         ended: whether every rank's source has ended.
         summary: sums that this rank reports.
     """
@@ -64,17 +64,17 @@ class Total(NamedTuple):
     summary: Summary
 
     @classmethod
-    def of(cls, own: Contribution, rows: Sequence[Sequence[float]], learned: int | None = None) -> Total:
+    def of(cls, contribution: Contribution, rows: Sequence[Sequence[float]], learned: int | None = None) -> Total:
         """Sum contributions.
 
         Args:
-            own: contribution of this rank.
+            contribution: contribution of this rank.
             rows: `Contribution.numbers` of every rank, by rank.
-            learned: label samples in this rank's gradients; None: those of all ranks.
+            learned: label samples in this rank's gradients. None: the samples of all ranks.
         """
         parts = [Contribution(*row) for row in rows]
         counted = round(sum(part.samples for part in parts))
-        metric = None if own.metric_sum is None else sum(part.metric_sum for part in parts)
+        metric = None if contribution.metric_sum is None else sum(part.metric_sum for part in parts)
         summary = Summary(sum(part.loss_sum for part in parts), metric, counted) if counted else NOTHING
         return cls(
             counted,
@@ -87,13 +87,13 @@ class Total(NamedTuple):
 
 
 class Decision(enum.Enum):
-    """What to do with the minibatches that the ranks have read, one each.
+    """Decision about the minibatches that the ranks have read, one each.
 
     Attributes:
-        LEARN: from it.
-        PASS: pass it by, as nobody has a part.
-        SKIP: pass it by, as somebody has none and the others cannot learn without that one.
-        END: of the run.
+        LEARN: train on it.
+        PASS: skip it, as no rank has a part.
+        SKIP: skip it, as a rank without a part cannot take part.
+        END: end the run.
     """
 
     LEARN = enum.auto()
@@ -103,9 +103,9 @@ class Decision(enum.Enum):
 
 
 class Strategy:
-    """How the ranks of a job train together. The defaults are those of a trainer on its own.
+    """How the ranks of a job train together. The defaults are for a trainer on a single rank.
 
-    What only some strategies do is in the classes below, such as `ExchangesInBackward`, from which those derive, too.
+    Features of some strategies are in the classes below, such as `ExchangesInBackward`, from which they derive, too.
     """
 
     def session_ranks(self) -> Ranks:
@@ -113,7 +113,7 @@ class Strategy:
         return Ranks()
 
     def join(self, model: torch.nn.Module, learners: Sequence[Any]) -> None:
-        """Receive the model and its `Learner`s; called once, by the trainer.
+        """Receive the model and its `Learner`s. Called once, by the trainer.
 
         Raises:
             ValueError: the learners do not all have this strategy with the same settings.
@@ -128,38 +128,38 @@ class Strategy:
         return 1
 
     def decide(self, minibatch: Minibatch) -> Decision:
-        """Decide what all ranks do with the minibatches that they have read; false ones are ends of sources."""
+        """Decide what all ranks do with the minibatches that they have read. False ones are ends of sources."""
         return Decision.LEARN
 
     def prepare(self, minibatch: Minibatch) -> bool:
-        """Get ready to learn from a minibatch, before its forward pass; return whether all ranks do, or pass it by."""
+        """Prepare an update, before the forward pass. Return whether all ranks learn from the minibatch, or skip it."""
         return True
 
     def step(self) -> AbstractContextManager[None]:
         """Open a block with `reduce` and the update, which all ranks complete or none."""
         return contextlib.nullcontext()
 
-    def reduce(self, own: Contribution) -> Total:
-        """Sum gradients over ranks, in the parameters' ``.grad``; called within a `step`."""
-        counted = int(own.samples)
-        summary = Summary(own.loss_sum, own.metric_sum, counted) if counted else NOTHING
-        return Total(counted, counted, False, own.sweeps, bool(own.ended), summary)
+    def reduce(self, part: Contribution) -> Total:
+        """Sum gradients over ranks, in the parameters' ``.grad``. Called within a `step`."""
+        counted = int(part.samples)
+        summary = Summary(part.loss_sum, part.metric_sum, counted) if counted else NOTHING
+        return Total(counted, counted, False, part.sweeps, bool(part.ended), summary)
 
     def settle(self, saving: bool = False) -> None:
-        """Make the models of all ranks equal; before ``saving``, also drop state that a checkpoint does not keep."""
+        """Make the models of all ranks equal. Before ``saving``, also drop state that a checkpoint does not keep."""
 
 
 class Alone(Strategy):
     """Strategy of the only rank that learns, which skips empty minibatches."""
 
 
-# ---- what some strategies do on top; found with `isinstance` ---------------------------------------------------------
+# ---- features of some strategies, checked with `isinstance` ---------------------------------------------------------
 
 
 class ExchangesInBackward:
     """A strategy of a model that exchanges gradients in its backward pass, so every rank has to make one.
 
-    The summary in its `Total` is that of this rank's part alone.
+    The summary in its `Total` is of this rank's part alone.
     """
 
     def accumulating(self) -> AbstractContextManager[None]:
@@ -171,7 +171,7 @@ class ExchangesInBackward:
         raise NotImplementedError
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Open a block in which this rank runs the model without the others."""
+        """Open a block in which this rank runs the model without other ranks."""
         raise NotImplementedError
 
 
@@ -182,7 +182,7 @@ class HoldsParts:
         """Announce the number of pieces in which this rank processes its part of a minibatch.
 
         Raises:
-            ValueError: other ranks do it in a number with which they cannot learn together.
+            ValueError: other ranks announce a number with which they cannot learn together.
         """
         raise NotImplementedError
 
@@ -198,7 +198,7 @@ class KeepsState:
         """Check a state and return a function that loads it.
 
         Raises:
-            StateError: the state does not fit; nothing has changed.
+            StateError: the state does not fit. Nothing has changed.
         """
         raise NotImplementedError
 
@@ -207,11 +207,11 @@ class Overlapping:
     """A strategy that exchanges gradients while backward still runs: its `step` begins with the last backward pass."""
 
     def advice(self) -> dict[str, Any]:
-        """Return what a resumed run needs to be the same to the last bit: JSON types, and ``"tensors"``."""
+        """Return data that makes a resumed run the same to the last bit: JSON types, and ``"tensors"``."""
         raise NotImplementedError
 
     def take_advice(self, advice: Mapping[str, Any]) -> None:
-        """Take over the `advice` of a checkpoint, maybe another strategy's, as far as it fits.
+        """Adopt the `advice` of a checkpoint, maybe another strategy's, as far as it fits.
 
         Raises:
             StateError: it is damaged.

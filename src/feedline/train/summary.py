@@ -17,7 +17,7 @@ class Summary:
 
     Attributes:
         samples: number of label samples.
-        updated: whether parameters were updated; False for an empty minibatch, the end of a source, a rate of 0, and
+        updated: whether parameters were updated. False for an empty minibatch, the end of a source, a rate of 0, and
             evaluations.
     """
 
@@ -28,12 +28,12 @@ class Summary:
 
     @property
     def loss(self) -> float:
-        """Mean loss per label sample; NaN without samples. Waits for the device."""
+        """Mean loss per label sample, NaN without samples. Waits for the device."""
         return float(self.loss_sum) / self.samples if self.samples else float("nan")
 
     @property
     def metric(self) -> float | None:
-        """Mean metric per label sample; None without a metric. Waits for the device."""
+        """Mean metric per label sample, None without a metric. Waits for the device."""
         if self.metric_sum is None:
             return None
         return float(self.metric_sum) / self.samples if self.samples else float("nan")
@@ -60,14 +60,14 @@ NOTHING = Summary(0.0, None, 0)
 
 
 def plus(total: Summary, summary: Summary) -> Summary:
-    """Return the sum of two summaries; one without samples is ignored."""
+    """Return the sum of two summaries. One without samples is ignored."""
     if summary.samples == 0:
         return total
     return summary if total.samples == 0 else total + summary
 
 
 def summed(ranks: Ranks, total: Summary, shared: bool = False) -> Summary:
-    """Sum the parts of all ranks; with ``shared``, each rank saw all of every minibatch already. A collective call."""
+    """Sum the parts of all ranks. With ``shared``, each rank had all of every minibatch. A collective call."""
     if ranks.alone:
         return total
     numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
@@ -86,12 +86,12 @@ def summary_to_json(summary: Summary) -> list[Any]:
 
 
 def summary_from_json(data: Any, name: str) -> Summary:
-    """Read what `summary_to_json` returned; raises ValueError for anything else."""
+    """Read the result of `summary_to_json`. Raises ValueError for anything else."""
     loss, metric, samples, updated = listed(data, 4, name)
     if type(updated) is not bool:
         raise ValueError(f"{name}: expected true or false, got {updated!r:.40}")
-    found = _number(loss, name), maybe(_number, metric, name), whole(samples, f"{name}, samples")
-    return Summary(*found, updated) if samples else NOTHING
+    fields = _number(loss, name), maybe(_number, metric, name), whole(samples, f"{name}, samples")
+    return Summary(*fields, updated) if samples else NOTHING
 
 
 def _number(value: Any, name: str) -> float:
@@ -100,7 +100,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def listed(value: Any, length: int | None, name: str) -> list[Any]:
-    """Return a list if it has ``length`` items; raises ValueError otherwise."""
+    """Return a list if it has ``length`` items. Raises ValueError otherwise."""
     if not isinstance(value, list) or length not in (None, len(value)):
         raise ValueError(f"{name}: expected a list{'' if length is None else f' of {length}'}, got {value!r:.80}")
     return value

@@ -1,4 +1,4 @@
-"""Any optimizer of torch (or written for it) as a learner: its rule, our clock, rates and states without pickle."""
+"""Any optimizer of torch (or written for it) as a learner, with the clock, rates and pickle-free states of learners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedline.train.learner import Learner, Step
 from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
 
-#: Options that belong to a parameter's device, or to other parameters.
+#: Options for a parameter's device, or for other parameters.
 _NOT_TRIED = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
 
 
@@ -27,14 +27,13 @@ class TorchLearner(Learner):
     Args:
         optimizer: over the parameters to be learned, in its groups. It must have a learning rate called ``lr``, and
             do its step without a closure.
-        lr: as of `Learner`. The first group follows it; the others keep the ratio of their rates to the first's.
-            None: rates are the optimizer's own, times `Learner.scale` while it steps; ``gradients="sum"`` does not
-            change them.
+        lr: as of `Learner`. The first group follows it. Other groups keep the ratio of their rates to the first's.
+            None: the optimizer's rates, times `Learner.scale` while it steps. ``gradients="sum"`` does not change them.
         options: further arguments of `Learner`.
 
     Raises:
         TypeError: no optimizer, or one that needs a closure.
-        ValueError: an optimizer without ``lr``, or groups of which the first has rate 0; what `Learner` raises.
+        ValueError: an optimizer without ``lr``, or groups of which the first has rate 0, or see `Learner`.
     """
 
     takes_sparse = True
@@ -57,7 +56,7 @@ class TorchLearner(Learner):
         self._ratios = [1.0] if len(rates) == 1 else [rate / rates[0] for rate in rates]
 
     def learning_rate(self) -> float:
-        """What the schedule says for the next update; without one, the largest rate of the optimizer's groups."""
+        """Rate of the schedule for the next update. Without one, the largest rate of the optimizer's groups."""
         return super().learning_rate() if self._scheduled else self._rate(1)
 
     @property
@@ -75,8 +74,8 @@ class TorchLearner(Learner):
         return super()._rate(samples) if self._scheduled else max(self._optimizer_rates()) * self.scale
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        own = self._optimizer_rates()
-        self._set_rates([step.rate * r for r in self._ratios] if self._scheduled else [self.scale * r for r in own])
+        rates = self._optimizer_rates()
+        self._set_rates([step.rate * r for r in self._ratios] if self._scheduled else [self.scale * r for r in rates])
         before = [parameter.grad for parameter in self._list]
         try:
             for parameter in self._list:
@@ -86,7 +85,7 @@ class TorchLearner(Learner):
             self.optimizer.step()
         finally:
             if not self._scheduled:
-                self._set_rates(own)
+                self._set_rates(rates)
             for parameter, gradient in zip(self._list, before, strict=True):
                 parameter.grad = gradient
         return batch.numbers
@@ -102,16 +101,16 @@ class TorchLearner(Learner):
         saved = self.optimizer.state_dict()
         tensors: dict[str, torch.Tensor] = {}
         names = list(self._parameters)
-        state = {names[place]: _flat(held, names[place], tensors) for place, held in saved["state"].items()}
+        state = {names[place]: _flat(values, names[place], tensors) for place, values in saved["state"].items()}
         groups = [_flat(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
         return tensors, {"state": state, "groups": groups}
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], own: Any) -> Callable[[], None]:
+    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
         places = {name: place for place, name in enumerate(self._parameters)}
         kind = type(self.optimizer).__name__
         try:
-            state = {places[name]: _unflat(held, tensors) for name, held in own["state"].items()}
-            groups = self._checked_groups([_unflat(group, tensors) for group in own["groups"]])
+            state = {places[name]: _unflat(values, tensors) for name, values in rule_state["state"].items()}
+            groups = self._checked_groups([_unflat(group, tensors) for group in rule_state["groups"]])
             for group in groups:
                 for place in group["params"]:
                     if place in state:
@@ -128,38 +127,38 @@ class TorchLearner(Learner):
         return restore
 
     def _checked_groups(self, groups: list[Any]) -> list[dict[str, Any]]:
-        """ValueError unless they are as many as the optimizer's, with options of the same kinds of values.
+        """Return saved groups that fit the optimizer's groups in number and kinds of options, else raise ValueError.
 
-        Versions of torch differ in options: those that are missing are the optimizer's own.
+        Versions of torch differ in options: the optimizer's options replace missing ones.
         """
         current = self.optimizer.state_dict()["param_groups"]
         if len(groups) != len(current):
             raise ValueError(f"{len(groups)} groups of parameters, expected {len(current)}")
-        for saved, own in zip(groups, current, strict=True):
-            if saved["params"] != own["params"]:
-                raise ValueError(f"parameters {shown(saved['params'], 80)}, expected {own['params']}")
-            for key in saved.keys() & own.keys():
-                if not _alike(saved[key], own[key]):
+        for saved, group in zip(groups, current, strict=True):
+            if saved["params"] != group["params"]:
+                raise ValueError(f"parameters {shown(saved['params'], 80)}, expected {group['params']}")
+            for key in saved.keys() & group.keys():
+                if not _alike(saved[key], group[key]):
                     raise ValueError(
-                        f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(own[key], 40)}"
+                        f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(group[key], 40)}"
                     )
-            on_cpu = any(self._list[place].device.type == "cpu" for place in own["params"])
-            if saved.get("capturable") and not own.get("capturable") and on_cpu:
+            on_cpu = any(self._list[place].device.type == "cpu" for place in group["params"])
+            if saved.get("capturable") and not group.get("capturable") and on_cpu:
                 raise ValueError("`capturable`, by which it cannot learn parameters on the CPU")
             kind = type(self.optimizer)
-            if _kept(kind, own, 1) is not None and _kept(kind, {**own, **saved}, 1) is None:
+            if _kept(kind, group, 1) is not None and _kept(kind, {**group, **saved}, 1) is None:
                 raise ValueError(f"options {shown(saved, 200)}, which it cannot learn by")
-        return [{**own, **saved} for saved, own in zip(groups, current, strict=True)]
+        return [{**group, **saved} for saved, group in zip(groups, current, strict=True)]
 
-    def _check_kept(self, group: Mapping[str, Any], parameter: torch.Tensor, held: Mapping[str, Any]) -> None:
-        """ValueError unless it is what the optimizer would keep of a parameter; of torch's own, that is known."""
-        if not isinstance(held, Mapping):
-            raise ValueError(f"{shown(held, 40)} for a parameter of shape {tuple(parameter.shape)}")
-        if not held:
+    def _check_kept(self, group: Mapping[str, Any], parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
+        """Raise ValueError unless it is a state that one of torch's optimizers would keep of a parameter."""
+        if not isinstance(state, Mapping):
+            raise ValueError(f"{shown(state, 40)} for a parameter of shape {tuple(parameter.shape)}")
+        if not state:
             return
-        dimensions = max(1, parameter.dim())  # in which what is a number each and what is one for all look different
+        dimensions = max(1, parameter.dim())  # so that a number for each element has another shape than one for all
         for name, like in (_kept(type(self.optimizer), group, dimensions) or {}).items():
-            value = held[name]
+            value = state[name]
             tensor = isinstance(value, torch.Tensor)
             if not isinstance(like, torch.Tensor) or like.dim() == 0:
                 number = type(value) in (int, float) or (tensor and value.numel() == 1)
@@ -174,7 +173,7 @@ class TorchLearner(Learner):
 
 
 def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int) -> Mapping[str, Any] | None:
-    """Return the state of a torch optimizer for a parameter of size 2 in every dimension; None if it is not torch's."""
+    """Return the state of a torch optimizer for a parameter of size 2 in every dimension. None if it is not torch's."""
     if not kind.__module__.startswith("torch.optim"):
         return None
     parameter = torch.zeros((2,) * dimensions, requires_grad=True)
@@ -183,24 +182,24 @@ def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimension
     try:
         optimizer: Any = kind([{**options, "params": [parameter]}])
         optimizer.step()
-        optimizer.step()  # what it does with what it keeps
+        optimizer.step()  # an update from the kept state
     except Exception:  # it cannot learn by these options, or not from such gradients
         return None
-    kept: Mapping[str, Any] = optimizer.state[parameter]
-    return kept
+    state: Mapping[str, Any] = optimizer.state[parameter]
+    return state
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """The parameters of all groups, in the order of the optimizer's own state; named if the optimizer knows names."""
-    found: list[Any] = []
+    """Return the parameters of all groups, in the order of the optimizer's state, with names if it has them."""
+    parameters: list[Any] = []
     for group in optimizer.param_groups:
         names = group.get("param_names")
-        found += zip(names, group["params"], strict=True) if names else group["params"]
-    return found
+        parameters += zip(names, group["params"], strict=True) if names else group["params"]
+    return parameters
 
 
 def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """JSON types for a value; tensors in it are put into ``tensors`` under their path."""
+    """Return JSON types for a value. Tensors in it are put into ``tensors`` under their path."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value
         return {"tensor": path}
@@ -218,30 +217,30 @@ def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _unflat(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """What `_flat` was given; tensors are copies."""
+    """Return the argument of `_flat`. Tensors are copies."""
     if not isinstance(value, Mapping):
         if isinstance(value, (list, tuple)) or (type(value) is int and abs(value) >= 2**63):
             raise ValueError(
                 f"expected a number, text, or what is named tensor, list, tuple or mapping, got {shown(value, 40)}"
             )
         return value
-    ((kind, held),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "tensor":
-        return tensors[held].clone()
+        return tensors[content].clone()
     if kind == "mapping":
-        return {key: _unflat(item, tensors) for key, item in held.items()}
+        return {key: _unflat(item, tensors) for key, item in content.items()}
     if kind not in ("list", "tuple"):
         raise ValueError(f"expected a tensor, mapping, list or tuple, got {shown(kind, 40)}")
-    items = [_unflat(item, tensors) for item in held]
+    items = [_unflat(item, tensors) for item in content]
     return items if kind == "list" else tuple(items)
 
 
-def _alike(saved: Any, own: Any) -> bool:
-    """Whether a saved option is of the kind of the optimizer's own."""
-    if isinstance(own, (list, tuple)):
-        return type(saved) is type(own) and len(saved) == len(own) and all(map(_alike, saved, own))
+def _alike(saved: Any, current: Any) -> bool:
+    """Return whether a saved option is of the kind of the optimizer's option."""
+    if isinstance(current, (list, tuple)):
+        return type(saved) is type(current) and len(saved) == len(current) and all(map(_alike, saved, current))
     numbers = (int, float, torch.Tensor)
-    if isinstance(own, numbers) and not isinstance(own, bool):
+    if isinstance(current, numbers) and not isinstance(current, bool):
         return isinstance(saved, numbers) and not isinstance(saved, bool)
     switches = (bool, type(None))
-    return type(saved) is type(own) or (isinstance(own, switches) and isinstance(saved, switches))
+    return type(saved) is type(current) or (isinstance(current, switches) and isinstance(saved, switches))

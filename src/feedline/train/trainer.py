@@ -1,10 +1,10 @@
 """Trainer: one minibatch in, one update, a summary out.
 
-The trainer counts *label samples*: the loss returns one number for each label. Gradients are those of the sum over the
-minibatch, or of the mean over all of it: every element of every sequence has the same weight whatever the length, and
+The trainer counts *label samples*: the loss returns one number for each label. Gradients are of the sum over the
+minibatch, or of the mean over all of it: every element of every sequence has the same weight, for any length, and
 learners convert between sum and mean as their settings require.
 
-A minibatch that does not fit the memory of a device is processed in pieces; the update is the same up to rounding.
+A minibatch that does not fit the memory of a device is processed in pieces. The update is the same up to rounding.
 
 Costs besides the model: a few microseconds a minibatch. Sums stay tensors on the device until they are read, so that a
 step never waits for the device.
@@ -42,27 +42,27 @@ class Trainer:
 
     Args:
         model: any `torch.nn.Module`, compiled or not. One wrapped in `DistributedDataParallel`, or sharded by FSDP2
-            (`fully_shard`), exchanges gradients itself; each label sample of all ranks then counts the same.
+            (`fully_shard`), exchanges gradients itself. Each label sample of all ranks then has the same weight.
         loss: function ``loss(output, minibatch)`` that returns one number for each label sample, in a tensor of any
             shape, as torch's losses do with ``reduction="none"``. It must exclude padding: select by the mask, or pack.
-        metric: function like ``loss``, for reports; None: no metric.
-        learners: one or several learners; each updates its own parameters of the model. With `data_parallel`,
+        metric: function like ``loss``, for reports. None: no metric.
+        learners: one or several learners. Each updates its own parameters of the model. With `data_parallel`,
             `quantized` or `block_momentum` all ranks of torch.distributed train together.
-        forward: function ``forward(model, minibatch)`` that returns the output; None: ``model(minibatch)``.
-        microbatch: largest number of samples to process at once; larger minibatches are processed in pieces whose
+        forward: function ``forward(model, minibatch)`` that returns the output. None: ``model(minibatch)``.
+        microbatch: largest number of samples to process at once. Larger minibatches are processed in pieces whose
             gradients are summed. None: no limit.
-        autocast: context manager for forward passes and losses, such as ``torch.autocast("cuda")``; None: none.
+        autocast: context manager for forward passes and losses, such as ``torch.autocast("cuda")``. None: none.
 
     Attributes:
-        strategy: how the learners train together with those of other ranks; see `feedline.train.strategy`.
+        strategy: how the learners train together with other ranks. See `feedline.train.strategy`.
         counted: label samples, over all ranks, by which the last minibatch advanced the clocks.
-        ended: whether the sources of all ranks have ended; see `train_minibatch`.
+        ended: whether the sources of all ranks have ended. See `train_minibatch`.
 
     Raises:
         TypeError: an argument of the wrong kind: an item of ``learners`` that is not a learner, a function that takes
             other arguments, or one of torch's losses, which take tensors.
         ValueError: no learner, a learner with a parameter that is not the model's, two with the same parameter, or
-            learners with different strategies, or with one where the model exchanges gradients itself.
+            learners with different strategies, or with a strategy though the model exchanges gradients itself.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Trainer:
         if isinstance(self.strategy, Alone):
             self.strategy = of_model(model) or self.strategy
         self.strategy.join(model, self.learners)
-        self._own_sweeps = self.learners[0].sweeps  # number whose end this rank has seen
+        self._own_sweeps = self.learners[0].sweeps  # number whose end this rank has reached
 
     @property
     def samples(self) -> int:
@@ -125,17 +125,18 @@ class Trainer:
         """Make one update.
 
         Args:
-            minibatch: minibatch, or this rank's part of a global one where ranks train together. An empty one, or the
-                end of a source, changes nothing; but where ranks train together, such a rank takes part in the
-                others' update, and all ranks have to call this equally often.
-            ended: whether this rank's source has ended; the attribute `ended` tells whether every rank's has.
+            minibatch: minibatch, or this rank's part of a global one if ranks train together. An empty one, or the end
+                of a source, changes nothing. But if ranks train together, such a rank takes part in the update of the
+                other ranks, and all ranks have to call this equally often.
+            ended: whether this rank's source has ended. The attribute `ended` is True when the sources of all ranks
+                have.
 
         Returns:
-            Sums over this minibatch, of all ranks that train together; false if nothing was updated.
+            Sums over this minibatch, of all ranks that train together. False if nothing was updated.
 
         Raises:
             ValueError: loss or metric is not a tensor with one number for each label sample.
-            StoreError: another rank is missing; names it.
+            StoreError: another rank is missing. The message names it.
         """
         solo, self.counted, self.ended = isinstance(self.strategy, Alone), 0, ended
         if solo and (not minibatch or minibatch.num_sequences == 0):
@@ -149,7 +150,7 @@ class Trainer:
             self.model.train()
         for parameter in self._parameters:
             parameter.grad = None
-        # In one piece the gradients are computed as means, which no learner has to scale; in several pieces, or on
+        # In one piece the gradients are computed as means, which no learner has to scale. In several pieces, or on
         # several ranks, the count is known only at the end.
         averaged = solo and self.microbatch is None
         if averaged:
@@ -161,11 +162,11 @@ class Trainer:
             return self._step(minibatch, self._backward_pieces(minibatch, step))
 
     def pass_by(self, minibatch: Minibatch) -> None:
-        """Skip a minibatch, as all ranks decided; the clocks advance."""
+        """Skip a minibatch, as all ranks decided. The clocks advance."""
         self.counted = 0
         self._step(minibatch, NOTHING)
 
-    def _step(self, minibatch: Minibatch, own: Summary, averaged: bool = False) -> Summary:
+    def _step(self, minibatch: Minibatch, part: Summary, averaged: bool = False) -> Summary:
         """Make the same update on every rank, given the sums of this rank's part."""
         strategy, updated = self.strategy, False
         with strategy.step():
@@ -175,9 +176,9 @@ class Trainer:
             if minibatch and minibatch.sweep_end:
                 self._own_sweeps += 1
             contribution = Contribution(
-                samples=own.samples,
-                loss_sum=own.loss_sum,
-                metric_sum=0.0 if own.metric_sum is None and self.metric is not None else own.metric_sum,
+                samples=part.samples,
+                loss_sum=part.loss_sum,
+                metric_sum=0.0 if part.metric_sum is None and self.metric is not None else part.metric_sum,
                 sweeps=self._own_sweeps if minibatch else math.inf,
                 ended=self.ended,
                 # The end of a source has all of its 0 samples, but no rank shares it.
@@ -187,7 +188,7 @@ class Trainer:
             )
             total = strategy.reduce(contribution)
             self.counted, self.ended = total.counted, total.ended
-            # Where ranks fill minibatches independently, a sweep ends when all ranks have seen its end.
+            # If ranks fill minibatches independently, a sweep ends when all ranks have reached its end.
             sweep_end = self.learners[0].sweeps < total.sweeps < math.inf
             if total.counted:
                 updated = self._update(total, sweep_end, averaged or total.averaged)
@@ -197,7 +198,7 @@ class Trainer:
         return Summary(summed.loss_sum, summed.metric_sum, summed.samples, True) if updated else summed
 
     def _update(self, total: Total, sweep_end: bool, averaged: bool) -> bool:
-        """Update with all learners; False, with nothing counted, if none does."""
+        """Update with all learners. False, with nothing counted, if none does."""
         learned, counted = total.learned, total.counted
         updated = [
             learner.update(learned, sweep_end=sweep_end, averaged=averaged) if learned else learner.learning_rate() != 0
@@ -215,7 +216,7 @@ class Trainer:
         """Compute loss and metric without an update, in evaluation mode, of this rank's part alone."""
         if not minibatch or minibatch.num_sequences == 0:
             return NOTHING
-        # Module by module, so that those frozen in evaluation mode stay so.
+        # Module by module, so that modules frozen in evaluation mode stay frozen.
         training = [module for module in self.model.modules() if module.training]
         if training:
             self.model.eval()
@@ -242,12 +243,12 @@ class Trainer:
         exchanging = strategy if isinstance(strategy, ExchangesInBackward) else None
         if self.microbatch is not None and isinstance(strategy, HoldsParts):
             strategy.pieces(len(pieces))
-        for left, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
-            with exchanging.accumulating() if exchanging and left else contextlib.nullcontext():
+        for remaining, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
+            with exchanging.accumulating() if exchanging and remaining else contextlib.nullcontext():
                 summary, summed = self._criteria(piece)
                 # Even without label samples, a rank takes part in its model's exchange of gradients.
-                if summary.samples or (exchanging and left == 0 and summed.requires_grad):
-                    if left == 0 and isinstance(strategy, Overlapping):
+                if summary.samples or (exchanging and remaining == 0 and summed.requires_grad):
+                    if remaining == 0 and isinstance(strategy, Overlapping):
                         step.enter_context(strategy.step())
                     summed.backward()
                 total = plus(total, summary)
@@ -287,32 +288,32 @@ class Trainer:
     # ---- state ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the state of model and learners: tensors by name (not copied), and the rest in JSON types."""
+        """Return the state of model and learners: tensors by name (not copied), and everything else in JSON types."""
         tensors = {f"model/{name}": tensor for name, tensor in _tensors(self.model).items()}
-        rest: list[dict[str, Any]] = []
+        learner_states: list[dict[str, Any]] = []
         for i, learner in enumerate(self.learners):
             state = learner.state_dict()
             tensors |= {f"learner{i}/{name}": tensor for name, tensor in state.pop("tensors").items()}
-            rest.append(state)
+            learner_states.append(state)
         together = self.strategy.state_dict() if isinstance(self.strategy, KeepsState) else {}
         tensors |= {f"workers/{name}": tensor for name, tensor in together.pop("tensors", {}).items()}
         advice = self.strategy.advice() if isinstance(self.strategy, Overlapping) else {}
         tensors |= {f"advice/{name}": tensor for name, tensor in advice.pop("tensors", {}).items()}
-        more = {"advice": advice} if advice else {}
-        return tensors, {"learners": rest, "training": self.model.training, "workers": together, **more}
+        extra = {"advice": advice} if advice else {}
+        return tensors, {"learners": learner_states, "training": self.model.training, "workers": together, **extra}
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Restore a state.
 
         Raises:
-            StateError: the state is of other learners, or of a model with other tensors; nothing has changed.
+            StateError: the state is of other learners, or of a model with other tensors. Nothing has changed.
         """
         try:
             learners, training, workers = list(state["learners"]), state["training"], state["workers"]
             advice = state.get("advice", {})
             if type(training) is not bool or not isinstance(workers, Mapping) or not isinstance(advice, Mapping):
                 raise TypeError(f"training {shown(training, 40)}, workers {shown(workers, 40)}")
-            if not all(isinstance(own, Mapping) for own in learners):
+            if not all(isinstance(learner_state, Mapping) for learner_state in learners):
                 raise TypeError(f"learners {shown(learners, 80)}")
         except (KeyError, TypeError) as error:
             raise StateError(
@@ -328,8 +329,8 @@ class Trainer:
             )
         check_model(self.model, own_model)
         loads = [
-            learner.checked({**own, "tensors": _under(f"learner{i}/", tensors)})
-            for i, (learner, own) in enumerate(zip(self.learners, learners, strict=True))
+            learner.checked({**learner_state, "tensors": _under(f"learner{i}/", tensors)})
+            for i, (learner, learner_state) in enumerate(zip(self.learners, learners, strict=True))
         ]
         if isinstance(self.strategy, KeepsState):
             loads.append(self.strategy.checked({**workers, "tensors": _under("workers/", tensors)} if workers else {}))
@@ -348,20 +349,21 @@ class Trainer:
 
 
 def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Check the shapes of a model's tensors, except those of modules that override loading.
+    """Check the shapes of a model's tensors, except in modules that override loading.
 
     Raises:
-        StateError: a shape differs; `torch.nn.Module.load_state_dict` would detect it after changing other tensors.
+        StateError: a shape differs. `torch.nn.Module.load_state_dict` would detect it only after changing other
+            tensors.
     """
     plain, current = unwrapped(model), _tensors(model)
     tensors = renamed(tensors, current)
-    own = {
+    plain_names = {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in plain.named_modules(remove_duplicate=False)
         for name in (*module._parameters, *module._buffers)
         if not module._load_state_dict_pre_hooks and _loads_plainly(module)
     }
-    for name in sorted(own & current.keys() & tensors.keys()):
+    for name in sorted(plain_names & current.keys() & tensors.keys()):
         mine = current[name]
         if not torch.nn.parameter.is_lazy(mine) and mine.shape != tensors[name].shape:
             raise StateError(
@@ -375,7 +377,7 @@ def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> N
     """Load a model's tensors.
 
     Raises:
-        StateError: the tensors are not those of this model.
+        StateError: the tensors do not fit this model.
     """
     try:
         unwrapped(model).load_state_dict(renamed(tensors, _tensors(model)))
@@ -404,27 +406,27 @@ def _check_one_each(what: str, numbers: Any) -> None:
 
 
 def _wide(total: torch.Tensor) -> torch.Tensor | float:
-    """Return a sum in double precision, as sums over an epoch exceed that of losses; read if that is no wait."""
+    """Return a sum in double precision, as sums over an epoch need more than losses. Read if that is no wait."""
     return total.item() if total.device.type == "cpu" and type(total) is torch.Tensor else total.double()
 
 
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     state = unwrapped(model).state_dict()
-    other = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
-    if other:
-        raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(other)}")
+    foreign = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+    if foreign:
+        raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(foreign)}")
     return dict(state)
 
 
 def _listed(learners: Any) -> list[Learner]:
-    given = list(learners) if isinstance(learners, Sequence) else [learners]
-    for learner in given:
+    items = list(learners) if isinstance(learners, Sequence) else [learners]
+    for learner in items:
         if not isinstance(learner, Learner):
             got = f"{learner!r:.80}"
             if isinstance(learner, torch.optim.Optimizer):
                 got = f"torch's {type(learner).__name__}; wrap it: TorchLearner(optimizer)"
             raise TypeError(f"expected a learner of feedline.train, or a list of them, got {got}")
-    return given
+    return items
 
 
 def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> None:
@@ -442,6 +444,6 @@ def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> None:
                     f"{owners[id(parameter)]} and {i}"
                 )
             owners[id(parameter)] = i
-    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in owners]
-    if left:
-        warnings.warn(f"no learner updates {', '.join(left[:5])}{' and more' if len(left) > 5 else ''}", stacklevel=3)
+    idle = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in owners]
+    if idle:
+        warnings.warn(f"no learner updates {', '.join(idle[:5])}{' and more' if len(idle) > 5 else ''}", stacklevel=3)

@@ -1,7 +1,7 @@
-"""Models inside what is wrapped around them for training: `torch.compile` and `DistributedDataParallel`.
+"""Models inside their wrappers for training: `torch.compile` and `DistributedDataParallel`.
 
-A state has the names of the model inside, so that it can be loaded with another wrapper or none. Older states have
-those of a `DistributedDataParallel`; they are taken as well.
+A state has the names of the model inside, so that it can be loaded with another wrapper or none. Older states, with the
+names of a `DistributedDataParallel`, can be loaded, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 T = TypeVar("T")
 
-#: What wrappers put before the names of parameters.
+#: Prefixes of wrappers to the names of parameters.
 _COMPILED, _PARALLEL = "_orig_mod.", "module."
 
 
@@ -57,13 +57,13 @@ def plain_learner(state: Mapping[str, Any]) -> dict[str, Any]:
     plain = dict(zip(names, plain_names(names), strict=True))
     if list(plain.values()) == names:
         return dict(state)
-    # A name stands alone, or with others before or behind it, parted by dots.
+    # A name is separated from others before and after it by dots.
     either = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     named = re.compile(rf"(?<![^.])(?:{either})(?![^.])")
 
     def without(value: Any) -> Any:
         if isinstance(value, str):
-            return named.sub(lambda found: plain[found[0]], value, count=1)
+            return named.sub(lambda match: plain[match[0]], value, count=1)
         if isinstance(value, Mapping):
             return {without(key): without(item) for key, item in value.items()}
         return [without(item) for item in value] if isinstance(value, list) else value

@@ -1,1 +1,1 @@
-"""How does an update change a weight? One formula for each rule, which learners and stores' optimizers share."""
+"""Updates of weights: one formula for each rule, which learners and stores' optimizers share."""

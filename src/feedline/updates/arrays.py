@@ -1,4 +1,4 @@
-"""Tensors as native code gets them: an address and a type, if it can read and write them where they lie."""
+"""Tensors for native code: an address and a type, if it can read and write them in place."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ Tensors = list[torch.Tensor]
 #: Types of native updates.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
-#: Classes of tensors whose memory is what they say.
+#: Classes of tensors without a layout of their class.
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether a tensor is a strided one of a known type in the processor's memory, and of no class of its own."""
+    """Return whether a tensor is a strided one of a known type in the processor's memory, and of a plain class."""
     return (
         type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in TYPES
     ) and not tensor.is_neg()
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether ranks hold parts of a tensor."""
+    """Return whether ranks hold parts of a tensor."""
     return isinstance(tensor, torch.Tensor) and hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
@@ -33,8 +33,8 @@ def computing_dtype(weight: Any) -> torch.dtype:
 
 
 def dense_format(tensor: Any) -> Any:
-    """Return the memory format in which a tensor has no gaps; None: in none that is known."""
+    """Return the memory format in which a tensor has no gaps. None: no known format."""
     if tensor.is_contiguous():
         return torch.contiguous_format
-    other = _FORMATS.get(tensor.dim())
-    return other if other is not None and tensor.is_contiguous(memory_format=other) else None
+    channels_last = _FORMATS.get(tensor.dim())
+    return channels_last if channels_last is not None and tensor.is_contiguous(memory_format=channels_last) else None

@@ -1,7 +1,7 @@
 """The rules of optimizers: a class each, with the rule's numbers and its formula in operations of torch.
 
-The numbers stand in the order of the struct of that name in native/src/update_rules.h, which says what they mean.
-`Formula.by_torch` changes lists of weights and states in place; weights may be of lower precision than gradients and
+The numbers are in the order of the struct of that name in native/src/update_rules.h, which documents them.
+`Formula.by_torch` changes lists of weights and states in place. Weights may be of lower precision than gradients and
 states.
 """
 
@@ -22,10 +22,10 @@ from feedline.updates.arrays import Tensors
 
 
 def complement(fraction: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Return 1 - fraction, and what it leaves of 1, in a precision in which they add up to 1.
+    """Return 1 - fraction, and its complement, in a precision in which they add up to 1.
 
-    A fraction may be so small that float32 keeps few digits of 1 - fraction. Arithmetic rounds that number in any case;
-    the fraction is made of the rounded one, so that what is added is what was taken away.
+    A fraction may be so small that float32 keeps few digits of 1 - fraction. Arithmetic rounds that number in any case.
+    The fraction is the complement of the rounded number, so that their sum is exactly 1.
     """
     keep = 1.0 - fraction
     if dtype is not torch.float64:
@@ -46,19 +46,19 @@ class Formula(ABC):
 
     @abstractmethod
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
-        """Change weights and states in place; gradients are read-only, and of the states' dtype."""
+        """Change weights and states in place. Gradients are read-only, and of the states' dtype."""
 
 
 @cache
 def _reader(kind: type[Formula]) -> Callable[[Formula], tuple[float, ...]]:
-    """Return what reads all numbers of a formula at once: a store does so for each key."""
+    """Return a function that reads all numbers of a formula at once, as a store does for each key."""
     names: tuple[str, ...] = kind.__match_args__  # a dataclass's fields, in order
     return attrgetter(*names) if len(names) > 1 else lambda formula: (getattr(formula, names[0]),)
 
 
 @dataclass(slots=True)
 class StepFormula(Formula):
-    """Gradient descent; accepts sparse gradients."""
+    """Gradient descent. Accepts sparse gradients."""
 
     native: ClassVar[str] = "step"
     along: float
@@ -89,7 +89,7 @@ class MomentumFormula(Formula):
 
 @dataclass(slots=True)
 class AdaGradFormula(Formula):
-    """AdaGrad; MXNet's RMSProp with ``keep`` below 1."""
+    """AdaGrad, or MXNet's RMSProp with ``keep`` below 1."""
 
     native: ClassVar[str] = "adagrad"
     keep: float
@@ -157,7 +157,7 @@ class AdaDeltaFormula(Formula):
 
 @dataclass(slots=True)
 class AdamFormula(Formula):
-    """Adam; Nadam with a step ahead."""
+    """Adam, or Nadam with a step ahead."""
 
     native: ClassVar[str] = "adam"
     keep_mean: float
@@ -182,7 +182,7 @@ class AdamFormula(Formula):
 
 @dataclass(slots=True)
 class AdaMaxFormula(Formula):
-    """AdaMax; where all gradients were zero, a weight stays."""
+    """AdaMax. A weight whose gradients were all zero is unchanged."""
 
     native: ClassVar[str] = "adamax"
     keep_mean: float
@@ -201,11 +201,11 @@ class AdaMaxFormula(Formula):
         if self.size != 1:
             torch._foreach_mul_(size, self.size)
         torch._foreach_maximum_(largest, size)
-        del size  # its memory is taken again for the next line's
+        del size  # the next line reuses its memory
         below = torch._foreach_add(largest, self.epsilon)
         if self.epsilon == 0:
-            for one in below:
-                one.masked_fill_(one == 0, 1)
+            for divisor in below:
+                divisor.masked_fill_(divisor == 0, 1)
         torch._foreach_addcdiv_(weights, mean, below, value=self.along)
 
 
@@ -228,7 +228,7 @@ class FSAdaGradFormula(Formula):
         mean, variance = states
         _add_squares(variance, gradients, self.keep_square, self.fresh_square)
         scaled = torch._foreach_sqrt(variance)
-        torch._foreach_reciprocal_(scaled)  # infinite where there never was a gradient: clamped, times 0
+        torch._foreach_reciprocal_(scaled)  # infinite where all gradients were 0: clamped, times 0
         torch._foreach_mul_(scaled, self.size)
         torch._foreach_clamp_max_(scaled, self.limit)
         torch._foreach_mul_(scaled, gradients)
@@ -267,7 +267,7 @@ class RMSPropFormula(Formula):
             torch._foreach_addcmul_(variance, gradients, gradients, value=self.start)
             torch._foreach_add_(steps, self.first_step)
         _add_squares(variance, gradients, self.keep, self.fresh)
-        # 1 where the sign is kept, 0 elsewhere; lerp with these weights takes one end or the other exactly.
+        # 1 if the sign is kept, 0 otherwise. lerp with these weights takes one end or the other exactly.
         now = torch._foreach_sign(gradients)
         torch._foreach_mul_(signs, now)
         torch._foreach_clamp_min_(signs, 0.0)
@@ -285,7 +285,7 @@ class RMSPropFormula(Formula):
 
 @dataclass(slots=True)
 class AveragedRMSPropFormula(RMSPropFormula):
-    """The same with factors whose mean over each weight is 1."""
+    """CNTK's RMSProp with factors whose mean over each weight is 1."""
 
     native: ClassVar[str] = "averaged_rmsprop"
 
@@ -394,7 +394,7 @@ class SignFormula(Formula):
 
 @dataclass(slots=True)
 class DCASGDFormula(Formula):
-    """Gradient descent that compensates for delay; states are the previous weight and the momentum."""
+    """Gradient descent that compensates for delay. States are the previous weight and the momentum."""
 
     native: ClassVar[str] = "dcasgd"
     keep: float
@@ -412,7 +412,7 @@ class DCASGDFormula(Formula):
 
 @dataclass(slots=True)
 class PlainDCASGDFormula(Formula):
-    """The same without momentum."""
+    """Gradient descent that compensates for delay, without momentum."""
 
     native: ClassVar[str] = "plain_dcasgd"
     along: float
@@ -450,8 +450,8 @@ class LAMBFormula(Formula):
         _smooth(mean, gradients, self.keep_mean, self.fresh_mean)
         _add_squares(variance, gradients, self.keep_square, self.fresh_square)
         below = _root(variance, self.unbias, self.epsilon)
-        for weight, one, root in zip(weights, mean, below, strict=True):
-            step = (one * self.unbias_mean).div_(root).add_(weight, alpha=self.decay)
+        for weight, average, root in zip(weights, mean, below, strict=True):
+            step = (average * self.unbias_mean).div_(root).add_(weight, alpha=self.decay)
             length, of_step = norm(weight), norm(step)
             length = min(max(length, self.lowest), self.highest)
             ratio = length / of_step if length and of_step else 1.0
@@ -464,7 +464,7 @@ def norm(array: Any) -> float:
 
 
 def _smooth(smoothed: Tensors, gradients: Tensors, keep: float, fresh: float) -> None:
-    """``s = keep s + fresh g``; in one operation where that is a weighted mean."""
+    """``s = keep s + fresh g``, in one operation if that is a weighted mean."""
     if keep + fresh == 1.0:
         torch._foreach_lerp_(smoothed, gradients, fresh)
     else:
@@ -492,7 +492,7 @@ def _root(variance: Tensors, unbias: float, epsilon: float) -> Tensors:
 
 
 def _descend_on_average(weights: Tensors, gradients: Tensors, factors: Tensors, along: float) -> None:
-    """``w += along g f / mean(f)``, the mean over each weight; factors are used up."""
+    """``w += along g f / mean(f)``, the mean over each weight. Overwrites factors."""
     means = torch._foreach_norm(factors, 1)  # factors are positive
     torch._foreach_div_(means, [float(max(factor.numel(), 1)) for factor in factors])
     torch._foreach_mul_(factors, gradients)

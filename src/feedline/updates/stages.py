@@ -1,7 +1,7 @@
-"""What surrounds a rule: clipping and penalties of gradients before it, noise, shrinking and bounds of weights after.
+"""Stages around a rule: clipping and penalties of gradients before it, noise, shrinking and bounds of weights after it.
 
-Native updates do all of it in their one pass. Here it is in operations of torch, for other devices and for rules that
-are functions of a user; and norms, which have to be known before.
+Native updates do all of it in their one pass. This module does it by torch, for other devices and for rules that are
+user functions. It also computes norms, which an update needs in advance.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Factor = Any
 
 @dataclass(slots=True, eq=False)
 class UpdateStages:
-    """Numbers of an update apart from its rule's; see native/include/feedline/update.h. They stay as they are made.
+    """Numbers of an update apart from its rule's. See native/include/feedline/update.h. Immutable by convention.
 
     Attributes:
         inner: factor of the weight that is added to the gradient before it is clipped.
         limit: largest absolute value of a gradient's elements.
         outer: factor of the weight that is added to the gradient afterwards.
         noise_factor: factor of the noise that is added to weights.
-        shrink: how far weights move towards 0, at most.
+        shrink: largest distance by which weights move towards 0.
         bound: largest absolute value of a weight's elements.
     """
 
@@ -49,7 +49,7 @@ PLAIN = UpdateStages()
 
 
 def prepared(weights: Tensors, gradients: Tensors, stages: UpdateStages, factors: Sequence[Factor] | None) -> Tensors:
-    """Return gradients times their factors, clipped, with what is added of the weights; never changed in place."""
+    """Return gradients times their factors, clipped, plus their share of the weights. Never changed in place."""
     if factors is not None and any(isinstance(factor, torch.Tensor) or factor != 1 for factor in factors):
         gradients = [gradient * _at(factor, gradient) for gradient, factor in zip(gradients, factors, strict=True)]
     if stages.inner:
@@ -76,24 +76,24 @@ def finish(weights: Tensors, stages: UpdateStages, noise: Tensors | None) -> Non
 
 
 def clipping_factors(gradients: Tensors, limit: float) -> list[Factor]:
-    """Return a factor for each gradient, at most 1, that limits its norm; tensors on devices."""
+    """Return a factor for each gradient, at most 1, that limits its norm. Tensors on devices."""
     squares = _square_sums(gradients)
-    rest = iter(_norms([g for g, square in zip(gradients, squares, strict=True) if square is None]))
+    norms = iter(_norms([g for g, square in zip(gradients, squares, strict=True) if square is None]))
     return [
-        (limit / next(rest)).clamp_(max=1.0) if square is None else _factor(limit, math.sqrt(square))
+        (limit / next(norms)).clamp_(max=1.0) if square is None else _factor(limit, math.sqrt(square))
         for square in squares
     ]
 
 
 def global_clipping_factor(gradients: Tensors, limit: float) -> Factor:
-    """Return the factor, at most 1, that limits the norm of all gradients together; a tensor if one is on a device."""
+    """Return the factor, at most 1, that limits the norm of all gradients together. A tensor if one is on a device."""
     squares = _square_sums(gradients)
-    here = math.sqrt(sum(square for square in squares if square is not None))
+    native_norm = math.sqrt(sum(square for square in squares if square is not None))
     elsewhere = _norms([g for g, square in zip(gradients, squares, strict=True) if square is None])
     if not elsewhere:
-        return _factor(limit, here)
+        return _factor(limit, native_norm)
     norms = [(norm.to_local() if is_sharded(norm) else norm).float() for norm in elsewhere]
-    norms.append(torch.tensor(here, dtype=torch.float32))
+    norms.append(torch.tensor(native_norm, dtype=torch.float32))
     together = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
     return (limit / together).clamp_(max=1.0)
 
@@ -108,17 +108,17 @@ def _factor(limit: float, norm: float) -> float:
 
 
 def _square_sums(gradients: Tensors) -> list[float | None]:
-    """Return the sum of squares of each gradient, natively; None where that cannot be."""
-    found: list[float | None] = [None] * len(gradients)
-    places = [i for i, one in enumerate(gradients) if is_plain(one) and dense_format(one) is not None]
+    """Return the sum of squares of each gradient, natively. None where that is impossible."""
+    sums: list[float | None] = [None] * len(gradients)
+    places = [i for i, gradient in enumerate(gradients) if is_plain(gradient) and dense_format(gradient) is not None]
     jobs = [(gradients[i].numel(), gradients[i].data_ptr(), TYPES[gradients[i].dtype]) for i in places]
     for i, square in zip(places, _native.square_sums(jobs, torch.get_num_threads()), strict=True):
-        found[i] = square
-    return found
+        sums[i] = square
+    return sums
 
 
 def _norms(gradients: Tensors) -> Tensors:
-    """The norm of each gradient, over all ranks that hold a part of it."""
+    """Return the norm of each gradient, over all ranks that hold a part of it."""
     if not gradients:
         return []
     wide = [gradient if gradient.dtype.itemsize >= 4 else gradient.float() for gradient in gradients]

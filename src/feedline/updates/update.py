@@ -1,8 +1,8 @@
 """Update weights by a formula, with all its stages: natively in one pass, or by torch.
 
-Native code does weights that lie densely in the processor's memory, in float32, float64, float16 or bfloat16, on as
-many threads as torch uses. Torch does weights that are sharded, on other devices or of other layouts or dtypes, and
-those with sparse gradients. Arithmetic of weights in half precision is in float32, of float64 weights in float64.
+Native code updates weights that are dense in the processor's memory, in float32, float64, float16 or bfloat16, on as
+many threads as torch uses. Torch updates weights that are sharded, on other devices, of other layouts or dtypes, or
+with sparse gradients. Arithmetic of weights in half precision is in float32, of float64 weights in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from feedline.updates.arrays import PLAIN_TYPES, TYPES, Tensors, computing_dtype
 from feedline.updates.formulas import Formula
 from feedline.updates.stages import PLAIN, Factor, UpdateStages, finish, prepared
 
-#: Whether native code can look at tensors itself, in a tenth of the time that takes from Python; torch 2.10 and later.
+#: Whether native code can inspect tensors itself, in a tenth of the time of Python. From torch 2.10 on.
 _EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 
@@ -38,17 +38,17 @@ def update(
     Args:
         formula: rule with its numbers.
         weights: floating-point tensors, all float64 or none.
-        gradients: one of each weight's shape; read-only.
+        gradients: one of each weight's shape, read-only.
         states: a list of tensors, one for each weight, for each state of the formula.
-        stages: what is done besides.
-        factors: a factor for each gradient; None: 1.
-        noise: what is added to each weight; None: nothing.
-        copies: a tensor for each weight that receives it, rounded to its dtype; None: none.
+        stages: numbers of the stages around the rule.
+        factors: a factor for each gradient. None: 1.
+        noise: noise added to each weight. None: none.
+        copies: a tensor for each weight that receives it, rounded to its dtype. None: none.
     """
-    left = list(range(len(weights)))
-    # Native code would not see a negation that is still to be done.
+    remaining = list(range(len(weights)))
+    # Native code would not see a lazy negation.
     if _EXCHANGE and not any([t.is_neg() for t in (*weights, *gradients)]):  # noqa: C419  # faster than a generator
-        left = _native.update_tensors(
+        remaining = _native.update_tensors(
             PLAIN_TYPES,
             formula.native,
             formula.numbers(),
@@ -61,35 +61,35 @@ def update(
             copies,
             torch.get_num_threads(),
         )
-        increment_version(weights)  # or autograd would not notice the change
-    if not left:
+        increment_version(weights)  # otherwise autograd would not notice the change
+    if not remaining:
         return
 
     def arrays_of(i: int) -> list[Any]:
-        others = [None if tensors is None else tensors[i] for tensors in (noise, copies)]
-        return [weights[i], gradients[i], *others, *[state[i] for state in states]]
+        optional = [None if tensors is None else tensors[i] for tensors in (noise, copies)]
+        return [weights[i], gradients[i], *optional, *[state[i] for state in states]]
 
-    jobs, rest, held = [], [], []
-    for i in left:
+    jobs, slow, fitted_arrays = [], [], []
+    for i in remaining:
         fitted = _fitted(arrays_of(i))
         if fitted is None:
-            rest.append(i)
+            slow.append(i)
             continue
-        held.append(fitted)  # copies live until the call is over
+        fitted_arrays.append(fitted)  # copies live until the call is over
         addresses = [x for a in fitted for x in ((0, 0) if a is None else (a.data_ptr(), TYPES[a.dtype]))]
         jobs.append((weights[i].numel(), 1.0 if factors is None else float(factors[i]), *addresses))
     if jobs:
         _native.update(formula.native, formula.numbers(), stages.numbers(), jobs, torch.get_num_threads())
-        for weight, *_ in held:
+        for weight, *_ in fitted_arrays:
             increment_version(weight)
-    if rest:
+    if slow:
         _by_torch(
-            formula, stages, [arrays_of(i) for i in rest], None if factors is None else [factors[i] for i in rest]
+            formula, stages, [arrays_of(i) for i in slow], None if factors is None else [factors[i] for i in slow]
         )
 
 
 def _fitted(arrays: list[Any]) -> list[Any] | None:
-    """Return weight, gradient, noise, copy and states as native code reads them; None: it cannot."""
+    """Return weight, gradient, noise, copy and states as native code reads them. None: it cannot."""
     weight = arrays[0]
     if not is_plain(weight):
         return None
@@ -108,14 +108,14 @@ def _fitted(arrays: list[Any]) -> list[Any] | None:
                 return None
             arrays[k] = array.contiguous(memory_format=layout)
         elif read_only and begin - array.nbytes < array.data_ptr() < begin + size:
-            arrays[k] = array.clone()  # it shares memory with what is written
+            arrays[k] = array.clone()  # it shares memory with the weight
     return arrays
 
 
 def _by_torch(
     formula: Formula, stages: UpdateStages, arrays: list[list[Any]], factors: Sequence[Factor] | None
 ) -> None:
-    """Update by operations of torch; ``arrays``: weight, gradient, noise, copy and states, for each weight."""
+    """Update by operations of torch. ``arrays``: weight, gradient, noise, copy and states, for each weight."""
     weights, gradients, noise, copies, *states = (list(tensors) for tensors in zip(*arrays, strict=True))
     dtype = states[0][0].dtype if states else computing_dtype(weights[0])
     gradients = [gradient if gradient.dtype is dtype else gradient.to(dtype) for gradient in gradients]

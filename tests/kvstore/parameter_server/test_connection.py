@@ -370,7 +370,7 @@ def test_a_server_that_never_catches_up_is_an_error(tmp_path, monkeypatch):
     with Ray():
         store = opened(tmp_path, servers=1)
         store.init("w", torch.arange(4.0))
-        monkeypatch.setattr(Server, "push", lambda *_: Answer(behind=True))
+        monkeypatch.setattr(Server, "push", lambda *_: Answer(refused=True))
         with pytest.raises(StoreError, match=r"expected server 0 of 1.* to catch up"):
             store.pushpull("w", torch.ones(4), torch.empty(4))
 

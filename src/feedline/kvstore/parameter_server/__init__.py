@@ -1,6 +1,6 @@
-"""The parameter server behind ``dist_async``: servers apply each push at once, and no worker waits for another.
+"""The parameter server of ``dist_async``: servers apply each push at once, and no worker waits for another.
 
-The door of this folder: nothing outside imports its modules.
+Interface of this folder: code outside imports no other module of it.
 """
 
 from feedline.kvstore.parameter_server.ray_cluster import AsyncCluster

@@ -1,18 +1,18 @@
 """A worker's connection to one server: pushes in flight, the replay log, and recovery.
 
-A push is appended to the replay log and sent. Up to `MOST_IN_FLIGHT` pushes are in flight; the next one waits, which is
+A push is appended to the replay log and sent. Up to `MOST_IN_FLIGHT` pushes are in flight. The next one waits, which is
 the back-pressure. The log keeps each push until a snapshot of the server contains it. When a server has been away, the
-connection asks which push it applied last and replays what is missing, in order. Pushes are numbered, which makes a
+connection asks which push it applied last and replays the missing pushes in order. Pushes are numbered, which makes a
 replay idempotent (`feedline.kvstore.parameter_server.shard`). An updater's exception is raised here once, whether the
-first answer arrived or not. When the log is full its oldest pushes are dropped; only those can be lost, if the server
-dies before its next snapshot, and a warning says so.
+first answer arrived or not. When the log is full, its oldest pushes are dropped. Only dropped pushes can be lost, if
+the server dies before its next snapshot, and a warning is logged then.
 
 Answers are validated: a malformed one is a `StoreError`. A wait can be interrupted (by Ctrl-C, or an error) and
 resumed later, since the next step depends only on the numbers of the pushes logged, sent and answered.
 
-A server that works, however slowly, is waited for: it answers `Server.beat` meanwhile. One that answers neither hangs
-or cannot be reached, which is an error after ``timeout_s``, or after `START_S` while its process starts. One that dies
-of what it is sent again and again is an error after `MOST_RECOVERIES`.
+A server that works, however slowly, is waited for: it answers `Server.beat` meanwhile. A server that answers neither
+hangs or cannot be reached. That is an error after ``timeout_s``, or after `START_S` while its process starts. A server
+that each replay kills again is an error after `MOST_RECOVERIES`.
 
 Costs: a push of more than `INLINE_BYTES` is copied once, into Ray's shared memory, where the server reads it and the
 log keeps it.
@@ -60,14 +60,14 @@ class Push(NamedTuple):
         number: number of the push, from 1.
         items: keys, and how their values are encoded.
         run: bytes of the values, or a reference to them in Ray's memory.
-        wanted: keys to pull with it.
+        pull_keys: keys to pull with it.
         size: bytes of the values.
     """
 
     number: int
     items: Sequence[Item]
     run: Any
-    wanted: Sequence[Key]
+    pull_keys: Sequence[Key]
     size: int
 
 
@@ -76,11 +76,11 @@ class Flight(NamedTuple):
 
     number: int
     answer: Any
-    wanted: Sequence[Key]
+    pull_keys: Sequence[Key]
 
 
 class Pull(NamedTuple):
-    """A request in flight, with what it takes to repeat it."""
+    """A request in flight, and the method and arguments to repeat it."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -111,33 +111,33 @@ class ServerConnection:
         self._log: deque[Push] = deque()
         self._size = 0  # bytes in the log
         self._last = Push(0, (), None, (), 0)
-        #: Numbers of pushes: the last one sent to the current server process; the last one whose outcome is known; the
-        #: last one that is lost; the one that tells the server to skip those.
+        #: Numbers of pushes: the last one sent to the current server process, the last one whose outcome is known, the
+        #: last lost one, and the one with which the server skips the lost ones.
         self._sent, self._heard, self._lost_to, self._skip = 0, 0, 0, 0
         self._in_flight: deque[Flight] = deque()
         self._failures: deque[Exception] = deque()
         self._brought: tuple[int, Any] = 0, None
         self._rules: dict[int, Rule] = {}
         self._trouble = ""
-        self._started, self._recoveries = False, 0  # whether its process was heard; recoveries since its last answer
+        self._started, self._recoveries = False, 0  # whether the process has answered, and recoveries since then
         self.timeout_s = timeout_s
         self.keys, self.lost = 0, 0
 
     # ---- pushes ---------------------------------------------------------------------------------------------
 
-    def keep(self, items: Sequence[Item], run: Any, wanted: Sequence[Key] = ()) -> int:
-        """Append a push to the replay log, from which `flush` sends it; returns its number.
+    def keep(self, items: Sequence[Item], run: Any, pull_keys: Sequence[Key] = ()) -> int:
+        """Append a push to the replay log, from which `flush` sends it. Returns its number.
 
         Args:
             items: keys, and how their values are encoded.
-            run: bytes of the values, an array of uint8; copied before this returns.
-            wanted: keys to pull with the same message; see `pulled`.
+            run: bytes of the values, an array of uint8, copied before this returns.
+            pull_keys: keys to pull with the same message. See `pulled`.
         """
         import ray
 
         size = run.nbytes
-        kept = ray.put(run) if size > INLINE_BYTES else run.copy()
-        self._last = Push(self._last.number + 1, items, kept, wanted, size)
+        stored = ray.put(run) if size > INLINE_BYTES else run.copy()
+        self._last = Push(self._last.number + 1, items, stored, pull_keys, size)
         self._log.append(self._last)
         self._size += size
         # A push that was never sent stays, however long the log.
@@ -146,7 +146,7 @@ class ServerConnection:
         return self._last.number
 
     def flush(self) -> None:
-        """Send logged pushes; waits only while too many are in flight.
+        """Send logged pushes. Waits only while too many are in flight.
 
         Raises:
             StoreError: the server does not come back, or its answer is malformed.
@@ -163,7 +163,7 @@ class ServerConnection:
     def pulled(self, number: int, keys: Sequence[Key]) -> Any:
         """Return the run of ``keys`` that a push asked for, valid while it is referenced.
 
-        If the push was applied but its answer got lost or was without the run, the keys are pulled again.
+        If the push was applied but its answer was lost or had no run, the keys are pulled again.
         """
         self.drain(number)
         brought, run = self._brought
@@ -182,23 +182,23 @@ class ServerConnection:
         while self._sent < self._last.number:
             while len(self._in_flight) >= MOST_IN_FLIGHT:
                 self._settle_oldest()
-            # The next push to send may have changed meanwhile: a restarted server is sent what it lacks.
+            # The next push to send may have changed meanwhile: a restarted server needs the pushes that it lacks.
             unsent = next((push for push in self._log if push.number > self._sent), None)
             if unsent is None:
                 return
             # A replayed push does not pull again.
-            wanted = unsent.wanted if unsent.number > self._heard else ()
+            pull_keys = unsent.pull_keys if unsent.number > self._heard else ()
             answer = self.actor.push.remote(
                 self._worker,
                 unsent.number,
                 unsent.items,
                 unsent.run,
-                wanted,
+                pull_keys,
                 unsent.number == self._skip,
                 2 * self._size > self._log_bytes,
                 self._heard,
             )
-            self._in_flight.append(Flight(unsent.number, answer, wanted))
+            self._in_flight.append(Flight(unsent.number, answer, pull_keys))
             self._sent = unsent.number
 
     def _settle_oldest(self) -> None:
@@ -209,12 +209,12 @@ class ServerConnection:
         except _Away as error:
             self._recover(error)
             return
-        if answer.behind:
+        if answer.refused:
             self._recover(None)
             return
         self._note(answer)
         self._hear(flight.number, answer.failure)
-        if flight.wanted and answer.run is not None:
+        if flight.pull_keys and answer.run is not None:
             self._brought = flight.number, answer.run
         self._in_flight.popleft()
 
@@ -257,15 +257,15 @@ class ServerConnection:
     # ---- other calls ----------------------------------------------------------------------------------------
 
     def pull(self, method: str, *arguments: Any) -> Pull:
-        """Call an idempotent method that follows all pushes so far; `answered` returns its result."""
+        """Call an idempotent method that follows all pushes so far. `answered` returns its result."""
         return self.ask(method, self._worker, self._last.number, *arguments)
 
     def ask(self, method: str, *arguments: Any) -> Pull:
-        """Call an idempotent method that need not follow any push; `answered` returns its result."""
+        """Call an idempotent method that need not follow any push. `answered` returns its result."""
         return Pull(method, arguments, getattr(self.actor, method).remote(*arguments))
 
     def answered(self, pull: Pull) -> Any:
-        """Drain the pushes in flight, then wait for an answer; repeat the call if the server was restarted.
+        """Drain the pushes in flight, then wait for an answer. Repeat the call if the server was restarted.
 
         Raises:
             StoreError: the server does not come back, or does not answer.
@@ -278,11 +278,11 @@ class ServerConnection:
             except _Away as error:
                 self._recover(error)
             else:
-                if not isinstance(answer, Answer) or not self._checked(answer).behind:
+                if not isinstance(answer, Answer) or not self._checked(answer).refused:
                     self._recoveries = 0
                 if not isinstance(answer, Answer):
                     return answer
-                if not answer.behind:
+                if not answer.refused:
                     self._note(answer)
                     return answer.run
                 self._recover(None)
@@ -290,13 +290,13 @@ class ServerConnection:
             pull = self.ask(pull.method, *pull.arguments)
 
     def set_rule(self, rule: Rule, generation: int) -> Pull:
-        """Set the server's rule after all pushes so far, and keep a copy for its restarts; see `answered`."""
+        """Set the server's rule after all pushes so far, and keep a copy for its restarts. See `answered`."""
         self.keep_rule(rule, generation)
         return self.pull("set_rule", rule, generation)
 
     def keep_rule(self, rule: Rule, generation: int) -> None:
-        """Keep the current rule, whoever set it, and the one before: a restarted server may need either."""
-        before = {known: kept for known, kept in self._rules.items() if known != generation}
+        """Keep the current rule, whichever worker set it, and the previous one: a restarted server may need either."""
+        before = {n: earlier for n, earlier in self._rules.items() if n != generation}
         self._rules = {**dict(list(before.items())[-1:]), generation: rule}
 
     # ---- recovery -------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class ServerConnection:
     def _get(self, reference: Any) -> Any:
         import ray
 
-        # Of a server that was heard just now, or has to start first.
+        # The silence of a server that has just answered, or has to start first.
         silence, beat = Silence(self.timeout_s if self._started else max(self.timeout_s, START_S)), None
         while True:
             try:
@@ -341,7 +341,7 @@ class ServerConnection:
             ray.get(beat, timeout=0)
         except ray.exceptions.GetTimeoutError:
             return None
-        except ray.exceptions.RayError:  # what else is wrong, the awaited answer will say
+        except ray.exceptions.RayError:  # other failures are reported by the awaited answer
             return False
         return True
 
@@ -369,16 +369,15 @@ class ServerConnection:
             self._hear(number, failure)
         self._heard = max(self._heard, greeting.applied)
         self._note(greeting)
-        # Everything after the server's last push is to be sent. This comes last, so that an interrupted recovery is
-        # repeated.
+        # Send everything after the server's last push. This comes last, so that an interrupted recovery is repeated.
         self._in_flight.clear()
         self._sent = greeting.applied
 
     def _greeted(self, cause: Exception | None) -> Greeting:
-        """Wait until the server is back and has its rule; returns its status."""
+        """Wait until the server is back and has its rule. Returns its status."""
         import ray
 
-        away, others = Silence(max(self.timeout_s, START_S)), Silence(self.timeout_s)
+        away, peers = Silence(max(self.timeout_s, START_S)), Silence(self.timeout_s)
         while True:
             try:
                 greeting = self._get(self.actor.greet.remote(self._worker, self._heard))
@@ -401,8 +400,8 @@ class ServerConnection:
             else:
                 if not greeting.missing:
                     return greeting
-                others.passed(PAUSE_S)
-                if others.too_long:
+                peers.passed(PAUSE_S)
+                if peers.too_long:
                     raise StoreError(f"expected a worker to send {self.called} its updater again, but none did")
             time.sleep(PAUSE_S)
             interrupts.deliver()

@@ -1,9 +1,9 @@
 """Coordinator of a ``dist_async`` store: a Ray actor that assigns ranks, detects dead workers, and ends the servers.
 
 Workers join, send a heartbeat every `BEAT_S` seconds, and leave. One that is silent for `SILENT_S` seconds, as the
-coordinator counts, is presumed dead: its rank becomes free, and a barrier names it. When all workers have left, or
-none has sent a heartbeat for `GRACE_S` seconds, the coordinator ends the servers, deletes their snapshots and ends
-itself: all of these actors are detached, so that Ray would keep them.
+coordinator counts, is presumed dead: its rank becomes free, and barriers name it. When all workers have left, or none
+has sent a heartbeat for `GRACE_S` seconds, the coordinator ends the servers, deletes their snapshots and ends itself.
+Ray does not end these actors, as they are detached.
 
 A barrier opens when all ranks wait at it at the same moment. A worker that gave up, left or was replaced no longer
 counts as arrived.
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from feedline.collective.silence import Silence
 
-#: Seconds between heartbeats; of silence until a worker is presumed dead; and until a store without workers ends.
+#: Seconds between heartbeats, of silence until a worker is presumed dead, and until a store without workers ends.
 BEAT_S, SILENT_S, GRACE_S = 1.0, 8.0, 60.0
 #: Ray namespace of feedline's actors.
 NAMESPACE = "feedline"
@@ -35,7 +35,7 @@ class JoinReply(NamedTuple):
     """Reply to `Coordinator.join`.
 
     Attributes:
-        rank: rank of the worker; -1: refused.
+        rank: rank of the worker. -1: refused.
         workers: number of workers of the store.
         servers: number of its servers.
         folder: folder for snapshots.
@@ -63,8 +63,8 @@ class Coordinator:
         folder: folder for snapshots; empty: the temporary folder of each server's host.
 
     Attributes:
-        silences: how long each worker has said nothing.
-        watch: task that looks after workers and servers; None before the first worker has joined.
+        silences: time since the last heartbeat of each worker.
+        watch: task that ends a store without workers. None before the first worker has joined.
     """
 
     def __init__(self, name: str, workers: int, servers: int, folder: str) -> None:
@@ -72,8 +72,8 @@ class Coordinator:
 
         self._name, self._workers, self._servers = name, workers, servers
         # Unique, and unchanged when Ray restarts this actor.
-        own = ray.get_runtime_context().get_actor_id()
-        self._folder = str(Path(folder or tempfile.gettempdir()) / f"feedline-{name}-{own}")
+        actor_id = ray.get_runtime_context().get_actor_id()
+        self._folder = str(Path(folder or tempfile.gettempdir()) / f"feedline-{name}-{actor_id}")
         self._ranks: dict[str, int] = {}
         self.silences: dict[str, Silence] = {}
         self._places: dict[int, str] = {}
@@ -92,12 +92,12 @@ class Coordinator:
 
         Args:
             worker: unique name of the worker.
-            rank: rank that it asks for; None: the lowest free one.
+            rank: rank that it asks for. None: the lowest free one.
             place: host and process.
         """
         if self.watch is None:
             self.watch = asyncio.get_running_loop().create_task(self._look())
-        why, wanted = "", rank
+        why, requested = "", rank
         taken = {r: w for w, r in self._ranks.items() if not self.silences[w].too_long}
         if worker in self._ranks:
             rank = self._ranks[worker]
@@ -111,18 +111,18 @@ class Coordinator:
         elif rank in taken:
             rank, why = -1, f"rank {rank} is taken by {self._places[rank]}"
         if rank >= 0:
-            for other in [w for w, r in self._ranks.items() if r == rank and w != worker]:
-                del self._ranks[other], self.silences[other]
-                self._waiting.pop(other, None)
+            for replaced in [w for w, r in self._ranks.items() if r == rank and w != worker]:
+                del self._ranks[replaced], self.silences[replaced]
+                self._waiting.pop(replaced, None)
             self._ranks[worker], self.silences[worker], self._places[rank] = rank, Silence(SILENT_S), place
             self._deserted.heard()
             self._left.discard(rank)
-        again = bool(why) and (wanted is None or wanted in taken)
+        again = bool(why) and (requested is None or requested in taken)
         auth = os.environ.get("RAY_AUTH_MODE", "unset")
         return JoinReply(rank, self._workers, self._servers, self._folder, auth, why, again)
 
     async def beat(self, worker: str) -> bool:
-        """Record a heartbeat; False: the worker has to join again."""
+        """Record a heartbeat. False: the worker has to join again."""
         if worker in self.silences:
             self.silences[worker].heard()
             self._deserted.heard()
@@ -139,7 +139,7 @@ class Coordinator:
     # ---- barrier --------------------------------------------------------------------------------------------
 
     async def ticket(self, worker: str) -> tuple[str, int] | None:
-        """Return a ticket for the next barrier, with which a call of `arrive` can be retried; None: join first."""
+        """Return a ticket for the next barrier, with which a call of `arrive` can be retried. None: join first."""
         return (self._life, self._passed) if worker in self._ranks else None
 
     async def arrive(self, worker: str, ticket: tuple[str, int] | None, seconds: float) -> Any:
@@ -147,12 +147,12 @@ class Coordinator:
 
         Args:
             worker: name of the worker.
-            ticket: ticket of the barrier; None: the next one.
+            ticket: ticket of the barrier. None: the next one.
             seconds: longest wait.
 
         Returns:
-            None if all have arrived. Else a ticket, and the missing ranks with what is known of them; the worker does
-            not count as waiting until it calls again.
+            None if all have arrived. Else a ticket, and the status of the missing ranks. The worker does not count as
+            waiting until it calls again.
         """
         if worker not in self._ranks:
             return None, {}  # joined before a restart of this actor, and has to join again
@@ -183,20 +183,20 @@ class Coordinator:
         self._gate = asyncio.Event()
 
     def _missing(self, worker: str) -> dict[int, tuple[bool, str]]:
-        """Return the ranks that are not waiting: whether each is gone for good, and what is known of it."""
-        found = {}
+        """Return the ranks that are not waiting: whether each has left or is dead, and its status in words."""
+        missing = {}
         silences = {r: self.silences[w] for w, r in self._ranks.items()}
-        here = {self._ranks.get(one) for one in (worker, *self._waiting)}
-        for rank in set(range(self._workers)) - here:
+        present = {self._ranks.get(name) for name in (worker, *self._waiting)}
+        for rank in set(range(self._workers)) - present:
             if rank in self._left:
-                found[rank] = True, "has closed the store"
+                missing[rank] = True, "has closed the store"
             elif rank not in silences:
-                found[rank] = False, "has not joined"
+                missing[rank] = False, "has not joined"
             elif silences[rank].too_long:
-                found[rank] = True, f"sent no heartbeat for {silences[rank].seconds:.0f} s ({self._places[rank]})"
+                missing[rank] = True, f"sent no heartbeat for {silences[rank].seconds:.0f} s ({self._places[rank]})"
             else:
-                found[rank] = False, f"is alive ({self._places[rank]})"
-        return found
+                missing[rank] = False, f"is alive ({self._places[rank]})"
+        return missing
 
     # ---- shutdown -------------------------------------------------------------------------------------------
 
@@ -230,6 +230,6 @@ def server_name(store: str, index: int) -> str:
     return f"{store}/server-{index}"
 
 
-def here() -> str:
+def host_and_process() -> str:
     """Return host and process id, for messages."""
     return f"{socket.gethostname()}, process {os.getpid()}"

@@ -20,7 +20,7 @@ from feedline.interop.private_ray import START_S
 from feedline.kvstore.parameter_server import coordinator
 from feedline.kvstore.parameter_server.server import BEATS, Server
 
-#: Seconds between polls for what other workers have to do first.
+#: Seconds between polls while other workers have to act first.
 PAUSE_S = 0.05
 
 
@@ -31,7 +31,7 @@ class Membership:
         name: name of the store.
         workers: number of workers that share it.
         servers: number of servers, which the first worker decides.
-        rank: rank of this worker; None: the lowest free one.
+        rank: rank of this worker. None: the lowest free one.
         folder: folder for snapshots; empty: a temporary one.
         every_s: seconds between snapshots.
         timeout_s: seconds to wait for a rank that is taken, and for answers of a coordinator that has started.
@@ -89,9 +89,9 @@ class Membership:
         self._thread = begin("beat", self._beat)
 
     def barrier(self, timeout_s: float) -> None:
-        """Wait until every worker has arrived, up to ``timeout_s`` seconds while the coordinator says who is missing.
+        """Wait until every worker has arrived, up to ``timeout_s`` seconds, while the coordinator knows who is missing.
 
-        After an interrupted call, as by Ctrl-C, the next call waits at the same barrier, which the others may have
+        After an interrupted call, as by Ctrl-C, the next call waits at the same barrier, which other workers may have
         passed.
 
         Raises:
@@ -101,17 +101,17 @@ class Membership:
 
         missing = dict[int, tuple[bool, str]]()
         settled = False
-        others, away = Silence(timeout_s), Silence(max(timeout_s, START_S))
+        peers, away = Silence(timeout_s), Silence(max(timeout_s, START_S))
         try:
             while True:
                 settled = False
                 try:
                     if self._ticket is None:
-                        asked = self.coordinator.ticket.remote(self.name)
-                        self._ticket = ray.get(asked, timeout=self._timeout_s)
+                        request = self.coordinator.ticket.remote(self.name)
+                        self._ticket = ray.get(request, timeout=self._timeout_s)
                     patience = min(1.0, timeout_s)
-                    asked = self.coordinator.arrive.remote(self.name, self._ticket, patience)
-                    answer = ray.get(asked, timeout=self._timeout_s + patience)
+                    request = self.coordinator.arrive.remote(self.name, self._ticket, patience)
+                    answer = ray.get(request, timeout=self._timeout_s + patience)
                 except ray.exceptions.ActorUnavailableError:
                     away.passed(PAUSE_S)  # it restarts, and a heartbeat registers this worker again
                 except ray.exceptions.RayError as error:
@@ -121,9 +121,9 @@ class Membership:
                     if answer is None:
                         return
                     self._ticket, missing = answer
-                    others.passed(patience if self._ticket is not None else PAUSE_S)
+                    peers.passed(patience if self._ticket is not None else PAUSE_S)
                 dead = {rank: why for rank, (never, why) in missing.items() if never}
-                if dead or others.too_long or away.too_long:
+                if dead or peers.too_long or away.too_long:
                     shown = dead or {rank: why for rank, (_, why) in missing.items()}
                     listed = ", ".join(f"rank {rank}, which {why}" for rank, why in sorted(shown.items()))
                     listed = f"missing {listed}" if listed else "but the store's coordinator is away"
@@ -135,7 +135,7 @@ class Membership:
             if settled:
                 self._ticket = None
             else:
-                with contextlib.suppress(ray.exceptions.RayError):  # else the wait ends with its own timeout
+                with contextlib.suppress(ray.exceptions.RayError):  # otherwise the wait ends with its timeout
                     self.coordinator.withdraw.remote(self.name)
 
     def close(self) -> None:
@@ -155,8 +155,8 @@ class Membership:
         while True:
             try:
                 self.coordinator = actor.remote(name, *first)
-                asked = self.coordinator.join.remote(self.name, rank, coordinator.here())
-                member: coordinator.JoinReply = ray.get(asked, timeout=max(self._timeout_s, START_S))
+                request = self.coordinator.join.remote(self.name, rank, coordinator.host_and_process())
+                member: coordinator.JoinReply = ray.get(request, timeout=max(self._timeout_s, START_S))
             except ray.exceptions.RayActorError as error:  # the coordinator of an earlier store is shutting down
                 again, why = not error.actor_init_failed, str(error)
             except ray.exceptions.GetTimeoutError:
@@ -180,13 +180,13 @@ class Membership:
 
         with contextlib.suppress(ray.exceptions.RayError):  # the store's calls report errors
             if not ray.get(self.coordinator.beat.remote(self.name), timeout=seconds):
-                again = self.coordinator.join.remote(self.name, self.rank, coordinator.here())
+                again = self.coordinator.join.remote(self.name, self.rank, coordinator.host_and_process())
                 ray.get(again, timeout=seconds)
 
     def _leave(self) -> None:
         import ray
 
-        with contextlib.suppress(ray.exceptions.RayError):  # else its silence frees the rank
+        with contextlib.suppress(ray.exceptions.RayError):  # otherwise its silence frees the rank
             ray.get(self.coordinator.leave.remote(self.name), timeout=5)
 
 

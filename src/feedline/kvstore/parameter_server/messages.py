@@ -1,6 +1,6 @@
-"""Push messages: one for each server, with the parts of a worker's values that the server holds, compressed if set.
+"""Push messages: one for each server, with the worker's values for the parts that the server holds, compressed if set.
 
-Costs: dense values are summed directly into the message's buffer, which is reused, as is its layout while the keys stay
+Costs: dense values are summed directly into the message's buffer, which is reused. So is its layout while the keys are
 the same. Rows allocate memory for each call.
 """
 
@@ -21,7 +21,7 @@ from feedline.kvstore.parameter_server.wire_format import Item, sliced
 
 
 class ShardedKey(NamedTuple):
-    """A key and its parts on the servers; ``meta`` is a meta tensor of its shape and dtype."""
+    """A key and its parts on the servers. ``meta`` is a meta tensor of its shape and dtype."""
 
     key: Key
     place: int
@@ -33,7 +33,8 @@ class ShardedKey(NamedTuple):
 Group = tuple[ShardedKey, Sequence[Any]]
 
 
-#: A push to one server: its keys, and how their values are encoded; and bytes of the values, valid until the next one.
+#: A push to one server: its keys with the encodings of their values, and the bytes of the values, valid until the next
+#: push.
 PushMessage = tuple[list[Item], Any]
 
 
@@ -41,7 +42,7 @@ class PushEncoder:
     """Encoder of push messages.
 
     Attributes:
-        compression: compression of values, or None; set it with `compress`.
+        compression: compression of values, or None. Set by `compress`.
     """
 
     def __init__(self) -> None:
@@ -61,25 +62,25 @@ class PushEncoder:
         plain = self.compression is None
         for entry, values in groups:
             dense = [value for value in values if value.layout is torch.strided]
-            whole = len(dense) == len(values)
-            plain = plain and whole
-            rest = None if whole else rows.merged([v for v in values if v.layout is not torch.strided], "cpu")
-            if dense and (rest is not None or self.compression is not None):
+            all_dense = len(dense) == len(values)
+            plain = plain and all_dense
+            row_sum = None if all_dense else rows.merged([v for v in values if v.layout is not torch.strided], "cpu")
+            if dense and (row_sum is not None or self.compression is not None):
                 total = torch.empty(entry.meta.shape, dtype=entry.meta.dtype)
                 merging.run([(dense, (total,))])
-                dense = [total if rest is None else total.add_(rest)]
+                dense = [total if row_sum is None else total.add_(row_sum)]
             for part in entry.parts:
-                kind, arrays = self._packed(entry, part, dense, rest)
+                kind, arrays = self._packed(entry, part, dense, row_sum)
                 items.setdefault(part.server, []).append((entry.key, kind))
                 sources.setdefault(part.server, []).extend(arrays)
         layouts = self.layouts(groups) if plain else {}
-        found = {}
+        result = {}
         for server, several in sources.items():
-            layout = layouts.get(server) or Layout([(one[0].shape, one[0].dtype) for one in several])
+            layout = layouts.get(server) or Layout([(tensors[0].shape, tensors[0].dtype) for tensors in several])
             run = self._run(server, layout.size)
             layout.write(run, several)
-            found[server] = items[server], run
-        return found
+            result[server] = items[server], run
+        return result
 
     def _packed(
         self, entry: ShardedKey, part: RowRange, dense: Sequence[Any], merged: Any
@@ -90,7 +91,7 @@ class PushEncoder:
             low, high = (int(torch.searchsorted(ids, bound)) for bound in (part.start, part.stop))
             return high - low, [[ids[low:high] - part.start], [merged.values()[low:high]]]
         if self.compression is None:
-            return None, [[sliced(one, part) for one in dense]]
+            return None, [[sliced(tensor, part) for tensor in dense]]
         piece, slot = sliced(dense[0], part), (entry.key, part.server)
         if slot not in self._channels:
             self._channels[slot] = Channel(self.compression, piece.shape, piece.dtype, "cpu")
@@ -99,7 +100,7 @@ class PushEncoder:
         return self.compression.parameters(), [[channel.codes]]
 
     def layouts(self, groups: Sequence[Group]) -> dict[int, Layout]:
-        """Return the layout of each server's message for dense values of these keys; cached for the last keys."""
+        """Return the layout of each server's message for dense values of these keys. Cached for the last keys."""
         keys = tuple(entry.key for entry, _ in groups)
         if keys != self._laid_out[0]:
             fields: dict[int, list[Field]] = {}
@@ -125,8 +126,8 @@ class PushEncoder:
 
 def by_server(outs: Sequence[Group]) -> dict[int, list[tuple[ShardedKey, RowRange, Sequence[Any]]]]:
     """Return the parts of outs by the server that holds them."""
-    found: dict[int, list[tuple[ShardedKey, RowRange, Sequence[Any]]]] = {}
+    groups: dict[int, list[tuple[ShardedKey, RowRange, Sequence[Any]]]] = {}
     for entry, tensors in outs:
         for part in entry.parts:
-            found.setdefault(part.server, []).append((entry, part, tensors))
-    return found
+            groups.setdefault(part.server, []).append((entry, part, tensors))
+    return groups

@@ -1,7 +1,7 @@
 """Placement of arrays on servers: a pure function of keys and shapes, so that workers need not agree on it.
 
 A small key is stored whole on the server that its hash selects. An array of more than `SPLIT_ELEMENTS` elements is
-split along its first dimension into one part per server, as equal as whole rows allow; the hash selects the server of
+split along its first dimension into one part per server, as equal as whole rows allow. The hash selects the server of
 the first part. An array with fewer rows than servers is split into single rows.
 """
 
@@ -19,7 +19,7 @@ SPLIT_ELEMENTS = 1 << 16
 
 
 class RowRange(NamedTuple):
-    """Rows ``start`` to ``stop`` of an array, on one server; 0 to 1 for a scalar."""
+    """Rows ``start`` to ``stop`` of an array, on one server. 0 to 1 for a scalar."""
 
     server: int
     start: int
@@ -38,6 +38,6 @@ def parts(key: Key, shape: Sequence[int], servers: int) -> tuple[RowRange, ...]:
 
 
 def home(key: Key, servers: int) -> int:
-    """Return the server of a key's first part; the same in every process, unlike Python's hash."""
+    """Return the server of a key's first part, the same in every process, unlike Python's hash."""
     digest = hashlib.blake2b(f"{type(key).__name__}:{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % servers

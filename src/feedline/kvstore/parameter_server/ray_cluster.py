@@ -4,7 +4,7 @@ Guarantees: a private Ray listens on 127.0.0.1 alone, refuses connections withou
 files in a new folder that only this user can access, and ends with the process that started it, however that ends. No
 other Ray of this machine is affected. A Ray on another address is joined only if it requires a token.
 
-Costs: about 8 s to start; eight processes of 30 to 100 MB, and one for each server; memory for objects in use.
+Costs: about 8 s to start, eight processes of 30 to 100 MB, one for each server, and memory for objects in use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AsyncCluster:
     Args:
         workers: number of processes that share a store.
         servers: number of processes that hold it.
-        memory: bytes of shared memory for pushes and pulls in flight; more spills to disk.
+        memory: bytes of shared memory for pushes and pulls in flight. The excess spills to disk.
         timeout: seconds to wait for Ray to start. The end of its process is an error at once.
 
     Attributes:
@@ -87,7 +87,7 @@ class RayConnection:
 
     Args:
         address: ``host:port`` of Ray.
-        settings: environment variables for a private Ray; None: those of this process count.
+        settings: environment variables for a private Ray. None: the environment of this process.
 
     Raises:
         RefusedError: an address other than loopback without a token, or Ray was imported too early.
@@ -96,8 +96,8 @@ class RayConnection:
 
     _lock = threading.Lock()
     _users = 0
-    _made = False
-    _read: dict[str, str] = {}  # noqa: RUF012  # settings at Ray's import, if feedline imported it; process-wide
+    _connected = False
+    _read: dict[str, str] = {}  # noqa: RUF012  # settings at Ray's import by feedline, process-wide
 
     def __init__(self, address: str, settings: dict[str, str] | None = None) -> None:
         check_installed("async")
@@ -125,8 +125,8 @@ class RayConnection:
                 return
             self._open = False
             RayConnection._users -= 1
-            if RayConnection._users == 0 and RayConnection._made:
-                RayConnection._made = False
+            if RayConnection._users == 0 and RayConnection._connected:
+                RayConnection._connected = False
                 ray.shutdown()
         self._settings.close()
 
@@ -140,20 +140,20 @@ class RayConnection:
             check_token(address)
 
     def _make(self, address: str, settings: dict[str, str], early: bool) -> None:
-        wanted = {**(LOOPBACK if self.loopback else {}), **settings}
-        wanted = {name: value for name, value in wanted.items() if name in settings or name not in os.environ}
-        known = {**os.environ, **RayConnection._read}
+        required = {**(LOOPBACK if self.loopback else {}), **settings}
+        required = {name: value for name, value in required.items() if name in settings or name not in os.environ}
+        current = {**os.environ, **RayConnection._read}
         # The token's path is not decisive: its content never changes within this process.
-        decisive = [n for n in wanted if n in DECISIVE and known.get(n) != wanted[n]]
+        decisive = [n for n in required if n in DECISIVE and current.get(n) != required[n]]
         if early and self.loopback and reads_too_early():
             decisive = [DECISIVE[1]]  # even if it is set now, which was after the import
         if early and decisive:
-            shown = ", ".join(f"{name}={(wanted | LOOPBACK)[name]}" for name in decisive)
+            shown = ", ".join(f"{name}={(required | LOOPBACK)[name]}" for name in decisive)
             raise RefusedError(
                 f"expected Ray not to be imported yet, as it reads {shown} when it is; "
                 "create the store first, or set these before the import"
             )
-        self._settings.enter_context(environment(wanted))
+        self._settings.enter_context(environment(required))
         if not self.loopback:
             check_token(address)
         host, _, port = address.rpartition(":")
@@ -164,7 +164,7 @@ class RayConnection:
         import ray
 
         if not early:
-            RayConnection._read = dict(wanted)
+            RayConnection._read = dict(required)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError) as error:
@@ -172,7 +172,7 @@ class RayConnection:
                 f"expected to join Ray at {address}, got {error}; most likely the token is not that Ray's "
                 "(RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN)"
             ) from error
-        RayConnection._made = True
+        RayConnection._connected = True
 
 
 def is_loopback(address: str) -> bool:
@@ -186,17 +186,17 @@ def is_loopback(address: str) -> bool:
     if not colon or not host or not port.isdecimal():
         raise RefusedError(f"expected an address such as 127.0.0.1:6379, got {address!r}")
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
+        resolved = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
     except OSError as error:
         raise StoreError(f"expected a host that resolves, got {host!r}: {error}") from error
-    return all(ipaddress.ip_address(one).is_loopback for one in found)
+    return all(ipaddress.ip_address(ip).is_loopback for ip in resolved)
 
 
 def check_token(address: str) -> None:
-    """Check that a Ray off this machine requires a token, which is set here, too.
+    """Check that a token is set for a Ray off this machine.
 
     Raises:
-        RefusedError: it is not.
+        RefusedError: no token is set.
     """
     mode = os.environ.get("RAY_AUTH_MODE", "")
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"

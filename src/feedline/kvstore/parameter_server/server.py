@@ -1,11 +1,11 @@
 """A server of a ``dist_async`` store: a Ray actor that holds a shard, applies pushes at once, and writes snapshots.
 
-Ray restarts a server that dies; it then loads its last snapshot, and workers replay the pushes that the snapshot lacks.
-Methods run one at a time, except `Server.beat`, which says at any time that the process lives. The rare ones (creating
-keys, setting a rule or states) return when their effect is on disk; pushes are covered by the next snapshot, and every
-answer tells how far the last one reaches.
+Ray restarts a server that dies. It then loads its last snapshot, and workers replay the pushes that the snapshot lacks.
+Methods run one at a time, except `Server.beat`, which answers at any time while the process lives. The rare ones
+(creating keys, setting a rule or states) return when their effect is on disk. Pushes are covered by the next snapshot,
+and every answer has the number of the last push in a snapshot.
 
-Costs: a snapshot blocks the server while its shard is copied; a thread writes the copy. One begins when the last is
+Costs: a snapshot blocks the server while its shard is copied. A thread writes the copy. One begins when the last is
 ``every_s`` seconds old, or when a worker's replay log fills up, but snapshots never take more than a twentieth of the
 time.
 """
@@ -30,7 +30,7 @@ from feedline.kvstore.base import Key
 from feedline.kvstore.parameter_server.shard import Rule, Shard
 from feedline.kvstore.parameter_server.wire_format import Item
 
-#: Concurrency group of `Server.beat`: a thread of its own, beside the one that works.
+#: Concurrency group of `Server.beat`: a second thread, next to the one that works.
 BEATS = "beats"
 #: Shortest pause between snapshots, as a multiple of the time that the last one took.
 REST = 19.0
@@ -62,14 +62,14 @@ class Answer(NamedTuple):
     """Answer to a push or pull.
 
     Attributes:
-        behind: whether it was refused, because earlier pushes or the rule have to be sent first.
+        refused: whether the call was refused, because earlier pushes or the rule have to be sent first.
         durable: number of the worker's last push in a snapshot.
-        failure: exception of the updater; the shard is as it was before the push.
+        failure: exception of the updater. The shard is as it was before the push.
         trouble: why the last snapshot failed, if it did.
         run: pulled arrays, as one run of bytes.
     """
 
-    behind: bool = False
+    refused: bool = False
     durable: int = 0
     failure: Exception | None = None
     trouble: str = ""
@@ -81,7 +81,7 @@ class Server:
 
     Args:
         index: number of the server.
-        folder: folder of this store's snapshots; created if missing.
+        folder: folder of this store's snapshots, created if missing.
         every_s: seconds between snapshots while pushes arrive.
 
     Raises:
@@ -94,8 +94,8 @@ class Server:
         self._shard = Shard()
         self._folder = Path(folder)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self._folder.stat()
-        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        status = self._folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise StoreError(f"expected a snapshot folder that only this user owns and can access, got {self._folder}")
         self._file = self._folder / f"server-{index}.safetensors"
         self._durable: dict[str, int] = {}
@@ -117,21 +117,21 @@ class Server:
         number: int,
         items: Sequence[Item],
         run: Any,
-        wanted: Sequence[Key],
+        pull_keys: Sequence[Key],
         skip: bool,
         pressing: bool,
         heard: int = 0,
     ) -> Answer:
-        """Apply a push, and return what is then stored under the ``wanted`` keys. Idempotent.
+        """Apply a push, and return the arrays then stored under ``pull_keys``. Idempotent.
 
-        Errors are part of the answer: an exception of the call would not tell whether the push was applied.
+        Errors are part of the answer: with an exception of the call, it would be unknown whether the push was applied.
 
         Args:
             worker: name of the worker.
             number: number of its push.
             items: keys, and how their values are encoded.
             run: bytes of the values.
-            wanted: keys to pull.
+            pull_keys: keys to pull.
             skip: whether the missing pushes before this one are lost.
             pressing: whether the worker needs a snapshot soon.
             heard: number up to which the worker acknowledges the outcome of its pushes.
@@ -139,7 +139,7 @@ class Server:
         shard = self._shard
         due = shard.due(worker, number, skip)
         if due is None:
-            return Answer(behind=True)
+            return Answer(refused=True)
         shard.heard(worker, heard)
         if due:
             try:
@@ -147,29 +147,29 @@ class Server:
             except Exception as error:
                 shard.failures.setdefault(worker, {})[number] = self._portable(error)
             self._consider(pressing)
-        failure, found = shard.failures.get(worker, {}).get(number), None
+        failure, pulled = shard.failures.get(worker, {}).get(number), None
         try:
-            found = shard.give(wanted)
+            pulled = shard.give(pull_keys)
         except StoreError as error:
             failure = failure or error
-        return Answer(False, self._durable.get(worker, 0), failure, self._trouble, found)
+        return Answer(False, self._durable.get(worker, 0), failure, self._trouble, pulled)
 
     def pull(self, worker: str, after: int, keys: Sequence[Key]) -> Answer:
-        """Return what is stored under the keys, provided that the worker's push ``after`` was applied."""
+        """Return the arrays stored under the keys, provided that the worker's push ``after`` was applied."""
         return self._answer(worker, after, lambda: self._shard.give(keys))
 
     def pull_rows(self, worker: str, after: int, keys: Sequence[Key], ids: Sequence[Any]) -> Answer:
-        """Return rows of the keys; otherwise as `pull`."""
+        """Return rows of the keys. Otherwise as `pull`."""
         return self._answer(worker, after, lambda: self._shard.give_rows(keys, ids))
 
     def _answer(self, worker: str, after: int, give: Callable[[], Any], flush: bool = False) -> Answer:
         """Answer a call that must follow the worker's push ``after``, which a restarted server may lack."""
         if self._shard.applied.get(worker, 0) < after:
-            return Answer(behind=True)
-        found = give()
+            return Answer(refused=True)
+        result = give()
         if flush:
             self._flush()
-        return Answer(False, self._durable.get(worker, 0), None, self._trouble, found)
+        return Answer(False, self._durable.get(worker, 0), None, self._trouble, result)
 
     # ---- rare calls -----------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Server:
         place = f"{socket.gethostname()}, process {os.getpid()}"
         applied, durable = shard.applied.get(worker, 0), self._durable.get(worker, 0)
         shard.heard(worker, heard)
-        failures = tuple(sorted(shard.failures.get(worker, {}).items(), key=lambda kept: kept[0]))
+        failures = tuple(sorted(shard.failures.get(worker, {}).items(), key=lambda numbered: numbered[0]))
         return Greeting(applied, durable, shard.size, shard.missing, shard.generation, place, failures)
 
     def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
@@ -192,7 +192,7 @@ class Server:
         self._flush()
 
     def bring_rule(self, rule: Rule, generation: int) -> None:
-        """Set a rule again that the snapshot could not hold; see `Shard`."""
+        """Set a rule again that the snapshot could not contain. See `Shard`."""
         if self._shard.missing and generation == self._shard.generation:
             self._shard.set_rule(rule, generation)
 
@@ -201,7 +201,7 @@ class Server:
         return self._answer(worker, after, lambda: self._shard.set_rule(rule, generation), flush=True)
 
     def states(self, worker: str, after: int) -> Answer:
-        """Return name, parameters and states of the optimizer; see `Shard`, and `pull`."""
+        """Return name, parameters and states of the optimizer. See `Shard`, and `pull`."""
         return self._answer(worker, after, self._shard.states)
 
     def set_states(
@@ -209,13 +209,13 @@ class Server:
         worker: str,
         after: int,
         parameters: dict[str, Any],
-        found: Mapping[Key, tuple[dict[str, Any], int]],
+        states_by_key: Mapping[Key, tuple[dict[str, Any], int]],
     ) -> Answer:
         """See `Shard`, and `pull`."""
-        return self._answer(worker, after, lambda: self._shard.set_states(parameters, found), flush=True)
+        return self._answer(worker, after, lambda: self._shard.set_states(parameters, states_by_key), flush=True)
 
     def flush(self, worker: str, after: int) -> Answer:
-        """Write a snapshot and wait for it; see `pull`.
+        """Write a snapshot and wait for it. See `pull`.
 
         Raises:
             StoreError: the snapshot could not be written.

@@ -1,13 +1,13 @@
 """State of one parameter server: parts of arrays, their update rule, and the progress of each worker.
 
-Each worker numbers its pushes 1, 2, 3, … A shard applies each number once, in order: a repeated push is ignored, and
+Each worker numbers its pushes 1, 2, 3, … A shard applies each number once, in order. A repeated push is ignored, and
 one that skips a number is refused. Arrays and numbers are saved in one snapshot, so a restored shard knows which pushes
-it contains and applies exactly the missing ones of those that are replayed. An updater's exception is kept until the
+it contains and applies exactly the missing ones when pushes are replayed. An updater's exception is kept until the
 worker acknowledges it, so that a lost answer does not lose it.
 
-Processes and messages are not known here (see `feedline.kvstore.parameter_server.server`). Arrays are exchanged as
-contiguous runs of bytes (`feedline.kvstore.parameter_server.wire_format`), and keys made together are stored in one
-run. Costs: a snapshot copies all arrays and states once; a pull copies only what is not contiguous.
+This module has no processes and messages (see `feedline.kvstore.parameter_server.server`). Arrays are exchanged as
+contiguous runs of bytes (`feedline.kvstore.parameter_server.wire_format`), and keys created together are stored in one
+run. Costs: a snapshot copies all arrays and states once. A pull copies only arrays that are not contiguous.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from feedline.kvstore.parameter_server.wire_format import (
 from feedline.kvstore.table import Table
 
 VERSION = 1
-#: Description of an updater: a name and parameters, or an object made by user code.
+#: Description of an updater: a name and parameters, or an object of user code.
 Rule = Mapping[str, Any] | None
 
 
@@ -45,10 +45,10 @@ class Shard:
 
     Attributes:
         applied: number of the last push applied, by worker.
-        failures: exceptions of the updater that were not acknowledged, by worker and number of the push; see `heard`.
+        failures: exceptions of the updater that were not acknowledged, by worker and number of the push. See `heard`.
         generation: number of times that the rule was set.
-        rule: rule set by `set_rule`; snapshots do not contain an object.
-        missing: whether the shard was restored without its rule, an object; no push is applied until it is set again.
+        rule: rule set by `set_rule`. Snapshots do not contain an object.
+        missing: whether the shard was restored without its rule, an object. No push is applied until it is set again.
     """
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class Shard:
         return len(self._table.entries)
 
     def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
-        """Return shape and dtype of each key that exists here."""
-        found = {key: self._table.entries[key].stored for key in keys if key in self._table.entries}
-        return {key: (tuple(stored.shape), dtype_name(stored.dtype)) for key, stored in found.items()}
+        """Return shape and dtype of each key that exists in this shard."""
+        arrays = {key: self._table.entries[key].stored for key in keys if key in self._table.entries}
+        return {key: (tuple(stored.shape), dtype_name(stored.dtype)) for key, stored in arrays.items()}
 
     def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
-        """Create keys of given shapes and dtypes; existing ones are left unchanged."""
+        """Create keys with these shapes and dtypes. Existing ones are left unchanged."""
         for key, shape, _ in items:
             if any(type(n) is not int or n < 0 for n in shape):
                 raise StoreError(f"expected non-negative integers as shape of key {key!r}, got {shape!r}")
@@ -87,9 +87,9 @@ class Shard:
         """Create keys in one contiguous run."""
         if not pairs:
             return
-        given = grouped([key for key, _ in pairs], [value for _, value in pairs], "value")
-        self._table.check_new(given)
-        self._table.add(self._table.entries_of(given))
+        initial = grouped([key for key, _ in pairs], [value for _, value in pairs], "value")
+        self._table.check_new(initial)
+        self._table.add(self._table.entries_of(initial))
         fields = [(value.shape, value.dtype) for _, value in pairs]
         places = Layout(fields).views(as_run([value for _, value in pairs]))
         for (key, _), place in zip(pairs, places, strict=True):
@@ -103,7 +103,7 @@ class Shard:
         Args:
             worker: name of the worker.
             number: number of the push.
-            skip: whether the missing pushes before this one are lost, and are to be skipped.
+            skip: whether the missing pushes before this one are lost, so that it skips them.
         """
         last = self.applied.get(worker, 0)
         if number <= last:
@@ -112,25 +112,25 @@ class Shard:
 
     def heard(self, worker: str, number: int) -> None:
         """Acknowledge the outcome of a worker's pushes up to this number, and drop their exceptions."""
-        kept = self.failures.get(worker, {})
-        for one in [one for one in kept if one <= number]:
-            del kept[one]
+        failures = self.failures.get(worker, {})
+        for n in [n for n in failures if n <= number]:
+            del failures[n]
 
     def take(self, worker: str, number: int, items: Sequence[Item], run: Any) -> None:
-        """Apply a push, whole or not at all; its number counts as applied either way.
+        """Apply a push, whole or not at all. Its number counts as applied either way.
 
         Raises:
             StoreError: the push does not fit the stored arrays.
-            Exception: whatever the updater raises.
+            Exception: exception of the updater.
         """
         self.applied[worker] = number
         stored = self._stored([key for key, _ in items])
-        fields = [fields_of(item, one.shape, one.dtype) for item, one in zip(items, stored, strict=True)]
+        fields = [fields_of(item, target.shape, target.dtype) for item, target in zip(items, stored, strict=True)]
         layout = Layout([field for several in fields for field in several])
         arrays = iter(layout.views(received(run, layout.size, f"worker {worker}")))
         values = [
-            value_of(item, [next(arrays) for _ in several], one)
-            for item, several, one in zip(items, fields, stored, strict=True)
+            value_of(item, [next(arrays) for _ in several], target)
+            for item, several, target in zip(items, fields, stored, strict=True)
         ]
         self._table.push(self._table.values(grouped([key for key, _ in items], values, "value")))
 
@@ -138,35 +138,35 @@ class Shard:
         """Return the stored arrays as one run, without a copy if they are contiguous.
 
         Raises:
-            StoreError: a key does not exist here.
+            StoreError: a key does not exist in this shard.
         """
         stored = self._stored(keys)
         if not stored:
             return np.empty(0, np.uint8)
-        layout = Layout([(one.shape, one.dtype) for one in stored])
+        layout = Layout([(array.shape, array.dtype) for array in stored])
         memory = stored[0].untyped_storage()
         first = stored[0].data_ptr()
         if all(
-            one.data_ptr() == first + begin and one.untyped_storage().data_ptr() == memory.data_ptr()
-            for one, begin in zip(stored, layout.begins, strict=True)
+            array.data_ptr() == first + begin and array.untyped_storage().data_ptr() == memory.data_ptr()
+            for array, begin in zip(stored, layout.begins, strict=True)
         ):
-            whole = torch.empty(0, dtype=torch.uint8).set_(memory)
+            memory_run = torch.empty(0, dtype=torch.uint8).set_(memory)
             start = first - memory.data_ptr()
-            return whole[start : start + layout.size].numpy()
+            return memory_run[start : start + layout.size].numpy()
         return as_run(stored).numpy()
 
     def give_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:
         """Return rows of keys as one run, in the order of the ids (int64, relative to the part's first row).
 
         Raises:
-            StoreError: a key or row does not exist here.
+            StoreError: a key or row does not exist in this shard.
         """
-        found = []
-        for key, stored, one in zip(keys, self._stored(keys), ids, strict=True):
+        selected = []
+        for key, stored, row_ids in zip(keys, self._stored(keys), ids, strict=True):
             if not stored.dim():
                 raise StoreError(f"expected a key with rows, got {key!r}, which is a scalar")
-            found.append(stored.index_select(0, received_ids(one, len(stored), "a worker")))
-        return as_run(found).numpy()
+            selected.append(stored.index_select(0, received_ids(row_ids, len(stored), "a worker")))
+        return as_run(selected).numpy()
 
     def _stored(self, keys: Sequence[Key]) -> list[Any]:
         missing = [key for key in keys if key not in self._table.entries]
@@ -181,17 +181,17 @@ class Shard:
 
         Args:
             rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None: pushes assign. An unchanged name
-                with unchanged parameters keeps the states, as when worker 0 was restarted.
+                with unchanged parameters keeps the states, for example when worker 0 was restarted.
             generation: count of worker 0. The current one is ignored, unless the rule is missing.
         """
         if generation == self.generation and not self.missing:
             return
         same = rule is not None and "name" in rule and rule == self.rule
         if not same:
-            made = None if rule is None else _made(rule)
-            self._update_by(made)
-            if isinstance(made, Optimizer) and generation == self.generation:
-                made.set_states(self._waiting)  # the rule that was missing
+            updater = None if rule is None else _updater_of(rule)
+            self._update_by(updater)
+            if isinstance(updater, Optimizer) and generation == self.generation:
+                updater.set_states(self._waiting)  # the rule that was missing
         self.rule, self.generation, self.missing, self._waiting = rule, generation, False, {}
 
     def _update_by(self, rule: Any) -> None:
@@ -207,15 +207,15 @@ class Shard:
         rule = self._table.optimizer
         return rule.name, rule.parameters(), rule.states()
 
-    def set_states(self, parameters: dict[str, Any], found: Mapping[Key, tuple[dict[str, Any], int]]) -> None:
+    def set_states(self, parameters: dict[str, Any], states_by_key: Mapping[Key, tuple[dict[str, Any], int]]) -> None:
         """Replace parameters and all states of the optimizer.
 
         Raises:
             StoreError: keys or shapes do not match.
         """
         rule = self._table.optimizer
-        for key, stored in zip(found, self._stored(list(found)), strict=True):
-            states, count = found[key]
+        for key, stored in zip(states_by_key, self._stored(list(states_by_key)), strict=True):
+            states, count = states_by_key[key]
             for name, state in states.items():
                 if state.shape != stored.shape or not state.dtype.is_floating_point:
                     raise StoreError(
@@ -226,7 +226,7 @@ class Shard:
                 raise StoreError(f"expected a non-negative count of updates of key {key!r}, got {count!r}")
         rule.set_parameters(parameters)
         rule.forget()
-        rule.set_states(found)
+        rule.set_states(states_by_key)
         if self.rule is not None and "name" in self.rule:
             self.rule = {"name": rule.name, "parameters": parameters}
 
@@ -237,16 +237,16 @@ class Shard:
         entries = list(self._table.entries.values())
         states = self._table.updater.states() if isinstance(self._table.updater, Optimizer) else self._waiting
         tensors = {f"value.{i}": entry.stored.clone() for i, entry in enumerate(entries)}
-        for i, (kept, _) in enumerate(states.values()):
-            tensors |= {f"state.{i}.{name}": tensor.clone() for name, tensor in kept.items()}
+        for i, (key_states, _) in enumerate(states.values()):
+            tensors |= {f"state.{i}.{name}": tensor.clone() for name, tensor in key_states.items()}
         about = {
             "feedline": VERSION,
             "keys": [entry.key for entry in entries],
             "applied": dict(self.applied),
-            "failures": [[worker, n, repr(e)] for worker, kept in self.failures.items() for n, e in kept.items()],
+            "failures": [[worker, n, repr(e)] for worker, errors in self.failures.items() for n, e in errors.items()],
             "generation": self.generation,
             "rule": self.rule if self.rule is None or "name" in self.rule else {},
-            "states": [[key, list(kept), count] for key, (kept, count) in states.items()],
+            "states": [[key, list(key_states), count] for key, (key_states, count) in states.items()],
         }
         return tensors, about
 
@@ -275,10 +275,10 @@ class Shard:
         if self.rule == {}:
             self.missing, self._waiting = True, states
         elif self.rule is not None:
-            made = optimizer(self.rule["name"], **self.rule["parameters"])
-            self._update_by(made)
-            made.set_states(states)
+            updater = optimizer(self.rule["name"], **self.rule["parameters"])
+            self._update_by(updater)
+            updater.set_states(states)
 
 
-def _made(rule: Mapping[str, Any]) -> Any:
+def _updater_of(rule: Mapping[str, Any]) -> Any:
     return rule["object"] if "object" in rule else optimizer(rule["name"], **rule["parameters"])

@@ -19,43 +19,43 @@ from feedline.kvstore.parameter_server.wire_format import sliced
 
 
 def whole_states(
-    entries: Iterable[ShardedKey], found: Sequence[tuple[str, Mapping[Key, Any]]], rule: Optimizer
+    entries: Iterable[ShardedKey], answers: Sequence[tuple[str, Mapping[Key, Any]]], rule: Optimizer
 ) -> dict[Key, Any]:
-    """Gather the states of whole arrays from those of their parts.
+    """Gather the states of whole arrays from the states of their parts.
 
     Args:
         entries: keys of the arrays.
-        found: name of each server, and the states of its parts.
+        answers: name of each server, and the states of its parts.
         rule: optimizer that keeps the states.
 
     Raises:
         StoreError: a server's states do not fit its parts.
     """
-    whole = {}
+    gathered = {}
     for entry in entries:
-        there = [(part, *found[part.server]) for part in entry.parts]
-        pieces = [_checked(states.get(entry.key), entry, part, rule, name) for part, name, states in there]
+        reports = [(part, *answers[part.server]) for part in entry.parts]
+        pieces = [_checked(states.get(entry.key), entry, part, rule, name) for part, name, states in reports]
         if not any(pieces):
             continue
         states = {}
-        wide = [one is not None and MASTER in one[0] for one in pieces]
+        wide = [piece is not None and MASTER in piece[0] for piece in pieces]
         dtype = torch.float32 if any(wide) else entry.meta.dtype
         for name in (*rule.keeps, MASTER) if all(wide) else rule.keeps:
             # A push in flight may have reached only some servers.
             parts_of = [
-                torch.zeros(sliced(entry.meta, part).shape, dtype=dtype) if one is None else one[0][name]
-                for one, part in zip(pieces, entry.parts, strict=True)
+                torch.zeros(sliced(entry.meta, part).shape, dtype=dtype) if piece is None else piece[0][name]
+                for piece, part in zip(pieces, entry.parts, strict=True)
             ]
             states[name] = parts_of[0] if len(parts_of) == 1 else torch.cat(parts_of)
-        whole[entry.key] = states, max(one[1] for one in pieces if one is not None)
-    return whole
+        gathered[entry.key] = states, max(piece[1] for piece in pieces if piece is not None)
+    return gathered
 
 
-def _checked(one: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, server: str) -> Any:
-    """Return states and count of a part as reported by a server, or None, once they fit the part."""
-    if one is None:
+def _checked(report: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, server: str) -> Any:
+    """Return states and count of a part as reported by a server, or None, after checking that they fit the part."""
+    if report is None:
         return None
-    states, count = one
+    states, count = report
     shape = sliced(entry.meta, part).shape
     dtype = torch.float32 if MASTER in states else entry.meta.dtype
     if (
@@ -68,11 +68,11 @@ def _checked(one: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, serve
             f"expected {', '.join(rule.keeps) or 'no states'} of key {entry.key!r}, rows {part.start} to {part.stop}, "
             f"in shape {tuple(shape)} and {dtype} from {server}, got {got} after {count!r} updates"
         )
-    return one
+    return report
 
 
 def cut_states(rule: Optimizer, servers: int) -> list[dict[Key, Any]]:
-    """Split states into those of each server's parts, cloned, as a pickled slice would include the whole tensor."""
+    """Split states by server, cloned, as a pickled slice would include the whole tensor."""
     pieces: list[dict[Key, Any]] = [{} for _ in range(servers)]
     for key, (states, count) in rule.states().items():
         shape = next((state.shape for state in states.values()), ())

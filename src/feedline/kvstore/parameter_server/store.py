@@ -2,15 +2,15 @@
 
 Guarantees beyond `KVStore`'s:
 
-- a worker's pull contains all of its own pushes, and those of others that have arrived;
-- each server that holds a part of a push's keys applies it exactly once, whole or not at all; a server that dies is
-  restarted, and workers replay what its last snapshot lacks (`feedline.kvstore.parameter_server.connection` states the
-  limit);
-- a worker that dies blocks no other; a peer that stays silent is named by a `StoreError` after the timeout;
-- an exception of a server's updater reaches the worker that pushed, once, at this call or a later one, since pushes
-  are asynchronous;
-- Ctrl-C interrupts a call where it waits, or at its end. The push is made on all servers all the same: it is in the
-  replay log before the call waits, and later calls send it if necessary.
+- A worker's pull contains all of its own pushes, and the pushes of other workers that have arrived.
+- Each server that holds a part of a push's keys applies it exactly once, whole or not at all. A server that dies is
+  restarted, and workers replay the pushes that its last snapshot lacks (`feedline.kvstore.parameter_server.connection`
+  gives the limit).
+- A worker that dies blocks no other. A `StoreError` names a peer that is silent for longer than the timeout.
+- An exception of a server's updater reaches the worker that pushed, once, at this call or a later one, since pushes are
+  asynchronous.
+- Ctrl-C interrupts a call where it waits, or at its end. The push still reaches all servers: it is in the replay log
+  before the call waits, and later calls send it if necessary.
 
 Costs: one message for each server and call, whatever the number of keys. On one host a pushed array is copied once.
 """
@@ -58,17 +58,17 @@ from feedline.kvstore.table import check_new_key, check_outs, check_values, grou
 
 
 class AsyncStore(KVStore):
-    """Store on servers that are Ray actors; see `KVStore` and this module.
+    """Store on servers that are Ray actors. See `KVStore` and this module.
 
     Args:
-        address: ``host:port`` of Ray; None: that of the `AsyncCluster` that started this process, or else a private
-            Ray for this one worker.
-        workers: number of workers that share the store; None: as the cluster, ``WORLD_SIZE`` or mpiexec says, or 1.
-        servers: number of servers; None: as the cluster says, or one per worker. The first worker decides.
-        rank: rank of this worker; None: ``RANK``, or the lowest free one.
+        address: ``host:port`` of Ray. None: the `AsyncCluster` that started this process, or else a private Ray for
+            this one worker.
+        workers: number of workers that share the store. None: from the cluster, ``WORLD_SIZE`` or mpiexec, or 1.
+        servers: number of servers. None: from the cluster, or one per worker. The first worker decides.
+        rank: rank of this worker. None: ``RANK``, or the lowest free one.
         name: name of the store, to tell several in one Ray apart.
-        timeout: seconds of silence until an error is raised: of a server that has started, and of other workers whom
-            this one has to wait for. One that answers slowly is waited for, and a start may take minutes.
+        timeout: seconds of silence until an error is raised, of a server that has started, or of other workers for
+            which this one has to wait. A server that answers slowly is no error, and a start may take minutes.
         snapshots: folder for the servers' snapshots, deleted with the store. On several hosts it must be shared, as a
             server may be restarted on another host. None: a temporary folder.
         every: seconds between snapshots.
@@ -96,11 +96,11 @@ class AsyncStore(KVStore):
         log_bytes: int = 128 << 20,
     ) -> None:
         address = address or os.environ.get(ADDRESS)
-        own, count = launched() or (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
+        launched_rank, count = launched() or (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
         workers = workers or int(os.environ.get(WORKERS) or count or 1)
         servers = servers or int(os.environ.get(SERVERS) or workers)
-        if rank is None and own is not None:
-            rank = int(own)
+        if rank is None and launched_rank is not None:
+            rank = int(launched_rank)
         self._timeout_s, self._closed = timeout, False
         self._lock = threading.RLock()
         self._entries: dict[Key, ShardedKey] = {}
@@ -173,16 +173,16 @@ class AsyncStore(KVStore):
     # ---- the six verbs --------------------------------------------------------------------------------------
 
     def init(self, key: Any, value: Any) -> None:
-        """See `KVStore`. Worker 0's values count; the others wait for them.
+        """See `KVStore`. Worker 0's values count. Other workers wait for them.
 
         If worker 0 was restarted and the keys exist, they keep their values, which have been trained.
 
         Raises:
             StoreError: worker 0 does not create the keys in time.
         """
-        given = grouped(key, value, "value")
+        initial = grouped(key, value, "value")
         with self._working():
-            self._init(given)
+            self._init(initial)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`."""
@@ -211,11 +211,11 @@ class AsyncStore(KVStore):
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
         checked_priority(priority)
-        given, outs = grouped(key, value, "value"), grouped(key, out, "out")
+        initial, outs = grouped(key, value, "value"), grouped(key, out, "out")
         with self._working():
             for name, tensors in outs.items():
-                check_outs(name, tensors, given[name][0].shape)
-            self._init(given)
+                check_outs(name, tensors, initial[name][0].shape)
+            self._init(initial)
             self._pull(self._outs(outs))
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
@@ -225,9 +225,9 @@ class AsyncStore(KVStore):
         ids = grouped_ids(key, row_ids, outs)
         with self._working():
             tables = [
-                (tensor, *_table(entry, one))
+                (tensor, *_table(entry, numbers))
                 for entry, tensors in visited(self._entries, outs)
-                for tensor, one in rows.paired(entry.key, entry.meta, tensors, ids[entry.key])
+                for tensor, numbers in rows.paired(entry.key, entry.meta, tensors, ids[entry.key])
             ]
             self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables])
             for tensor, _, once, places, table in tables:
@@ -239,7 +239,7 @@ class AsyncStore(KVStore):
     # ---- who updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater | None) -> None:
-        """See `KVStore`. All workers call this; worker 0's updater is used.
+        """See `KVStore`. All workers call this. Worker 0's updater is used.
 
         Ray pickles the function, and it runs in the servers. An array of more than 65536 elements is passed
         to it one part at a time.
@@ -248,7 +248,7 @@ class AsyncStore(KVStore):
         self._set_rule(None if updater is None else {"object": updater}, None)
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
-        """See `KVStore`. All workers call this; worker 0's optimizer is used.
+        """See `KVStore`. All workers call this. Worker 0's optimizer is used.
 
         An optimizer that is set again with the same parameters, as by a restarted worker 0, keeps its states. Ray
         pickles optimizers that feedline does not define.
@@ -260,15 +260,15 @@ class AsyncStore(KVStore):
     def _set_rule(self, rule: Rule, optimizer: Optimizer | None) -> None:
         with self._working():
             self._drain()
-            made = self._generations()
+            generations = self._generations()
             if self.rank == 0:
-                generation = max(made) + 1
+                generation = max(generations) + 1
                 self._answered({i: link.set_rule(rule, generation) for i, link in enumerate(self._links)})
             self._rules += 1
             silence = Silence(self._timeout_s)
-            while self.rank and min(made) < self._rules:
+            while self.rank and min(generations) < self._rules:
                 self._poll_later(silence, f"set an updater (call {self._rules} of this worker)")
-                made = self._generations()
+                generations = self._generations()
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
             self._take_optimizer(optimizer)
@@ -287,9 +287,9 @@ class AsyncStore(KVStore):
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. Applies to the pushes of this worker."""
-        chosen = None if parameters is None else compression(parameters)
+        encoding = None if parameters is None else compression(parameters)
         with self._working():
-            self._encoder.compress(chosen)
+            self._encoder.compress(encoding)
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """See `KVStore`. Gathers all servers' states in one file that any type of store can load. One worker calls."""
@@ -314,8 +314,8 @@ class AsyncStore(KVStore):
             pieces = cut_states(rule, len(self._links))
             rule.forget()
             self._drain()
-            given = rule.parameters()
-            self._answered({i: self._links[i].pull("set_states", given, piece) for i, piece in enumerate(pieces)})
+            parameters = rule.parameters()
+            self._answered({i: self._links[i].pull("set_states", parameters, piece) for i, piece in enumerate(pieces)})
 
     def _known_optimizer(self) -> Optimizer:
         if self._optimizer is None:
@@ -332,8 +332,8 @@ class AsyncStore(KVStore):
                 raise RefusedError("expected an open store, got one that was closed")
             yield
 
-    def _values(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = visited(self._entries, given)
+    def _values(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        groups = visited(self._entries, arrays)
         for entry, values in groups:
             dtype = entry.meta.dtype
             if len(values) > 1:
@@ -343,101 +343,101 @@ class AsyncStore(KVStore):
                 raise RefusedError(f"expected floating point for key {entry.key!r} under an optimizer, got {dtype}")
         return groups
 
-    def _outs(self, given: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = visited(self._entries, given)
+    def _outs(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
+        groups = visited(self._entries, arrays)
         for entry, outs in groups:
             check_outs(entry.key, outs, entry.meta.shape)
         return groups
 
     # ---- work -----------------------------------------------------------------------------------------------
 
-    def _init(self, given: Mapping[Key, Sequence[Any]]) -> None:
-        made: list[tuple[ShardedKey, Any]] = []
+    def _init(self, initial: Mapping[Key, Sequence[Any]]) -> None:
+        groups: list[tuple[ShardedKey, Any]] = []
         # Created in the order of visits, keys are contiguous on a server and pulled without a copy.
-        ordered = sorted(given.items()) if all(isinstance(key, int) for key in given) else given.items()
+        ordered = sorted(initial.items()) if all(isinstance(key, int) for key in initial) else initial.items()
         for place, (key, value) in enumerate(ordered, len(self._entries)):
             check_new_key(self._entries, key, value)
             meta = torch.empty(value[0].shape, dtype=value[0].dtype, device="meta")
-            made.append((ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))), value[0]))
-        wanted = by_server(made)
+            groups.append((ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))), value[0]))
+        pieces_of = by_server(groups)
         silence = Silence(self._timeout_s)
         while True:
-            keys = {server: [entry.key for entry, _, _ in asked] for server, asked in wanted.items()}
-            known = self._answered({server: self._links[server].ask("known", k) for server, k in keys.items()})
-            absent = [entry.key for server, w in wanted.items() for entry, _, _ in w if entry.key not in known[server]]
+            keys = {server: [entry.key for entry, _, _ in pieces] for server, pieces in pieces_of.items()}
+            shapes = self._answered({server: self._links[server].ask("known", k) for server, k in keys.items()})
+            absent = [e.key for server, w in pieces_of.items() for e, _, _ in w if e.key not in shapes[server]]
             if not absent or self.rank == 0:
                 break
             self._poll_later(silence, f"initialise key {absent[0]!r}")
-        for server, asked in wanted.items():
-            for entry, part, _ in asked:
-                here = (tuple(sliced(entry.meta, part).shape), dtype_name(entry.meta.dtype))
-                there = known[server].get(entry.key, here)
-                if there != here:
+        for server, pieces in pieces_of.items():
+            for entry, part, _ in pieces:
+                local = (tuple(sliced(entry.meta, part).shape), dtype_name(entry.meta.dtype))
+                remote = shapes[server].get(entry.key, local)
+                if remote != local:
                     raise RefusedError(
                         f"expected key {entry.key!r} as the servers have it, rows {part.start} to {part.stop} of shape "
-                        f"{there[0]} and {there[1]}, got {here[0]} and {here[1]}"
+                        f"{remote[0]} and {remote[1]}, got {local[0]} and {local[1]}"
                     )
         if absent:
             pulls = {}
-            for server, asked in wanted.items():
-                items = [(e.key, tuple(sliced(e.meta, part).shape), dtype_name(e.meta.dtype)) for e, part, _ in asked]
-                run = as_run([sliced(_dense(value), part) for _, part, value in asked])
+            for server, pieces in pieces_of.items():
+                items = [(e.key, tuple(sliced(e.meta, part).shape), dtype_name(e.meta.dtype)) for e, part, _ in pieces]
+                run = as_run([sliced(_dense(value), part) for _, part, value in pieces])
                 pulls[server] = self._links[server].ask("make", items, run.numpy())
             self._answered(pulls)
-        self._entries.update({entry.key: entry for entry, _ in made})
-        for server, asked in wanted.items():
-            self._links[server].keys += len(asked)
+        self._entries.update({entry.key: entry for entry, _ in groups})
+        for server, pieces in pieces_of.items():
+            self._links[server].keys += len(pieces)
 
     def _push(self, groups: Sequence[Group], outs: Sequence[Group]) -> dict[int, int]:
-        """Send a push to the servers that hold its keys; returns its number at each."""
-        wanted = {server: [o[0].key for o in asked] for server, asked in by_server(outs).items()}
+        """Send a push to the servers that hold its keys. Returns its number at each."""
+        pull_keys = {server: [o[0].key for o in pieces] for server, pieces in by_server(outs).items()}
         numbers = {}
         for server, (items, run) in self._encoder.messages(groups).items():
-            numbers[server] = self._links[server].keep(items, run.numpy(), wanted.get(server, []))
+            numbers[server] = self._links[server].keep(items, run.numpy(), pull_keys.get(server, []))
             self._encoder.sent(server, items)
-        # The push is in every replay log: whatever an earlier one raises from here on, it will be sent.
+        # The push is in every replay log: even if an earlier one raises below, this one will be sent.
         for server in numbers:
             self._links[server].flush()
         return numbers
 
     def _pull(self, outs: Sequence[Group]) -> None:
-        wanted = by_server(outs)
-        pulls = [(s, self._links[s].pull("pull", [entry.key for entry, _, _ in w])) for s, w in wanted.items()]
+        pieces_of = by_server(outs)
+        pulls = [(s, self._links[s].pull("pull", [entry.key for entry, _, _ in w])) for s, w in pieces_of.items()]
         for server, pull in pulls:
-            self._fill(outs, server, wanted[server], self._links[server].answered(pull))
+            self._fill(outs, server, pieces_of[server], self._links[server].answered(pull))
 
-    def _fill(self, outs: Sequence[Group], server: int, wanted: Sequence[Any], run: Any) -> None:
+    def _fill(self, outs: Sequence[Group], server: int, pieces: Sequence[Any], run: Any) -> None:
         """Copy a server's run to the outs."""
-        targets = [[sliced(out, part) for out in tensors] for _, part, tensors in wanted]
+        targets = [[sliced(out, part) for out in tensors] for _, part, tensors in pieces]
         layout = self._encoder.layouts(outs)[server]
         layout.read(received(run, layout.size, self._links[server].called), targets)
 
     def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]]) -> None:
-        wanted: dict[int, list[tuple[Key, Any, Any]]] = {}
+        groups: dict[int, list[tuple[Key, Any, Any]]] = {}
         for entry, once, table in tables:
             for part in entry.parts:
                 low, high = (int(torch.searchsorted(once, bound)) for bound in (part.start, part.stop))
                 if low < high:
-                    asked = wanted.setdefault(part.server, [])
-                    asked.append((entry.key, once[low:high] - part.start, table[low:high]))
+                    group = groups.setdefault(part.server, [])
+                    group.append((entry.key, once[low:high] - part.start, table[low:high]))
         pulls = [
-            (server, self._links[server].pull("pull_rows", [k for k, _, _ in asked], [i.numpy() for _, i, _ in asked]))
-            for server, asked in wanted.items()
+            (server, self._links[server].pull("pull_rows", [k for k, _, _ in group], [i.numpy() for _, i, _ in group]))
+            for server, group in groups.items()
         ]
         for server, pull in pulls:
-            places = [place for _, _, place in wanted[server]]
+            places = [place for _, _, place in groups[server]]
             layout = Layout([(place.shape, place.dtype) for place in places])
             run = self._links[server].answered(pull)
             layout.read(received(run, layout.size, self._links[server].called), [[place] for place in places])
 
     def _everywhere(self, method: str) -> list[Any]:
-        """Call a method of all servers after all pushes so far; returns their answers."""
+        """Call a method of all servers after all pushes so far. Returns their answers."""
         return list(self._answered({i: link.pull(method) for i, link in enumerate(self._links)}).values())
 
     def _generations(self) -> list[int]:
         """Return how often each server's rule was set."""
-        asked = {i: link.ask("greet", self._membership.name) for i, link in enumerate(self._links)}
-        return [greeting.generation for greeting in self._answered(asked).values()]
+        requests = {i: link.ask("greet", self._membership.name) for i, link in enumerate(self._links)}
+        return [greeting.generation for greeting in self._answered(requests).values()]
 
     def _answered(self, pulls: Mapping[int, Pull]) -> dict[int, Any]:
         """Wait for the answers of servers that were asked together."""

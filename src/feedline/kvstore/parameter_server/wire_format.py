@@ -37,9 +37,9 @@ def fields_of(item: Item, shape: Sequence[int], dtype: Any) -> list[Field]:
     if kind is None:
         return [(shape, dtype)]
     if isinstance(kind, dict):
-        chosen = compression(kind)
-        chosen.check(key, dtype)
-        return [chosen.code_shape(shape)]
+        encoding = compression(kind)
+        encoding.check(key, dtype)
+        return [encoding.code_shape(shape)]
     if type(kind) is not int or not shape or not 0 <= kind <= shape[0]:
         most = shape[0] if shape else 0
         raise StoreError(f"expected 0 to {most} rows of key {key!r}, got {kind!r}")
@@ -69,9 +69,9 @@ def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
 
 
 def sliced(tensor: Any, part: RowRange) -> Any:
-    """Return the rows of a part; a scalar is its own part."""
-    whole = not tensor.dim() or (part.start == 0 and part.stop == tensor.shape[0])
-    return tensor if whole else tensor[part.start : part.stop]
+    """Return the rows of a part. A scalar is its own part."""
+    all_rows = not tensor.dim() or (part.start == 0 and part.stop == tensor.shape[0])
+    return tensor if all_rows else tensor[part.start : part.stop]
 
 
 def received(array: Any, size: int | None = None, sender: str = "a peer") -> Any:
@@ -79,7 +79,7 @@ def received(array: Any, size: int | None = None, sender: str = "a peer") -> Any
 
     Args:
         array: received object.
-        size: expected size in bytes; None: any.
+        size: expected size in bytes. None: any.
         sender: sender named by an error.
 
     Raises:
@@ -90,7 +90,7 @@ def received(array: Any, size: int | None = None, sender: str = "a peer") -> Any
         raise StoreError(f"expected an array of bytes from {sender}, got {got}")
     if size is not None and array.nbytes != size:
         raise StoreError(f"expected {size} bytes from {sender}, got {array.nbytes}: its keys or shapes differ")
-    return _seen(array)
+    return _as_tensor(array)
 
 
 def received_ids(array: Any, rows: int, sender: str = "a peer") -> Any:
@@ -104,10 +104,10 @@ def received_ids(array: Any, rows: int, sender: str = "a peer") -> Any:
         raise StoreError(f"expected row numbers in int64 from {sender}, got {got}")
     if array.size and not (array.min() >= 0 and array.max() < rows):
         raise StoreError(f"expected rows 0 to {rows - 1} from {sender}, got {array.min()} to {array.max()}")
-    return _seen(array)
+    return _as_tensor(array)
 
 
-def _seen(array: Any) -> Any:
+def _as_tensor(array: Any) -> Any:
     if array.ctypes.data % 16:
         array = array.copy()
     if not array.nbytes:
@@ -136,7 +136,7 @@ def dtype_of(name: str) -> Any:
     Raises:
         StoreError: torch has no such dtype.
     """
-    found = getattr(torch, name, None) if isinstance(name, str) else None
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(dtype, torch.dtype):
         raise StoreError(f"expected the name of a torch dtype, got {name!r}")
-    return found
+    return dtype

@@ -1,4 +1,4 @@
-"""Strategies by which ranks train together, one file each; their interface is `feedline.train.strategy`."""
+"""Strategies by which ranks train together, one file each. Their interface is `feedline.train.strategy`."""
 
 from feedline.train.distributed.block_momentum import block_momentum
 from feedline.train.distributed.data_parallel import data_parallel

@@ -2,11 +2,11 @@
 
 A rank that runs out of data keeps stepping with zero samples until every rank has. A step is completed on all ranks or
 on none: Ctrl-C is deferred to its end, and a rank that leaves a step regardless (by a second Ctrl-C, or an error)
-notifies the others, and all have to be restarted. Until ``distributed_after`` label samples every rank trains on the
-same whole minibatches. After that each trains on its part; parameters, buffers and learners' states are first
+notifies the other ranks, and all have to be restarted. Until ``distributed_after`` label samples every rank trains on
+the same whole minibatches. After that each trains on its part. Parameters, buffers and learners' states are first
 overwritten with rank 0's, so ranks need not start equal.
 
-Costs: one exchange of a few numbers each step, and those of the strategy.
+Costs: one exchange of a few numbers each step, and the costs of the strategy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
     """A `Strategy` of several ranks.
 
     Args:
-        group: torch.distributed group; None: all ranks.
+        group: torch.distributed group. None: all ranks.
         distributed_after: number of label samples until which all ranks train on the same minibatches.
         timeout_s: seconds to wait for other ranks.
 
@@ -77,8 +77,8 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Strategy`."""
-        others = [learner.strategy for learner in learners]
-        if any(not isinstance(other, DistributedStrategy) or other.settings() != self.settings() for other in others):
+        strategies = [learner.strategy for learner in learners]
+        if any(not isinstance(s, DistributedStrategy) or s.settings() != self.settings() for s in strategies):
             raise ValueError("expected one strategy with equal settings for all learners of a trainer, got several")
         self._model, self._learners, self._equal = model, list(learners), False
         self.parameters = [p for learner in learners for p in learner.parameters.values()]
@@ -96,7 +96,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         return Ranks(lambda: self.ranks)
 
     def prepare(self, minibatch: Minibatch) -> bool:
-        """See `Strategy`: gradients of other parameters than rank 0's would not be of use."""
+        """See `Strategy`: gradients of parameters that differ from rank 0's would be useless."""
         if self._learners and not self._equal and self.apart(self._learners[0].samples):
             with self.step():
                 self._make_equal()
@@ -106,33 +106,33 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         """See `Strategy`."""
         return self.ranks.step()
 
-    def reduce(self, own: Contribution) -> Total:
+    def reduce(self, part: Contribution) -> Total:
         """See `Strategy`."""
-        seen = self._learners[0].samples
-        if self.apart(seen):
+        samples = self._learners[0].samples
+        if self.apart(samples):
             if not self._equal:
                 self._make_equal()
-            return self._reduce(own)
-        rows = self.ranks.gather([*own.numbers(), float(seen)], "learn from the same minibatches")
+            return self._reduce(part)
+        rows = self.ranks.gather([*part.numbers(), float(samples)], "learn from the same minibatches")
         if any((row[0], row[-1]) != (rows[0][0], rows[0][-1]) for row in rows):
             got = ", ".join(f"rank {r}: {row[0]:.0f} after {row[-1]:.0f}" for r, row in enumerate(rows))
             raise StoreError(
                 f"expected all ranks to train on the same minibatches until {self._after} label samples, got samples "
                 f"{got}\n  read whole minibatches until then: next_minibatch(size, partition=(0, 1))"
             )
-        # All ranks have the same minibatch, so rank 0's samples are those of all.
+        # All ranks have the same minibatch, so rank 0's samples count for all.
         sums = len(("samples", "loss_sum", "metric_sum"))
         rows = [row[:-1] if r == 0 else [0.0] * sums + row[sums:-1] for r, row in enumerate(rows)]
-        return Total.of(own, rows, learned=int(own.samples))
+        return Total.of(part, rows, learned=int(part.samples))
 
     @abstractmethod
-    def _reduce(self, own: Contribution) -> Total:
-        """Sum gradients of the ranks' parts; see `reduce`."""
+    def _reduce(self, part: Contribution) -> Total:
+        """Sum gradients of the ranks' parts. See `reduce`."""
 
     def settle(self, saving: bool = False) -> None:
         """See `Strategy`."""
         if self._learners and self._equal:
-            # Running statistics of layers differ by rank: rank 0's count.
+            # Running statistics of layers differ by rank. Rank 0's count.
             with self.ranks.step():
                 self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
 

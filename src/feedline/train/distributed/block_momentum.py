@@ -9,7 +9,7 @@ the rank's parameters:
     w = w - v, and with Nesterov momentum w = w - eta v once more
 
 eta is computed from the samples of all ranks: CNTK uses each rank's, so that models differ where ranks have seen
-different numbers. With equal numbers both are the same. D is a sum: with the default tau, ``(1 - eta) D`` is the mean.
+different numbers. With equal numbers both agree. D is a sum: with the default tau, ``(1 - eta) D`` is the mean.
 
 Costs: an exchange of a few numbers each step, the parameters' bytes once a block, two copies of the parameters.
 """
@@ -56,8 +56,8 @@ class BlockMomentum(DistributedStrategy):
 
     def settings(self) -> dict[str, Any]:
         """See `DistributedStrategy`."""
-        own = {"block": self._block, "constant": self._constant, "nesterov": self._nesterov}
-        return {**super().settings(), **own, "reset": self._reset, "rate": self._rate}
+        block_settings = {"block": self._block, "constant": self._constant, "nesterov": self._nesterov}
+        return {**super().settings(), **block_settings, "reset": self._reset, "rate": self._rate}
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Strategy`."""
@@ -76,12 +76,12 @@ class BlockMomentum(DistributedStrategy):
             constant = 0.0 if alone else -self._block / math.log(1 - 1 / self.ranks.count)
         return math.exp(-samples / constant) if constant > 0 else 0.0
 
-    def _reduce(self, own: Contribution) -> Total:
+    def _reduce(self, part: Contribution) -> Total:
         count = self.ranks.count
         if self._block // count == 0:
             raise ValueError(f"expected a block of at least one sample for each of {count} ranks, got {self._block}")
-        rows = self.ranks.gather(own.numbers(), f"learn by {self.way}")
-        total = Total.of(own, rows, learned=int(own.samples))
+        rows = self.ranks.gather(part.numbers(), f"learn by {self.way}")
+        total = Total.of(part, rows, learned=int(part.samples))
         self._since += total.counted
         return total
 
@@ -131,7 +131,7 @@ class BlockMomentum(DistributedStrategy):
             self._agreed = [parameter.detach().clone() for parameter in self.parameters]
 
     def state_dict(self) -> dict[str, Any]:
-        """See `KeepsState`; after `settle`, the velocity is the whole state."""
+        """See `KeepsState`. After `settle`, the velocity is the whole state."""
         tensors = {f"velocity {i}": velocity for i, velocity in enumerate(self._velocity)}
         return {"way": self.way, "tensors": tensors}
 
@@ -173,26 +173,26 @@ def block_momentum(
 
     A session's minibatch size is multiplied by the number of ranks, so that each trains on a full-size minibatch.
     Schedules and spans count the label samples of all ranks. Models are equal on all ranks after each block, checkpoint
-    and validation, and at the end; the latter agree on incomplete blocks.
+    and validation, and at the end. Checkpoints, validations and the end agree on incomplete blocks.
 
     Args:
-        learner: any learner; all of a trainer need the same settings.
+        learner: any learner. All learners of a trainer need the same settings.
         block_size: samples of all ranks between two agreements.
-        group: torch.distributed group; None: all ranks.
-        time_constant: time constant of the block momentum, in samples of all ranks; None:
+        group: torch.distributed group. None: all ranks.
+        time_constant: time constant of the block momentum, in samples of all ranks. None:
             ``-block_size / ln(1 - 1 / ranks)``.
         nesterov: whether to use Nesterov momentum.
         reset: whether to reset learners' states after each block. Otherwise a checkpoint keeps rank 0's, from which
             all ranks continue.
         learning_rate: factor of the ranks' change in a block.
         distributed_after: number of label samples until which all ranks train on the same whole minibatches.
-        timeout: seconds to wait for other ranks; then a `StoreError` names the missing ones.
+        timeout: seconds to wait for other ranks. Then a `StoreError` names the missing ones.
 
     Returns:
         The learner itself.
 
     Raises:
-        ValueError: an argument out of its range; at the first step, a block of fewer samples than ranks.
+        ValueError: an argument out of its range, or, at the first step, a block of fewer samples than ranks.
     """
     common = {"group": group, "distributed_after": distributed_after, "timeout_s": timeout}
     learner.strategy = BlockMomentum(block_size, time_constant, nesterov, reset, learning_rate, **common)

@@ -1,9 +1,8 @@
 """Data-parallel training: the ranks of torch.distributed sum their gradients and counts before each update.
 
 Every rank makes the same update from the same sums, so parameters stay equal, bit for bit. Gradients are exchanged
-while backward still runs. A step begins with its last backward pass, so that from there on Ctrl-C waits for its end;
-and an error in that pass, once something has been sent, ends the connections. See
-`feedline.train.distributed.gradients`.
+while backward still runs. A step begins with its last backward pass, so that from then on Ctrl-C waits for its end. An
+error in that pass, once something has been sent, ends the connections. See `feedline.train.distributed.gradients`.
 
 Costs: a copy of each gradient into its bucket, one all-reduce a bucket, and two exchanges of a few numbers.
 """
@@ -28,7 +27,7 @@ from feedline.train.strategy import Contribution, Overlapping, Total
 
 
 class DataParallel(DistributedStrategy, Overlapping):
-    """Strategy of `data_parallel`; see the module."""
+    """Strategy of `data_parallel`. See the module."""
 
     way: ClassVar[str] = "data_parallel"
 
@@ -59,10 +58,10 @@ class DataParallel(DistributedStrategy, Overlapping):
         return self.ranks.exchanges.announce(f"learn by {self.way}")
 
     def _sums(self, buckets: Sequence[Bucket]) -> BucketSums:
-        """Return what sums buckets over ranks."""
+        """Return sums of buckets over ranks."""
         return PlainSums(self.ranks.exchanges, buckets)
 
-    def _reduce(self, own: Contribution) -> Total:
+    def _reduce(self, part: Contribution) -> Total:
         check_dense(self.parameters)
         gradients, ranks = self._gradients, self.ranks
         assert gradients is not None
@@ -70,24 +69,24 @@ class DataParallel(DistributedStrategy, Overlapping):
             gradients.lay_out(*self._agreed_layout(gradients), self._sums)
         ranks.run(ranks.exchanges.met(gradients.announced or self._announce()))
         works = gradients.send_rest()
-        mine = torch.tensor([*own.numbers(), *map(float, gradients.put)], dtype=torch.float64)
-        told, work = ranks.exchanges.begin_gathering(mine)
+        mine = torch.tensor([*part.numbers(), *map(float, gradients.put)], dtype=torch.float64)
+        gathered, work = ranks.exchanges.begin_gathering(mine)
         ranks.wait([*works, work])
-        rows = [row.tolist() for row in told]
-        gradients.finish([any(row[i] for row in rows) for i in range(len(own), len(rows[0]))])
-        return Total.of(own, [row[: len(own)] for row in rows])
+        rows = [row.tolist() for row in gathered]
+        gradients.finish([any(row[i] for row in rows) for i in range(len(part), len(rows[0]))])
+        return Total.of(part, [row[: len(part)] for row in rows])
 
     def _agreed_layout(self, gradients: Gradients) -> tuple[list[int], list[int]]:
-        """Return the order in which gradients lie, and how often backward adds to each.
+        """Return the order of gradients in buckets, and how often backward adds to each.
 
-        The order is that of a checkpoint, or of an earlier layout; or that of the first rank which has most gradients.
+        The order comes from a checkpoint, from an earlier layout, or from the first rank that has most gradients.
         """
         mine = self._advised or gradients.order or gradients.ready
-        told = self.ranks.gather_bytes(
+        layouts = self.ranks.gather_bytes(
             json.dumps([mine, gradients.added]).encode(),
             f"lay out gradients of {', '.join(f'{tuple(p.shape)} {p.dtype}' for p in self.parameters)}",
         )
-        orders, added = zip(*map(json.loads, told), strict=True)
+        orders, added = zip(*map(json.loads, layouts), strict=True)
         # A rank without data has seen no backward pass.
         return max(orders, key=len), [max(counts) for counts in zip(*added, strict=True)]
 
@@ -103,7 +102,7 @@ class DataParallel(DistributedStrategy, Overlapping):
             return
         if not isinstance(order, list) or any(type(i) is not int for i in order):
             raise StateError(f"expected the order of gradients as a list of ints, got {shown(order, 80)}")
-        if sorted(order) == list(range(len(self.parameters))):  # else it is of other learners
+        if sorted(order) == list(range(len(self.parameters))):  # otherwise it is of other learners
             self._advised = order
 
 
@@ -112,15 +111,15 @@ def data_parallel(
 ) -> Learner:
     """Let a learner, and its trainer, train on the minibatches of all ranks together.
 
-    ``fl.train.data_parallel(fl.train.SGD(model.parameters(), 0.1))``. Counts, losses and metrics are then those of the
-    global minibatch on every rank, and so are the counts of schedules and spans. All learners of a trainer need the
-    same strategy. All ranks start with rank 0's parameters.
+    ``fl.train.data_parallel(fl.train.SGD(model.parameters(), 0.1))``. On every rank, counts, losses and metrics are
+    then of the global minibatch, and so are the counts of schedules and spans. All learners of a trainer need the same
+    strategy. All ranks start with rank 0's parameters.
 
     Args:
         learner: any learner.
-        group: torch.distributed group; None: all ranks.
+        group: torch.distributed group. None: all ranks.
         distributed_after: number of label samples until which all ranks train on the same whole minibatches.
-        timeout: seconds to wait for other ranks; then a `StoreError` names the missing ones.
+        timeout: seconds to wait for other ranks. Then a `StoreError` names the missing ones.
 
     Returns:
         The learner itself.

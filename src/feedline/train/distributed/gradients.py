@@ -1,17 +1,17 @@
 """Gradients that are exchanged while backward still runs.
 
 `Gradients` watches the parameters of a trainer. In the last backward pass of a step each gradient is put into its
-bucket when it is ready, and a bucket is sent when all of its gradients are; when the step ends, most of them have
+bucket when it is ready, and a bucket is sent when all of its gradients are ready. When the step ends, most sums have
 arrived. A gradient is then a view of its bucket, so nothing is copied back.
 
 Buckets are sent in one order on all ranks, whatever the order in which a rank's gradients become ready. They are laid
 out at the first step that is exchanged, by the order in which gradients became ready in it (of the first rank that has
-most of them), and again once parameters have moved to another device or dtype; parameters without a gradient come last.
-Nothing is sent before all ranks are known to be making the same step; a rank does not wait for that within its backward
+most of them), and again once parameters have moved to another device or dtype. Parameters without a gradient come last.
+Nothing is sent before all ranks are known to be making the same step. A rank does not wait for that within its backward
 pass.
 
 A gradient that backward does not give (an unused parameter, a rank without data) is put, or found lacking, at the end
-of the step; what comes behind its bucket is sent then, too. So unused parameters cost overlap, and nothing else.
+of the step. The buckets after it are sent then, too. So unused parameters cost overlap, and nothing else.
 
 The order is a trainer's advice in checkpoints: sums over three ranks and more depend on it in their last bits.
 """
@@ -31,7 +31,7 @@ from feedline.collective.sums import BucketSums
 
 #: Bytes of the first bucket: the sooner it is full, the sooner the exchange begins.
 FIRST_BUCKET_BYTES = 1 << 20
-#: Bytes of the others: what is left to send when backward has ended is the last one.
+#: Bytes of the other buckets: the last one remains to be sent when backward has ended.
 BUCKET_BYTES = 8 << 20
 
 
@@ -42,13 +42,13 @@ class Gradients:
         parameters: parameters whose gradients are summed.
 
     Attributes:
-        order: indices of the parameters in the order of their gradients in buckets; None: not known yet.
-        sums: sums of the buckets; None: not laid out yet.
-        armed: whether a step is in progress; set it to False at its end.
+        order: indices of the parameters in the order of their gradients in buckets. None: not known yet.
+        sums: sums of the buckets. None: not laid out yet.
+        armed: whether a step is in progress. Set it to False at its end.
         ready: parameters whose gradients became ready in this step, in that order.
         added: how often backward has added to each parameter's gradient in this step.
         put: whether this rank has put a gradient of each parameter into its bucket in this step.
-        announced: announcement to the other ranks in this step; None: not sent yet.
+        announced: announcement to the other ranks in this step. None: not sent yet.
         sent: number of buckets sent in this step.
     """
 
@@ -78,7 +78,8 @@ class Gradients:
         """Begin a step: the next backward pass is its last.
 
         Args:
-            announce: tells the others which step it is; None: gradients are not sent before `complete`.
+            announce: function that announces the step to the other ranks. None: gradients are not sent before
+                `send_rest`.
         """
         if not self._fits():
             self.sums = None
@@ -96,7 +97,7 @@ class Gradients:
         self.announced: Announcement | None = None
 
     def _on_gradient(self, i: int) -> None:
-        """Backward has added to a gradient."""
+        """Note that backward has added to a gradient."""
         if not self.armed:
             return
         with self._lock:
@@ -108,7 +109,7 @@ class Gradients:
                 return
             gradient = self._parameters[i].grad
             if self.added[i] < self._usual[i] or gradient is None or gradient.layout is not torch.strided:
-                return  # `complete` looks at it again
+                return  # `send_rest` handles it
             bucket = self._places[i][0]
             if self.put[i]:
                 self._check_unsent(i, bucket)
@@ -130,16 +131,17 @@ class Gradients:
             self._show(i)
 
     def _show(self, i: int) -> None:
-        """Let a parameter's gradient be its place in the bucket."""
+        """Replace a parameter's gradient by its view of the bucket."""
         assert self.sums is not None
         bucket, slot = self._places[i]
         parameter, view = self._parameters[i], self.sums.buckets[bucket].views[slot]
         if parameter.grad is None or parameter.grad.data_ptr() != view.data_ptr():
-            # Never the view itself: `module.to` and others assign to `grad.data`, which would move it elsewhere.
+            # Not the view itself: `module.to` and other functions assign to `grad.data`, which would move the view
+            # elsewhere.
             parameter.grad = view.detach()
 
     def _fits(self) -> bool:
-        """Whether parameters still are of the device, dtype and shape that they were laid out with."""
+        """Whether parameters still have the device, dtype and shape of their layout."""
         if self.sums is None:
             return True
         for parameter, (bucket, slot) in zip(self._parameters, self._places, strict=True):
@@ -158,7 +160,7 @@ class Gradients:
             )
 
     def _send(self) -> None:
-        """Send what is full, in the order of the buckets."""
+        """Send full buckets, in their order."""
         assert self.sums is not None
         while self.sent < len(self._lacking) and self._lacking[self.sent] == 0:
             self._works += self.sums.send(self.sent)
@@ -170,13 +172,13 @@ class Gradients:
         """Lay out buckets.
 
         Args:
-            order: in which gradients become ready; parameters that are not in it come last.
+            order: indices of parameters in the order in which gradients become ready. Other parameters come last.
             usual: how often backward adds to each gradient in a step.
-            make: of buckets.
+            make: function that returns the sums of buckets.
         """
-        known = set(order)
-        rest = [i for i in reversed(range(len(self._parameters))) if i not in known]
-        self.order = [*order, *rest]
+        ordered = set(order)
+        unordered = [i for i in reversed(range(len(self._parameters))) if i not in ordered]
+        self.order = [*order, *unordered]
         buckets = laid_out(self._parameters, BUCKET_BYTES, self.order, FIRST_BUCKET_BYTES)
         self._places = [(0, 0)] * len(self._parameters)
         for k, bucket in enumerate(buckets):
@@ -187,7 +189,7 @@ class Gradients:
         self._lacking = [len(bucket.places) for bucket in buckets]
 
     def send_rest(self) -> list[Any]:
-        """Send everything that was not sent yet, once all ranks are known to agree; returns all works in flight."""
+        """Send everything that was not sent yet, once all ranks are known to agree. Returns all works in flight."""
         assert self.sums is not None
         with self._lock, torch.no_grad():
             for i, parameter in enumerate(self._parameters):
@@ -202,14 +204,14 @@ class Gradients:
             self._send()
         return self._works
 
-    def finish(self, kept: Sequence[bool]) -> None:
+    def finish(self, present: Sequence[bool]) -> None:
         """Set gradients to the sums, or to None if no rank has one, so that unused parameters do not decay."""
         assert self.sums is not None
         with torch.no_grad():
-            self.sums.finish(lambda i: kept[i])
+            self.sums.finish(lambda i: present[i])
         for bucket in self.sums.buckets:
             for i in bucket.places:
-                if kept[i]:
+                if present[i]:
                     self._show(i)
                 else:
                     self._parameters[i].grad = None

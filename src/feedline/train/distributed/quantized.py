@@ -3,18 +3,18 @@
 A gradient is treated as a matrix with a row for each index of its first axis (one row if it has one axis). The residual
 of its last quantization is added to each row, which is then sent as
 
-- 1 bit: the sign of each element, and two numbers: the means of the negative and of the other elements;
+- 1 bit: the sign of each element, and two numbers: the means of the negative and of the other elements,
 - b bits: one of 2^b levels of equal width between -4 and 4 root mean squares of the row, decoded to its centre.
 
-Ranks own equal stripes of rows. The owner of a row sums what the ranks send, quantizes the sum with a residual of its
-own, and sends it to all: so all ranks update with the same numbers, and what was sent and the residuals add up to the
+Ranks own equal stripes of rows. The owner of a row sums the ranks' values, quantizes the sum with another residual, and
+sends it to all ranks. So all ranks update with the same numbers, and the values sent and the residuals add up to the
 gradients.
 
 Residuals are not in checkpoints: they are dropped when one is written, as in CNTK, so that a resumed run equals an
 uninterrupted one. With one rank nothing is quantized.
 
-Costs: two exchanges of b bits an element and 4 or 8 bytes a row, and about a dozen passes over the gradients; it pays
-where the network is slower than that.
+Costs: two exchanges of b bits an element and 4 or 8 bytes a row, and about a dozen passes over the gradients. It pays
+if the network is slower than that.
 """
 
 from __future__ import annotations
@@ -40,48 +40,48 @@ class QuantizedGradients(DistributedStrategy):
         if not 1 <= bits <= 16:
             raise ValueError(f"expected 1 to 16 bits, got {bits}; use data_parallel for exact gradients")
         self.code = Code(bits)
-        self._left: list[torch.Tensor] = []
-        self._left_of_sums: list[torch.Tensor] = []
+        self._residuals: list[torch.Tensor] = []
+        self._sum_residuals: list[torch.Tensor] = []
 
     def settings(self) -> dict[str, Any]:
         """See `DistributedStrategy`."""
         return {**super().settings(), "bits": self.code.bits}
 
-    def _reduce(self, own: Contribution) -> Total:
+    def _reduce(self, part: Contribution) -> Total:
         check_dense(self.parameters)
-        rows = self.ranks.gather(own.numbers(), f"learn by {self.way}")
+        rows = self.ranks.gather(part.numbers(), f"learn by {self.way}")
         present = torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
         self.ranks.wait([self.ranks.sum(present)])
-        used = [i for i, kept in enumerate(present.tolist()) if kept]
+        used = [i for i, users in enumerate(present.tolist()) if users]
         if self.ranks.count > 1 and used:
             with torch.no_grad():
                 self._sum(used)
-        return Total.of(own, rows)
+        return Total.of(part, rows)
 
     def _sum(self, used: Sequence[int]) -> None:
-        if not self._left:
-            self._left = [torch.zeros(_matrix(p).shape) for p in self.parameters]
-            self._left_of_sums = [torch.zeros_like(left[self._stripe(len(left))]) for left in self._left]
+        if not self._residuals:
+            self._residuals = [torch.zeros(_matrix(p).shape) for p in self.parameters]
+            self._sum_residuals = [torch.zeros_like(r[self._stripe(len(r))]) for r in self._residuals]
         ranks, me, code = range(self.ranks.count), self.ranks.rank, self.code
         sent: list[list[torch.Tensor]] = [[] for _ in ranks]
         for i in used:
-            parameter, left = self.parameters[i], self._left[i]
-            value = left if parameter.grad is None else left + _matrix(parameter.grad)
+            parameter, residual = self.parameters[i], self._residuals[i]
+            value = residual if parameter.grad is None else residual + _matrix(parameter.grad)
             codes = code.encode(value)
-            self._left[i] = value - code.decode(codes, value.shape[1])
+            self._residuals[i] = value - code.decode(codes, value.shape[1])
             for r in ranks:
                 sent[r].append(codes[self._stripe(len(codes), r)])
-        # Each rank receives all ranks' codes of its own stripes, then the codes of all sums.
+        # Each rank receives all ranks' codes of its stripes, then the codes of all sums.
         size = sum(part.numel() for part in sent[me])
         received = self.ranks.distribute([_joined(parts) for parts in sent], [size] * len(ranks))
         summed = []
         for i, *pieces in zip(used, *[_parted(got, sent[me]) for got in received], strict=True):
-            width = self._left[i].shape[1]
-            value = self._left_of_sums[i].clone()
+            width = self._residuals[i].shape[1]
+            value = self._sum_residuals[i].clone()
             for piece in pieces:
                 value += code.decode(piece, width)
             codes = code.encode(value)
-            self._left_of_sums[i] = value - code.decode(codes, width)
+            self._sum_residuals[i] = value - code.decode(codes, width)
             summed.append(codes)
         everywhere = self.ranks.distribute(
             [_joined(summed)] * len(ranks), [sum(part.numel() for part in parts) for parts in sent]
@@ -89,20 +89,20 @@ class QuantizedGradients(DistributedStrategy):
         stripes = [_parted(got, parts) for got, parts in zip(everywhere, sent, strict=True)]
         for i, *pieces in zip(used, *stripes, strict=True):
             parameter = self.parameters[i]
-            value = code.decode(torch.cat(pieces), self._left[i].shape[1])
+            value = code.decode(torch.cat(pieces), self._residuals[i].shape[1])
             parameter.grad = value.view(parameter.shape).to(parameter)
 
     def _stripe(self, rows: int, rank: int | None = None) -> slice:
         """Return the rows of a matrix that a rank (default: this one) owns."""
         r = self.ranks.rank if rank is None else rank
-        share, more = divmod(rows, self.ranks.count)
-        begin = r * share + min(r, more)
-        return slice(begin, begin + share + (r < more))
+        share, extra = divmod(rows, self.ranks.count)
+        begin = r * share + min(r, extra)
+        return slice(begin, begin + share + (r < extra))
 
     def settle(self, saving: bool = False) -> None:
         """See `Strategy`."""
         if saving:
-            self._left, self._left_of_sums = [], []
+            self._residuals, self._sum_residuals = [], []
         super().settle(saving)
 
 
@@ -128,20 +128,20 @@ class Code:
             cells = 2**self.bits
             scale = torch.where(numbers > 0, cells / (2 * numbers), 0)
             code = ((value + numbers) * scale).to(torch.int32).clamp_(0, cells - 1)
-        return torch.cat([_seen_as(torch.uint8, numbers), self._packed(code)], 1)
+        return torch.cat([_viewed_as(torch.uint8, numbers), self._packed(code)], 1)
 
     def decode(self, codes: torch.Tensor, width: int) -> torch.Tensor:
         """Decode rows of ``width`` elements (float32)."""
-        held = 8 if self.bits == 1 else 4
-        numbers = _seen_as(torch.float32, codes[:, :held])
-        code = self._unpacked(codes[:, held:], width)
+        number_bytes = 8 if self.bits == 1 else 4
+        numbers = _viewed_as(torch.float32, codes[:, :number_bytes])
+        code = self._unpacked(codes[:, number_bytes:], width)
         if self.bits == 1:
             return torch.where(code > 0, numbers[:, 1:], numbers[:, :1])
         return (code.to(torch.float32) + 0.5) * (2 * numbers / 2**self.bits) - numbers
 
     def _packed(self, code: torch.Tensor) -> torch.Tensor:
         if self._wide == 16:
-            return _seen_as(torch.uint8, code.to(torch.uint16))
+            return _viewed_as(torch.uint8, code.to(torch.uint16))
         each = 8 // self._wide
         padded = torch.nn.functional.pad(code.to(torch.uint8), (0, -code.shape[1] % each))
         packed = torch.zeros(len(code), padded.shape[1] // each, dtype=torch.uint8)
@@ -151,7 +151,7 @@ class Code:
 
     def _unpacked(self, packed: torch.Tensor, width: int) -> torch.Tensor:
         if self._wide == 16:
-            return _seen_as(torch.uint16, packed).to(torch.int32)
+            return _viewed_as(torch.uint16, packed).to(torch.int32)
         each = 8 // self._wide
         code = torch.empty(len(packed), packed.shape[1] * each, dtype=torch.uint8)
         for k in range(each):
@@ -159,15 +159,15 @@ class Code:
         return code[:, :width]
 
 
-def _seen_as(dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
+def _viewed_as(dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
     """Return the bytes of rows as another dtype."""
     fresh = torch.empty(rows.shape, dtype=rows.dtype)  # a single row may have strides that do not allow a view
     return fresh.copy_(rows).view(dtype)
 
 
-def _mean(value: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the chosen elements of each row; 0 without any."""
-    return (value * chosen).sum(1) / chosen.sum(1).clamp(min=1)
+def _mean(value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the elements of each row that ``mask`` selects, or 0 without any."""
+    return (value * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
 def _matrix(tensor: torch.Tensor) -> torch.Tensor:
@@ -181,7 +181,7 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _parted(joined: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return parts of the shapes of others from what `_joined` made of them."""
+    """Split the result of `_joined` into parts of the shapes of ``like``."""
     pieces = joined.split([part.numel() for part in like])
     return [piece.view(part.shape) for piece, part in zip(pieces, like, strict=True)]
 
@@ -194,14 +194,14 @@ def quantized(
     distributed_after: int = 0,
     timeout: float = TIMEOUT_S,
 ) -> Learner:
-    """Let a learner train as with `data_parallel`, with quantized gradients; for slow networks.
+    """Let a learner train as with `data_parallel`, with quantized gradients, for slow networks.
 
     Args:
-        learner: any learner; all of a trainer need the same settings.
+        learner: any learner. All learners of a trainer need the same settings.
         bits: bits of an element, 1 to 16.
-        group: torch.distributed group; None: all ranks.
+        group: torch.distributed group. None: all ranks.
         distributed_after: number of label samples until which all ranks train on the same whole minibatches.
-        timeout: seconds to wait for other ranks; then a `StoreError` names the missing ones.
+        timeout: seconds to wait for other ranks. Then a `StoreError` names the missing ones.
 
     Returns:
         The learner itself.

@@ -1,16 +1,17 @@
 """Training with a model that exchanges gradients itself, as `DistributedDataParallel` does in its backward pass.
 
 Used by sessions of several ranks whose learners have no strategy. Ranks agree before each update whether all of them
-train, and count the samples of all.
+train, and count the samples of all ranks.
 
-Where DDP looks for unused parameters, one that no rank with data has used gets no gradient, as in a single process.
+If DDP looks for unused parameters, a parameter that no rank with data has used gets no gradient, as in a single
+process.
 
 A model that FSDP2 has sharded (`torch.distributed.fsdp.fully_shard`) exchanges in its forward pass, too, so all ranks
-make equally many of them. A minibatch of which some rank's part is empty is skipped on all ranks. Ranks may evaluate
-different numbers of minibatches, so parameters are gathered for evaluations, and each rank holds the whole model
-meanwhile.
+make equally many forward passes. If some rank's part of a minibatch is empty, all ranks skip it. Ranks may evaluate
+different numbers of minibatches, so parameters are gathered for evaluations, and each rank holds the whole model during
+them.
 
-Costs: an exchange of a few numbers before each update, and another one in it.
+Costs: an exchange of a few numbers before each update, and a second one in it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def in_parallel(model: torch.nn.Module) -> bool:
 
 
 def sharded(model: torch.nn.Module) -> bool:
-    """Whether ranks hold parts of a model's parameters."""
+    """Return whether ranks hold parts of a model's parameters."""
     return any(is_sharded(parameter) for parameter in model.parameters())
 
 
@@ -69,7 +70,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
     def __init__(self, model: torch.nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
         self._joined = self._decided = False
-        #: Parameters that need not be used, and those that were, by this rank's backward passes since `prepare`.
+        #: Parameters that may be unused, and indices of the used ones, by this rank's backward passes since `prepare`.
         self._optional, self._used = list[torch.Tensor](), set[int]()
         inner: Any = uncompiled(model)
         if self._joins and inner.find_unused_parameters:
@@ -89,7 +90,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
 
     @property
     def _why_skip(self) -> str:
-        """Why all ranks skip a minibatch of which one has no part, and what to do about it."""
+        """Reason why all ranks skip a minibatch without a part for each, and the remedy."""
         if in_parallel(self._model):
             return "every backward pass of a static graph is the same; wrap the model without static_graph=True"
         return (
@@ -129,15 +130,15 @@ class ThroughModel(Strategy, ExchangesInBackward):
         return Decision.END if ended else Decision.SKIP
 
     def prepare(self, minibatch: Minibatch) -> bool:
-        """See `Strategy`: where a rank without data cannot take part, all decide if no session has."""
+        """See `Strategy`: if a rank without data cannot take part, all ranks decide, unless a session has."""
         self._joined = False
         self._used.clear()
         return self._decided or self._joins or self.decide(minibatch) is Decision.LEARN
 
-    def reduce(self, own: Contribution) -> Total:
+    def reduce(self, part: Contribution) -> Total:
         """See `Strategy`: the model has computed the mean over ranks of the sums of their parts."""
         self._decided = False
-        rows = self._ranks.gather([own.samples, own.shared, own.sweeps, own.ended, self._joined])
+        rows = self._ranks.gather([part.samples, part.shared, part.sweeps, part.ended, self._joined])
         counts, wholes, sweeps, ended, joined = zip(*rows, strict=True)
         if self._optional and any(joined):
             self._drop_unused()
@@ -146,12 +147,12 @@ class ThroughModel(Strategy, ExchangesInBackward):
         if counted:
             gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
             torch._foreach_mul_(gradients, len(rows) / sum(counts))
-        reports = own.samples and not (shared and self._ranks.rank)
-        summary = Summary(own.loss_sum, own.metric_sum, int(own.samples)) if reports else NOTHING
+        reports = part.samples and not (shared and self._ranks.rank)
+        summary = Summary(part.loss_sum, part.metric_sum, int(part.samples)) if reports else NOTHING
         return Total(counted, counted, True, min(sweeps), all(ended), summary)
 
     def _drop_unused(self) -> None:
-        """Drop gradients that are there only because a rank without data took part with zeros for all parameters."""
+        """Drop gradients that exist only because a rank without data took part with zeros for all parameters."""
         used = set() if self._joined else self._used
         rows = self._ranks.gather([float(i in used) for i in range(len(self._optional))])
         for parameter, users in zip(self._optional, zip(*rows, strict=True), strict=True):
@@ -159,7 +160,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
                 parameter.grad = None
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """See `ExchangesInBackward`: gradients travel in the last pass, as ranks may make different numbers of them."""
+        """See `ExchangesInBackward`: gradients are sent in the last pass, as numbers of passes may differ."""
         postponed: Any = getattr(self._model, "no_sync", contextlib.nullcontext)
         context: AbstractContextManager[None] = postponed()
         return context
@@ -203,10 +204,10 @@ class Sharded(ThroughModel, HoldsParts):
         """See `HoldsParts`."""
         rows = [int(row[0]) for row in self._ranks.gather([float(count)])]
         if len(set(rows)) > 1:
-            found = ", ".join(f"rank {r}: {number}" for r, number in enumerate(rows))
+            listing = ", ".join(f"rank {r}: {number}" for r, number in enumerate(rows))
             raise ValueError(
                 "expected all ranks to process a minibatch in equally many pieces, as every forward pass of a sharded "
-                f"model involves all ranks, got {found}; choose a microbatch that gives no rank more than the others"
+                f"model involves all ranks, got {listing}; choose a microbatch that gives no rank more than the others"
             )
 
     @contextlib.contextmanager
@@ -223,7 +224,7 @@ class Sharded(ThroughModel, HoldsParts):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """See `ExchangesInBackward`: parameters are gathered before, and stay so."""
+        """See `ExchangesInBackward`: parameters are gathered before, and stay gathered."""
         parts = self._sharded_modules()
         groups = [group for module in parts for group in module._get_fsdp_state()._fsdp_param_groups]
         before = [group.post_forward_mesh_info for group in groups]
@@ -232,7 +233,7 @@ class Sharded(ThroughModel, HoldsParts):
                 for module in parts:
                     module.unshard()
             for group in groups:
-                group.post_forward_mesh_info = None  # where to reshard to behind a forward pass: nowhere
+                group.post_forward_mesh_info = None  # no resharding after a forward pass
             yield
         finally:
             for group, info in zip(groups, before, strict=True):
@@ -245,7 +246,7 @@ class Sharded(ThroughModel, HoldsParts):
 
 
 def _watched(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
-    """Let backward add to ``used`` the index of each parameter to whose gradient it adds; returns handles."""
+    """Let backward add to ``used`` the index of each parameter to whose gradient it adds. Returns handles."""
     return [
         parameter.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i))
         for i, parameter in enumerate(parameters)

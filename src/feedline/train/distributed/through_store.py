@@ -4,10 +4,12 @@ Every rank makes the same update from the same sums. Features of the store apply
 (``store.set_gradient_compression``), third-party transports.
 
 Checkpoints of a session contain the residuals of compression, of all ranks, so that a killed run resumes as if it had
-not been interrupted. With another number of ranks each adopts the residuals of its predecessors: nothing is lost.
+not been interrupted. With another number of ranks, each rank adopts the residuals of its predecessors, so nothing is
+lost.
 
-Costs: through a ``dist_sync`` store, those of `feedline.train.distributed.data_parallel`: gradients live in the store's
-buckets and are exchanged while backward runs. Through a third party's, a ``pushpull`` of all gradients when it has run.
+Costs: through a ``dist_sync`` store, as `feedline.train.distributed.data_parallel`: gradients are in the store's
+buckets and are exchanged while backward runs. Through a third-party store, a ``pushpull`` of all gradients after
+backward.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from feedline.train.distributed.data_parallel import DataParallel
 from feedline.train.learner import Learner
 from feedline.train.strategy import Contribution, Total
 
-#: What ranks hold back of parameters, by rank and index.
+#: Residuals of ranks, by rank and index of the parameter.
 Residuals = dict[tuple[int, int], torch.Tensor]
 #: Number of trainers that have created keys in a store.
 _trainers: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
@@ -44,10 +46,10 @@ class ThroughStore(DataParallel):
     def __init__(self, store: KVStore, distributed_after: int) -> None:
         super().__init__(distributed_after=distributed_after)
         self._store = store
-        #: What ranks held back when the checkpoint was written that was loaded, until the next step; None: no such.
+        #: Residuals of the loaded checkpoint, until the next step. None: no checkpoint was loaded.
         self._loaded: Residuals | None = None
         self._loaded_code: Any = None
-        #: What they hold back now, gathered on rank 0 for a checkpoint.
+        #: Current residuals, gathered on rank 0 for a checkpoint.
         self._gathered: Residuals = {}
 
     def settings(self) -> dict[str, Any]:
@@ -55,8 +57,8 @@ class ThroughStore(DataParallel):
         return {"way": self.way, "store": self._store.type, "after": self._after}
 
     def _connected(self) -> Communicator:
-        own = getattr(self._store, "ranks", None)  # third-party stores may lack it
-        ranks: Communicator = super()._connected() if own is None else own
+        store_ranks = getattr(self._store, "ranks", None)  # third-party stores may lack it
+        ranks: Communicator = super()._connected() if store_ranks is None else store_ranks
         if (ranks.rank, ranks.count) != (self._store.rank, self._store.num_workers):
             raise ValueError(
                 f"expected a store that all {ranks.count} ranks share, got worker {self._store.rank} of "
@@ -70,20 +72,20 @@ class ThroughStore(DataParallel):
         if any(isinstance(one.strategy, ThroughStore) and one.strategy._store is not self._store for one in learners):
             raise ValueError("expected one store for all learners of a trainer, got several stores")
 
-    def _reduce(self, own: Contribution) -> Total:
+    def _reduce(self, part: Contribution) -> Total:
         if not self._store.is_capable("sum"):
             raise ValueError(
                 f"expected a store that sums what its workers push, got one of type {self._store.type!r} that does "
                 "not: the learner updates, so set no updater or optimizer; with 'dist_async' push and pull yourself"
             )
-        return super()._reduce(own)
+        return super()._reduce(part)
 
     def _sums(self, buckets: Sequence[Bucket]) -> BucketSums:
         if isinstance(self._store, DistStore):
             sums = self._store.bucket_sums(buckets)
         else:
             sums = PushedSums(self._store, self._make_keys(), buckets)
-        self._hold_back(sums)
+        self._restore_residuals(sums)
         return sums
 
     def _make_keys(self) -> list[str]:
@@ -93,25 +95,25 @@ class ThroughStore(DataParallel):
         self._store.init(keys, [torch.zeros_like(parameter) for parameter in self.parameters])
         return keys
 
-    # ---- what compression holds back --------------------------------------------------------------------------
+    # ---- residuals of compression -----------------------------------------------------------------------------
 
     def prepare(self, minibatch: Minibatch) -> bool:
         """See `Strategy`."""
         self._gathered = {}
         if self._gradients is not None and self._gradients.sums is not None:
-            self._hold_back(self._gradients.sums)
+            self._restore_residuals(self._gradients.sums)
         return super().prepare(minibatch)
 
-    def _hold_back(self, sums: BucketSums) -> None:
+    def _restore_residuals(self, sums: BucketSums) -> None:
         """Continue with the residuals of a checkpoint, if they have the same code."""
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             return
-        own: dict[int, torch.Tensor] = {}
+        residuals: dict[int, torch.Tensor] = {}
         for (rank, i), residual in loaded.items() if sums.code == self._loaded_code else ():
             if rank % self.ranks.count == self.ranks.rank:
-                own[i] = own[i] + residual if i in own else residual
-        sums.hold_back(own)
+                residuals[i] = residuals[i] + residual if i in residuals else residual
+        sums.set_residuals(residuals)
 
     def settle(self, saving: bool = False) -> None:
         """See `Strategy`."""
@@ -124,24 +126,24 @@ class ThroughStore(DataParallel):
         if self._loaded is not None:
             return self._loaded
         sums = None if self._gradients is None else self._gradients.sums
-        held = {} if sums is None else sums.held_back()
-        if sums is None or not held:
+        residuals = {} if sums is None else sums.residuals()
+        if sums is None or not residuals:
             return {}
         self._loaded_code = sums.code
         ranks, nothing = self.ranks, torch.empty(0, dtype=torch.uint8)
-        found: Residuals = {}
+        gathered: Residuals = {}
         with ranks.step():
-            ranks.gather([float(len(held))], "save what compression holds back")
-            for i, residual in sorted(held.items()):
+            ranks.gather([float(len(residuals))], "save what compression holds back")
+            for i, residual in sorted(residuals.items()):
                 flat = residual.cpu().view(-1).view(torch.uint8)
                 sizes = [0 if ranks.rank else flat.numel()] * ranks.count
                 parts = ranks.distribute([flat] + [nothing] * (ranks.count - 1), sizes)
                 if ranks.rank == 0:
-                    found |= {(r, i): part.view(residual.dtype).view(residual.shape) for r, part in enumerate(parts)}
-        return found
+                    gathered |= {(r, i): part.view(residual.dtype).view(residual.shape) for r, part in enumerate(parts)}
+        return gathered
 
     def advice(self) -> dict[str, Any]:
-        """See `Overlapping`; residuals are in it after a `settle` before ``saving``."""
+        """See `Overlapping`. It contains residuals after a `settle` with ``saving``."""
         if not self._gathered:
             return super().advice()
         about = {
@@ -163,7 +165,7 @@ class ThroughStore(DataParallel):
         except (KeyError, TypeError) as error:
             raise StateError(f"expected a description of residuals, got {shown(about, 80)}: {error!r}") from error
         loaded: Residuals = {}
-        for r in range(count if parameters == len(self.parameters) else 0):  # else they are of other learners
+        for r in range(count if parameters == len(self.parameters) else 0):  # otherwise they are of other learners
             for i, parameter in enumerate(self.parameters):
                 residual = tensors.get(name := f"residual {r} {i}")
                 if residual is None or (residual.shape, residual.dtype) != (parameter.shape, parameter.dtype):
@@ -176,17 +178,17 @@ class ThroughStore(DataParallel):
 
 
 def through_store(learner: Learner, store: KVStore, *, distributed_after: int = 0) -> Learner:
-    """Let a learner, and its trainer, train on the minibatches of all of a store's workers.
+    """Let a learner, and its trainer, train on the minibatches of all workers of a store.
 
     ``fl.train.through_store(fl.train.Adam(model.parameters(), 0.01), fl.kvstore.create("dist_sync"))``. Like
     `data_parallel`, with sums made by the store. All learners of a trainer use one store, which several trainers may
-    share. In other parties' stores its keys are strs, created at the first step. The caller closes the store.
+    share. In third-party stores its keys are strs, created at the first step. The caller closes the store.
 
     Args:
-        learner: any learner; wrap a torch optimizer in `TorchLearner`.
+        learner: any learner. Wrap a torch optimizer in `TorchLearner`.
         store: store that sums over its workers: ``dist_sync``, ``dist_device_sync``, or a third-party one that is
-            capable of ``"sum"``; without updater and optimizer. Its workers must be the ranks of torch.distributed,
-            from which sources get their partition; its timeout applies to ranks.
+            capable of ``"sum"``, without updater and optimizer. Its workers must be the ranks of torch.distributed,
+            from which sources get their partition. Its timeout applies to ranks.
         distributed_after: number of label samples until which all ranks train on the same whole minibatches.
 
     Returns:

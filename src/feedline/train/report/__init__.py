@@ -1,7 +1,8 @@
-"""Reporters of a session's events; a session can have several.
+"""Reporters of a session's events. A session can have several.
 
 `Console` for people, `ProgressPrinter` for readers of CNTK's lines, `JsonLines` for programs and `plot_losses`,
-`TensorBoard`. Reporters receive sums that may still be on a device; those that print wait for it, once a progress span.
+`TensorBoard`. Reporters receive sums that may still be on a device. Reporters that print wait for them, once a progress
+span.
 """
 
 from feedline.train.report.base import Silent

@@ -11,7 +11,7 @@ from feedline.train.summary import Summary
 
 
 class Silent:
-    """Reporter that ignores all events; override the methods of those to report."""
+    """Reporter that ignores all events. Override the methods of the events to report."""
 
     def on_start(self, run: TrainingSession) -> None:
         """Called when the run starts or resumes."""

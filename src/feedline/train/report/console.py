@@ -15,12 +15,12 @@ from feedline.train.summary import Summary
 
 
 class Console(Silent):
-    """Reporter for people; see the module. On a terminal, with `rich` installed, a bar shows label samples done.
+    """Reporter for people. See the module. On a terminal, with `rich` installed, a bar shows label samples done.
 
     Args:
-        file: output; None: standard error.
-        bar: whether to show a bar; None: on a terminal.
-        rank: only rank (of torch.distributed) that prints; None: all.
+        file: output. None: standard error.
+        bar: whether to show a bar. None: on a terminal.
+        rank: only rank (of torch.distributed) that prints. None: all.
     """
 
     def __init__(self, file: TextIO | None = None, bar: bool | None = None, rank: int | None = 0) -> None:
@@ -49,7 +49,7 @@ class Console(Silent):
             self._bar.update(self._task, completed=run.samples)
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """One line."""
+        """Print a line."""
         summary, seconds = progress.summary, progress.seconds
         metric = "" if summary.metric is None else f"  metric {summary.metric:.4f}"
         speed = f"{summary.samples / seconds:,.0f} samples/s" if seconds else "-"
@@ -60,13 +60,13 @@ class Console(Silent):
         )
 
     def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
-        """One line."""
+        """Print a line."""
         if result.summary.samples:
             metric = "" if result.summary.metric is None else f"  metric {result.summary.metric:.4f}"
             self._say(f"{what} {result.number}: loss {result.summary.loss:.5f}{metric} ({result.summary.samples:,})")
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
-        """One line."""
+        """Print a line."""
         self._say(f"saved {path}")
 
     def on_end(self, run: TrainingSession) -> None:

@@ -1,6 +1,6 @@
-"""What a run happened in: command, commit, machine, versions and threads, for its log.
+"""Environment of a run, for its log: command, commit, machine, versions and threads.
 
-None of it is needed to go on, and what cannot be found is left out. Costs some ten milliseconds, once.
+A run needs none of these facts, so unavailable ones are omitted. Costs some ten milliseconds, once.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _GIT_S = 2.0
 
 def surroundings() -> dict[str, Any]:
     """Return the facts by name, in JSON types."""
-    found = {"command": shlex.join(sys.argv), "commit": _commit(), "machine": _machine()}
+    facts = {"command": shlex.join(sys.argv), "commit": _commit(), "machine": _machine()}
     return {
-        **{name: text for name, text in found.items() if text},
+        **{name: text for name, text in facts.items() if text},
         "versions": {"python": platform.python_version(), **_versions()},
         "threads": {"torch": torch.get_num_threads(), "cores": len(os.sched_getaffinity(0))},
     }
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         if name in sys.modules:
             with contextlib.suppress(PackageNotFoundError):
-                found[name] = version(name)
-    return found
+                versions[name] = version(name)
+    return versions
 
 
 def _commit() -> str:
-    """Return the commit of the working folder, with a ``+`` if tracked files differ; empty outside of Git."""
-    said: list[str] = []
+    """Return the commit of the working folder, with a ``+`` if tracked files differ. Empty outside of Git."""
+    outputs: list[str] = []
     for command in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no")):
         try:
             done = subprocess.run(
@@ -55,9 +55,9 @@ def _commit() -> str:
                 env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             )
         except (OSError, subprocess.SubprocessError):
-            return said[0] if said else ""
-        said.append(done.stdout.strip())
-    return said[0] + ("+" if said[1] else "")
+            return outputs[0] if outputs else ""
+        outputs.append(done.stdout.strip())
+    return outputs[0] + ("+" if outputs[1] else "")
 
 
 def _machine() -> str:
@@ -69,6 +69,6 @@ def _machine() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     parts = [f"{models[0] if models else name}, {os.cpu_count()} cores"]
-    if torch.cuda.is_initialized():  # not for this: it takes memory of every GPU
+    if torch.cuda.is_initialized():  # without this, the call would take memory of every GPU
         parts += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join(parts)

@@ -24,15 +24,15 @@ def is_table_row(updates: int) -> bool:
 def table_row(
     loss: float | None, recent_loss: float | None, metric: float | None, recent_metric: float | None, samples: int
 ) -> str:
-    """Format averages since the start and since the last row; blanks for None."""
+    """Format averages since the start and since the last row, with blanks for None."""
     columns = "   ".join(" " * 8 if value is None else f"{value:8.3g}" for value in (loss, recent_loss, metric))
     return f" {columns}   {' ' * 8 if recent_metric is None else f'{recent_metric:8.3g}'}    {samples:10d}"
 
 
 def minibatch_line(first: int, last: int, loss: float | None, metric: float, samples: int, percent: bool = True) -> str:
     """Format averages over minibatches ``first`` to ``last``, of training, or of an evaluation if ``loss`` is None."""
-    what, told = ("Evaluation ", "") if loss is None else ("", f"loss = {loss:0.6f} * {samples:d}, ")
-    return f" {what}Minibatch[{first:4d}-{last:4d}]: {told}metric = {_metric(metric, percent)} * {samples:d};"
+    what, loss_text = ("Evaluation ", "") if loss is None else ("", f"loss = {loss:0.6f} * {samples:d}, ")
+    return f" {what}Minibatch[{first:4d}-{last:4d}]: {loss_text}metric = {_metric(metric, percent)} * {samples:d};"
 
 
 def epoch_line(
@@ -71,8 +71,8 @@ class ReportFile:
     """Standard output, or a file with CNTK's first and last lines.
 
     Args:
-        path: file to overwrite: ``<path>rank<rank>``, or ``<path>`` without a rank; None: standard output.
-        rank: rank of this process; None: there is only one.
+        path: file to overwrite: ``<path>rank<rank>``, or ``<path>`` without a rank. None: standard output.
+        rank: rank of this process. None: the only process.
         num_epochs: number of epochs for CNTK's first and last lines.
         table: whether to begin with the header of the table.
 
@@ -112,7 +112,7 @@ class ReportFile:
         print(text, file=self._file, flush=True)
 
     def close(self) -> None:
-        """Close the file; a further line would open it again."""
+        """Close the file. A further line would open it again."""
         if self._file is not None:
             self._file.close()
             self._file = None

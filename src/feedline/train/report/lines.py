@@ -1,9 +1,9 @@
 """Events of a run as JSON lines, for programs, reports and plots.
 
 Every line has ``event`` and ``samples`` (label samples trained so far). An average that is not finite is null, as JSON
-cannot express it; ``counted`` is 0 where there was nothing to average. A restored run appends to the file; lines of a
-part that was trained again repeat their samples, and `read_lines` keeps the last ones. `feedline.report` renders such a
-file as a page.
+cannot express it. ``counted`` is 0 without samples to average. A restored run appends to the file. Lines of a part that
+was trained again repeat their samples, and `read_lines` keeps the last ones. `feedline.report` renders such a file as a
+page.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class JsonLines(Silent):
     """Reporter that appends JSON lines to a file.
 
     Args:
-        path: file; its folder is created if missing.
-        updates: whether to write every update, too; each one then waits for the device.
-        rank: only rank that writes; None: all, to ``<path>.rank<i>``.
-        settings: what else the run was made with, such as ``{"width": 64}``, to be compared with other runs; numbers
-            and texts by name.
+        path: file. Its folder is created if missing.
+        updates: whether to write every update, too. Each one then waits for the device.
+        rank: only rank that writes. None: all, to ``<path>.rank<i>``.
+        settings: further settings of the run, such as ``{"width": 64}``, for comparisons with other runs: numbers and
+            texts by name.
 
     Raises:
         TypeError: settings that are not numbers or texts by name.
@@ -97,7 +97,7 @@ class JsonLines(Silent):
         self._write(what, run, number=result.number, minibatches=result.minibatches, **_sums(result.summary))
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
-        """Where."""
+        """Write the path of the checkpoint."""
         self._write("checkpoint", run, path=str(path))
 
     def on_end(self, run: TrainingSession) -> None:
@@ -107,15 +107,15 @@ class JsonLines(Silent):
             self._file.close()
             self._file = None
 
-    def _write(self, event: str, run: TrainingSession, **more: Any) -> None:
+    def _write(self, event: str, run: TrainingSession, **data: Any) -> None:
         if self._file is not None:
-            line = {"event": event, "samples": run.samples, "sweeps": run.sweeps, "time": round(time.time(), 3), **more}
+            line = {"event": event, "samples": run.samples, "sweeps": run.sweeps, "time": round(time.time(), 3), **data}
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read the events of a file, in order of samples; of a part that was trained again, only the last time.
+    """Read the events of a file, in order of samples. Of a part that was trained again, only the last time.
 
     A restart discards events after the position at which the run continues. A line torn by a crash is skipped.
 
@@ -126,7 +126,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def plot_losses(lines: str | os.PathLike[str], picture: str | os.PathLike[str]) -> None:
-    """Draw loss over label samples, training and validation, from a file of `JsonLines`; PNG or SVG by its name.
+    """Draw losses of training and validation over label samples, from a file of `JsonLines`, as PNG or SVG by name.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed (``pip install 'feedline[viz]'``).
@@ -168,7 +168,7 @@ def _setting(name: Any, value: Any) -> str:
 
 
 def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the source, model and learners tell about themselves, and the user about the run."""
+    """Return descriptions of source, model and learners, and the user's settings."""
     learners = run.trainer.learners
     learned = {
         f"{name} of learner {i + 1}" if len(learners) > 1 else name: text
@@ -204,19 +204,19 @@ def _name_of(function: Any) -> str | None:
 
 
 def _fed_from(run: TrainingSession) -> dict[str, Any]:
-    """Return where a source that can be planned stands: what `feedline audit` needs to say what was in which step."""
+    """Return the position of a source that can be planned, for `feedline audit`."""
     if not isinstance(run.source, MinibatchSource):
         return {}
     return {"feed": feed_record(run.source, run.minibatches, run.next_size())}
 
 
 def _done(run: TrainingSession) -> float | None:
-    """Return the share of the run that is done, 0 to 1; None where its end is unknown."""
+    """Return the share of the run that is done, 0 to 1. None if its end is unknown."""
     shares = [getattr(run.source, "share_done", None)]
     if run.max_samples is not None:
         shares.append(min(1.0, run.samples / run.max_samples) if run.max_samples else 1.0)
-    known = [share for share in shares if share is not None]
-    return round(max(known), 6) if known else None
+    defined = [share for share in shares if share is not None]
+    return round(max(defined), 6) if defined else None
 
 
 def _counted(source: Any, what: str) -> int | None:

@@ -28,7 +28,7 @@ from feedline.train.summary import NOTHING, Summary, plus
 
 
 class ProgressPrinter(Silent):
-    """Reporter that prints CNTK's lines; see the module.
+    """Reporter that prints CNTK's lines. See the module.
 
     Args:
         frequency: see the module.
@@ -36,7 +36,7 @@ class ProgressPrinter(Silent):
         tag: label in the lines of epochs.
         log_to_file: name of a file to write instead of standard output: ``<name>rank<i>``, or ``<name>`` without a
             rank.
-        rank: rank of this process; None: there is only one.
+        rank: rank of this process. None: the only process.
         num_epochs: total number of epochs, for the lines of epochs.
         metric_is_pct: whether to print the metric as a percentage.
         heartbeat: whether to print ``PROGRESS: 0.00%`` from time to time, for job schedulers.
@@ -68,7 +68,7 @@ class ProgressPrinter(Silent):
         """Print one line."""
         self._log.line(text)
 
-    # ---- as a reporter ------------------------------------------------------------------------------------------
+    # ---- events -------------------------------------------------------------------------------------------------
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """See `update`."""
@@ -95,7 +95,7 @@ class ProgressPrinter(Silent):
     # ---- the lines ----------------------------------------------------------------------------------------------
 
     def update(self, summary: Summary) -> None:
-        """Add a minibatch, and print what is due."""
+        """Add a minibatch, and print the lines that are due."""
         self._updates += 1
         self._since_start = start = plus(self._since_start, summary)
         self._since_print = since = plus(self._since_print, summary)

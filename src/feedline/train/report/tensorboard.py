@@ -18,7 +18,7 @@ class TensorBoard(Silent):
 
     Args:
         folder: folder of the event files.
-        every: number of minibatches between ``minibatch/…`` values, each of which waits for the device; 0: none.
+        every: number of minibatches between ``minibatch/…`` values, each of which waits for the device. 0: none.
         rank: only rank that writes.
 
     Raises:
@@ -31,7 +31,7 @@ class TensorBoard(Silent):
         self._writer: Any = None
 
     def on_start(self, run: TrainingSession) -> None:
-        """Open the event file; points after the position at which the run starts or resumes are dropped."""
+        """Open the event file. Points after the position at which the run starts or resumes are dropped."""
         if rank() == self._rank:
             # Points at that position were written before the checkpoint and are not written again.
             self._writer = event_writer(self._folder, purge_step=run.samples + 1)
@@ -50,7 +50,7 @@ class TensorBoard(Silent):
             self._writer.add_scalar("feed/waiting", progress.waiting, run.samples)
 
     def on_test(self, run: TrainingSession, what: str, result: Evaluated) -> None:
-        """Averages."""
+        """Write averages."""
         self._write(what, run, result.summary)
 
     def on_end(self, run: TrainingSession) -> None:
@@ -68,7 +68,7 @@ class TensorBoard(Silent):
 
 
 def event_writer(folder: str | os.PathLike[str], purge_step: int | None = None) -> Any:
-    """Return a `torch.utils.tensorboard.SummaryWriter`; existing points from ``purge_step`` on are dropped.
+    """Return a `torch.utils.tensorboard.SummaryWriter`. Existing points from ``purge_step`` on are dropped.
 
     Raises:
         ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
