@@ -139,15 +139,15 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 def lookups_in_views(patch: pytest.MonkeyPatch) -> list[Any]:
     """Return a list to which readers add the entries of a plan whose slots they look up: a cost, not a result."""
-    from feedline.feed.reading.mapped import MappedReader
+    from feedline.feed.reading.fetching import FetchingReader
 
-    looked, locate = [], MappedReader._locate
+    looked, locate = [], FetchingReader._locate
 
-    def counted(reader: MappedReader, entries: Any, index: Any) -> Any:
+    def counted(reader: FetchingReader, entries: Any, index: Any) -> Any:
         looked.append(entries)
         return locate(reader, entries, index)
 
-    patch.setattr(MappedReader, "_locate", counted)
+    patch.setattr(FetchingReader, "_locate", counted)
     return looked
 
 

@@ -183,7 +183,7 @@ class _BucketedWindow(WindowPlan):
         if order.shuffle:
 
             def shuffled(batches: int) -> Ints:
-                cut = permuted(order, batches, self.sweep, BATCHES, self.number)
+                cut = permuted(order, batches, (self.sweep, BATCHES, self.number))
                 return np.asarray(cut(0, batches), np.int64)
 
         which, ends = order.buckets.batches(order.lengths(segment.ordinals), shuffled)

@@ -27,7 +27,7 @@ class BlockReader(WindowReader, FetchingReader):
         self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
     ) -> None:
         WindowReader.__init__(self)
-        FetchingReader.__init__(self, corpus, timeline, chunks, stats, budget_bytes)
+        FetchingReader.__init__(self, corpus, timeline, chunks, stats, budget_bytes=budget_bytes)
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
         """See `Reader.take`. For parts without sequences a chunk is mapped, and their windows are not fetched."""

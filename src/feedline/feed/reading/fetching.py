@@ -131,7 +131,8 @@ class FetchingReader(MappedReader, Staging):
     def __init__(
         self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
     ) -> None:
-        super().__init__(corpus, timeline, chunks, stats)
+        super().__init__(corpus, timeline.chunk_table, chunks, stats)
+        self._timeline = timeline
         self._whole_window = budget_bytes is None
         self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self.backend, self.direct, self.forced = "any", True, False
@@ -226,6 +227,12 @@ class FetchingReader(MappedReader, Staging):
         if not self._unmapped or len(segment.plan.chunks) <= FEW_CHUNKS:
             return True
         return self._timeline.in_corpus_order and int(segment.place[-1]) - int(segment.place[0]) < FEW_CHUNKS
+
+    def _locate(self, entries: Ints, index: Ints) -> tuple[Slots, Ints]:
+        blocks = self._timeline.blocks
+        if blocks is None:
+            return self._in_views(entries, index)
+        return self._in_views(blocks.chunk[entries], index + blocks.first[entries])
 
     def _prepare(self, chunks: Ints) -> None:
         for file in files_of(self._corpus, chunks.tolist()):

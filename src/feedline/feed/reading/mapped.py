@@ -12,7 +12,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer, RandomAccess, required
 from feedline.feed.reading.reader import Ints, Reader, SegmentSlice, Slots, Upcoming, together
 from feedline.feed.reading.stats import Stats
-from feedline.feed.timeline import Segment, Timeline, WindowPlan
+from feedline.feed.timeline import ChunkTable, Segment, WindowPlan
 from feedline.feed.unique import distinct
 
 
@@ -21,14 +21,14 @@ class MappedReader(Reader):
 
     Args:
         corpus: corpus whose chunks are views, see `RandomAccess`.
-        timeline: order of the corpus.
+        table: table of its chunks.
         chunks: chunk set to add chunks to.
         stats: statistics to update.
     """
 
-    def __init__(self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats) -> None:
-        self._corpus, self._timeline, self._chunks, self._stats = corpus, timeline, chunks, stats
-        self._mapped = np.full(len(timeline.chunk_table), -1, np.int64)  # slot of each chunk's view
+    def __init__(self, corpus: Deserializer, table: ChunkTable, chunks: ChunkSet, stats: Stats) -> None:
+        self._corpus, self._chunks, self._stats = corpus, chunks, stats
+        self._mapped = np.full(len(table), -1, np.int64)  # slot of each chunk's view
         self._unmapped = len(self._mapped)
         self._index: dict[int, Ints] = {}  # by chunk, where its sequences are in a view that holds others, too
         self._views = object()  # marks segments whose slots are known
@@ -60,13 +60,7 @@ class MappedReader(Reader):
 
     def _locate(self, entries: Ints, index: Ints) -> tuple[Slots, Ints]:
         """Return the slots of ``entries`` of a plan, and ``index`` in them as index in what these slots hold."""
-        blocks = self._timeline.blocks
-        return self._in_views(self._chunks_of(entries), index if blocks is None else index + blocks.first[entries])
-
-    def _chunks_of(self, entries: Ints) -> Ints:
-        """Return the chunks that ``entries`` of a plan are, or are blocks of."""
-        blocks = self._timeline.blocks
-        return entries if blocks is None else blocks.chunk[entries]
+        return self._in_views(entries, index)
 
     def _in_views(self, chunks: Ints, index: Ints) -> tuple[Slots, Ints]:
         """Return the slots of ``chunks``, and ``index`` in these chunks as index in their views."""
@@ -108,15 +102,10 @@ class MappedReader(Reader):
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
         """Return whether the chunks of ``parts`` are mapped: making a view may read."""
-        return not self._unmapped or all(map(self._is_mapped, parts))
-
-    def _is_mapped(self, part: SegmentSlice) -> bool:
-        """Return whether `take` would map no chunk."""
-        segment, a, b = part
-        if segment.held is self._views:
-            return True
-        place = segment.place if self._maps_all(segment) else segment.place[a:b]
-        return bool((self._mapped[self._chunks_of(segment.plan.chunks[place])] >= 0).all())
+        return not self._unmapped or all(
+            segment.held is self._views or (self._mapped[segment.plan.chunks[segment.place]] >= 0).all()
+            for segment, _, _ in parts
+        )
 
     def holds(self, plan: WindowPlan) -> bool:
         """Return True: holding views costs nothing."""

@@ -91,16 +91,17 @@ def opened(
     for part in fetched_first:
         check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
     parted = in_parts(corpus, settled)
+    read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if fetches_ahead(corpus) and not parted:
         in_order, whole_shuffle = timeline.in_corpus_order, timeline.window is None
         kind = SequentialReader if in_order else RowReader if whole_shuffle else BlockReader
         reader = kind(corpus, timeline, chunks, stats, read_ahead)
     elif can(corpus, RandomAccess) and not parted:
-        reader = MappedReader(corpus, timeline, chunks, stats)
+        reader = MappedReader(read_from, timeline.table, chunks, stats)
     else:
         reader = DecodingReader(
-            corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks),
+            read_from,
             chunks,
             stats,
             total=len(timeline.table),

@@ -717,7 +717,9 @@ class _Transfer:
         cached = self._object
         come = [0]  # bytes, after each piece
         try:
-            await fetched(cached.store, cached.info, first * PAGE_BYTES, data, cached.patience, come.append)
+            await fetched(
+                cached.store, cached.info, first * PAGE_BYTES, data, patience=cached.patience, heard=come.append
+            )
         except BaseException:
             if isinstance(room, asyncio.Future):
                 room = room.result() if room.done() and not room.cancelled() and not room.exception() else None

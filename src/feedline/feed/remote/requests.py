@@ -486,7 +486,7 @@ class Tries:
 
 
 async def fetched(
-    store: Store, info: ObjectInfo, begin: int, into: memoryview, patience: Patience, heard: Callable[[int], object]
+    store: Store, info: ObjectInfo, begin: int, into: memoryview, *, patience: Patience, heard: Callable[[int], object]
 ) -> None:
     """Fill memory with the bytes of an object from ``begin`` on.
 

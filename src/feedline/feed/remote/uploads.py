@@ -204,7 +204,7 @@ class Uploads:
             if info is None or info.size != len(data):
                 return False
             content = bytearray(info.size)
-            await fetched(self._store, info, 0, memoryview(content), self._patience, lambda done: None)
+            await fetched(self._store, info, 0, memoryview(content), patience=self._patience, heard=lambda done: None)
             return content == data
         return True
 

@@ -215,7 +215,7 @@ class _ArcSweep:
         if cut is None:
             arc = int(self.arc[window])
             number = window - int(self._first_windows[arc])
-            cut = permuted(self._order, int(self._sizes[window]), self.number, ARC_SEQUENCES, arc, number)
+            cut = permuted(self._order, int(self._sizes[window]), (self.number, ARC_SEQUENCES, arc, number))
             if len(self._cuts) > 4 * self.arcs:
                 cuts = self._cuts
                 self._cuts = {w: cuts[w] for w in in_use.tolist() if w in cuts}

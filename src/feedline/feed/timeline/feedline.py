@@ -61,13 +61,13 @@ class _SweepLayout:
             starts=self.starts[a : b + 1] - first,
             first=first,
             last=stop == self._order.table.total_sequences,
-            make_cut=functools.partial(permuted, self._order, stop - first, self._number, SEQUENCES, number),
+            make_cut=functools.partial(permuted, self._order, stop - first, (self._number, SEQUENCES, number)),
         )
 
 
 def chunk_order(order: Timeline, count: int, sweep: int) -> Ints:
     """Return the numbers of the ``count`` chunks in the order of a sweep, int64 (count,)."""
-    return np.asarray(permuted(order, count, sweep, CHUNKS)(0, count), np.int64)
+    return np.asarray(permuted(order, count, (sweep, CHUNKS))(0, count), np.int64)
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, window: Window) -> Ints:

@@ -8,7 +8,7 @@ order inside one window, as arrays. Only the current segments exist: a sweep of 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -215,13 +215,15 @@ class Segment:
     def located(cls, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> Segment:
         """Return a segment. ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
         place, index = plan.locate(start, start + n)
-        return cls(plan, start, n, place, index, chunk_ordinals[place] + index)
+        return cls(plan, start, n, place, index, ordinals=chunk_ordinals[place] + index)
 
     def take(self, which: Ints) -> Segment:
         """Return only the sequences at the ascending indices ``which``. Their order on the axis is unchanged."""
         # Without slots, which a reader sets for the segment that it reads.
         place, index, ordinals = self.place[which], self.index[which], self.ordinals[which]
-        part = Segment(self.plan, self.start, len(which), place, index, ordinals, closing=self.closing, at=which)
+        part = Segment(
+            self.plan, self.start, len(which), place, index, ordinals=ordinals, closing=self.closing, at=which
+        )
         part.sweeps = None if self.sweeps is None else self.own_sweeps()[which]
         if self.ends is not None:
             part.set_lengths(np.diff(self.ends)[which])
@@ -398,7 +400,7 @@ class Timeline(abc.ABC):
             )
 
 
-def permuted(order: Timeline, n: int, *levels: int) -> Cut:
+def permuted(order: Timeline, n: int, levels: Sequence[int]) -> Cut:
     """Return the permutation of n places that the seed of an order and ``levels`` key, or `identity` without
     shuffle."""
     return permutation(_native.hash_key([order.seed, *levels]), n) if order.shuffle else identity

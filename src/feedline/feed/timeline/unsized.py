@@ -76,7 +76,7 @@ class UnsizedOrder(Timeline):
             starts=starts,
             first=0,
             last=is_last,
-            make_cut=functools.partial(permuted, self, int(starts[-1]), sweep, SEQUENCES, number),
+            make_cut=functools.partial(permuted, self, int(starts[-1]), (sweep, SEQUENCES, number)),
         )
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
