@@ -165,8 +165,8 @@ def fetch_mapped_files(
 
     init, know = FetchingReader.__init__, FetchingReader._know
 
-    def made(reader: FetchingReader, *arguments: Any) -> None:
-        init(reader, *arguments)
+    def made(reader: FetchingReader, *arguments: Any, **options: Any) -> None:
+        init(reader, *arguments, **options)
         reader.backend, reader.forced = backend, forced
 
     def known(reader: FetchingReader, file: Any) -> None:

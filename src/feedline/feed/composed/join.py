@@ -50,7 +50,7 @@ _SAMPLED = 1024  # sequences of each part whose keys and lengths the digest cove
 
 
 class Join(Deserializer, Keyed, Verifiable):
-    """Sequences of several corpora, joined by their keys (`Deserializer.keys`).
+    """Sequences of several corpora, joined by their keys (`Keyed.keys`).
 
     The join has the chunks and the order of the primary, and its ``ChunkInfo.bytes``, as only the primary determines
     the order. The length of a joined sequence is the greatest length in its parts, or the length in the part whose

@@ -3,9 +3,6 @@
 `FORMATS` has one entry per format, with the rules that recognise it, and the function that opens it, which is imported
 when it is needed. To add a format, add an entry. Formats of other packages get the files that no entry recognises.
 `_FOREIGN` names files that no format reads, with the next step.
-
-This is a guess for a first look and for conversion. Programs should name the deserializer of the format and declare
-their streams.
 """
 
 from __future__ import annotations

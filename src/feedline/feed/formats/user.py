@@ -38,7 +38,7 @@ class UserDeserializer(Deserializer, Unsized):
     """Base class of user-defined corpora. Define ``num_chunks``, ``get_chunk`` and either ``streams`` or ``schema``.
 
     Optional: ``chunk_info`` (and ``chunk_lengths``) for chunk sizes known before reading, ``keys`` to join by other
-    keys than ordinals (see `Deserializer.keys`), ``digest``, ``close``. There is no ``__init__`` to call.
+    keys than ordinals (then also derive from `Keyed`), ``digest``, ``close``. There is no ``__init__`` to call.
 
     Attributes:
         concurrent: whether several reading threads may call ``get_chunk`` at a time.

@@ -51,13 +51,13 @@ class _HeldChunk:
 
 
 def ahead_bytes() -> int:
-    """Return the bytes that are read ahead by default: an eighth of the memory that is free, at most."""
+    """Return the bytes that are read ahead by default: 64 MiB, or an eighth of the free memory if that is less."""
     free = available()
     return LEAST_AHEAD_BYTES if free is None else min(LEAST_AHEAD_BYTES, free // 8)
 
 
 def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
-    """Return the decoded bytes per stored byte that a schema of dense streams lets expect; 1 for other schemas, and
+    """Estimate the decoded bytes per stored byte from a schema of dense streams; 1 for other schemas, and
     where a chunk would decode to more than most corpora allow: the schema may declare more than the data holds."""
     streams = corpus.schema.values()
     stored = int(table.bytes.sum())
@@ -367,7 +367,7 @@ class DecodingReader(WindowReader, Selecting):
         """Wait until there is room to decode one more chunk.
 
         Raises:
-            MemoryError: it cannot, though no other is.
+            MemoryError: the chunk does not fit, although no other is being decoded.
         """
         with self._decoded:
             while room >= _WORTH_BYTES:

@@ -1,4 +1,4 @@
-"""When chunks are needed again. A bounded cache drops the pages that are needed last.
+"""When chunks are needed again. A bounded cache drops the pages whose next use is furthest away.
 
 The order is known, so the windows that follow can be looked through without reading anything: as far as it takes to
 meet every chunk once, which is a sweep. That costs a look-up per chunk and sweep, and is done only when room is needed.
@@ -105,7 +105,7 @@ class NextUses:
         return sorted(self._uses, key=lambda chunk: self._uses[chunk][0])
 
     def _look(self) -> None:
-        """Look at windows until every chunk was met, or as many as there are twice."""
+        """Look at windows until every chunk has been seen, or twice as many entries as there are chunks."""
         while self._windows is not None and len(self._uses) < self._total and self._looked < 2 * self._total:
             window = next(self._windows, None)
             if window is None:

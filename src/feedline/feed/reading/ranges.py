@@ -1,7 +1,7 @@
 """Stored bytes of chunks, fetched ahead so that reading and decoding overlap.
 
 A chunk of text, of Parquet or of a compressed store is read whole, so its parts of files are known
-(`Deserializer.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads
+(`Fetchable.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads
 read them ahead of the decoding threads, in large pieces, many at a time, bypassing the page cache: the decoders find
 their bytes in memory, and no other pages are evicted. Processes of one machine that read the same data go through the
 page cache, so that it is read from disk once. So does a process that waits for a slow disk, if all of the data fits.

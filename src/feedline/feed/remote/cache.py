@@ -773,7 +773,7 @@ class Room:
 
 
 class Arrival:
-    """Parts of objects of one cache on their way into memory. See `files.remote.Coming`.
+    """Parts of objects of one cache on their way into memory.
 
     Args:
         extents: the parts.
@@ -924,7 +924,11 @@ class Arrival:
         return pieces
 
     def result(self) -> list[Piece]:
-        """See `Coming.result`."""
+        """Wait for the bytes. Return one piece for each part.
+
+        Raises:
+            DataError: they cannot be fetched.
+        """
         try:
             with ended_by(self._cancel):
                 return self._outcome.result()
@@ -932,7 +936,7 @@ class Arrival:
             self._release()
 
     def cancel(self) -> None:
-        """See `Coming.cancel`."""
+        """Stop fetching, and release the reserved room."""
         self._cancel()
         self._release()
 
