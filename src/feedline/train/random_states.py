@@ -14,8 +14,8 @@ import torch
 from feedline.errors import StateError, shown
 
 
-def checked_random_state(states: Any, rank: int) -> Callable[[], None]:
-    """Check saved states and return a function that restores the states of one rank.
+def checked_random_state(states: Any, index: int) -> Callable[[], None]:
+    """Check saved states and return a function that restores the states of the rank ``index``.
 
     A rank that the saved run did not have seeds its generators from rank 0's state.
 
@@ -24,9 +24,9 @@ def checked_random_state(states: Any, rank: int) -> Callable[[], None]:
     """
     if not isinstance(states, list) or not states:
         raise StateError(f"expected states of random generators by rank, got {states!r:.80}")
-    if rank < len(states):
-        return _checked(states[rank])
-    key = hashlib.blake2b(json.dumps([states[0], rank]).encode(), digest_size=8).digest()
+    if index < len(states):
+        return _checked(states[index])
+    key = hashlib.blake2b(json.dumps([states[0], index]).encode(), digest_size=8).digest()
     seed = int.from_bytes(key, "little") >> 1
 
     def begin() -> None:

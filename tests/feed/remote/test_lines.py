@@ -127,7 +127,7 @@ def test_a_deadline_runs_while_nothing_is_heard(clock, monkeypatch):
     into = memoryview(bytearray(10 * 1024))
     info = ObjectInfo("x", 10 * 1024, "e", 0)
     patience = Patience(deadline_s=250.0, stall_s=3600.0)
-    requests.wait_for(fetched(Steady(clock), info, 0, into, patience, lambda done: None))
+    requests.wait_for(fetched(Steady(clock), info, 0, into, patience=patience, heard=lambda done: None))
     assert clock.now >= 1000.0 + 10 * 200
 
 

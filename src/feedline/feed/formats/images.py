@@ -217,11 +217,11 @@ class _ImageFiles(_Images, Fetchable, Keyed):
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """See `Fetchable.read_fetched`."""
 
-        def image(i: int, ordinal: int, budget: int) -> bytes:
+        def image(i: int, ordinal: int, budget_bytes: int) -> bytes:
             piece = pieces[i]
             if isinstance(piece, Unread):
                 raise unread(piece, self._place(ordinal)[0], ordinal)
-            _check_size(len(piece), budget)
+            _check_size(len(piece), budget_bytes)
             return bytes(piece)
 
         return self._pictures(self._ordinals(chunk), image)
