@@ -52,9 +52,9 @@ def test_blocks_that_are_not_run_are_few_and_say_why():
         "docs/how-to/object-stores.md: needs a bucket",
         "docs/how-to/object-stores.md: needs a bucket",
         # Run unchanged by tests/kvstore/test_hosts.py.
-        "docs/how-to/several-workers.md: takes two machines",
+        "docs/how-to/several-workers.md: needs two machines",
         # Variables of launchers are set by tests/interop/test_launchers.py.
-        "docs/how-to/several-workers.md: takes an MPI",
+        "docs/how-to/several-workers.md: needs MPI",
         # Run with another program by tests/train/test_elastic.py.
         "docs/how-to/several-workers.md: it would have to be killed",
     ]

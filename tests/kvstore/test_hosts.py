@@ -106,7 +106,7 @@ def test_the_guides_commands_work_on_two_hosts(hosts, tmp_path):
     """The programs of the guide, unchanged, each on a separate host."""
     found = blocks(GUIDE.read_text("utf-8"))
     (program,) = (block.text for block in found if block.text.startswith("# train.py\n"))
-    (launch,) = (block.text for block in found if block.reason == "takes two machines")
+    (launch,) = (block.text for block in found if block.reason == "needs two machines")
     (tmp_path / "train.py").write_text(program)
     started = []
     for (command, _), name in zip(commands(launch.replace("\\\n", " ")), hosts.names, strict=True):
