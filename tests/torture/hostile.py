@@ -7,6 +7,7 @@ error that it promises. Memory that an input of a few kilobytes asks for without
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import random
 import resource
@@ -134,7 +135,10 @@ class Hostile(Scenario):
             case.attempt(what, parse, self.allowed())
             case.tally("inputs")
             # Sources that were dropped end their threads as soon as these are scheduled. Until then they take address
-            # space, which is limited here. Those that stay are the process's, such as threads that decode.
+            # space, which is limited here. An error keeps its source until a collection. Threads that stay after that
+            # are the process's, such as threads that decode.
+            if _threads() > threads:
+                gc.collect()
             deadline = time.monotonic() + 2
             while _threads() > threads and time.monotonic() < deadline:
                 time.sleep(0.001)
