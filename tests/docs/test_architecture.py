@@ -77,6 +77,16 @@ def test_what_the_layout_names_is_there():
     assert sum(map(len, layout().values())) > 60
 
 
+@pytest.mark.parametrize("init", sorted(SOURCE.rglob("__init__.py")), ids=lambda path: path.parent.name)
+def test_no_package_hides_its_module_behind_something_else(init):
+    """`feedline.train.quantized` as a function and as a module: pages made from the code would show the module."""
+    package = ".".join(init.parent.relative_to(SOURCE.parent).parts)
+    modules = {path.stem for path in init.parent.glob("*.py")} | folders(init.parent)
+    imports = [node for node in ast.parse(init.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)]
+    bound = {alias.asname or alias.name for node in imports if node.module != package for alias in node.names}
+    assert sorted(bound & modules) == []
+
+
 def test_what_stands_in_folders_is_named_as_one():
     """`report` is a folder: the tree says `report/`."""
     assert [

@@ -96,6 +96,13 @@ def test_links_lead_to_pages(page):
     assert [target for target in targets if target not in there] == []
 
 
+def test_links_into_the_reference_carry_no_anchor():
+    """Anchors of the reference are `feedline.…` on the site and headings in the repository: no link fits both."""
+    pattern = r"\]\(([\w./-]*reference/\w+\.md#[^)\s]*)"
+    links = {page: re.findall(pattern, (ROOT / page).read_text("utf-8")) for page in site.pages()}
+    assert {page: found for page, found in links.items() if found} == {}
+
+
 def test_a_source_is_led_to_the_page_that_shows_it():
     here = site.Path("docs/how-to/packing.md")
     text = "[a](../../examples/digits.py), [b](../../tests/oracles), [c](../index.md#formats), [d](https://x.y/z.py)\n"

@@ -29,7 +29,7 @@ from feedline.train import (  # noqa: E402
     quantized,
     through_store,
 )
-from feedline.train.distributed.quantized import Code  # noqa: E402
+from feedline.train.distributed.quantize_gradients import Code  # noqa: E402
 from feedline.train.strategy import Contribution  # noqa: E402
 from tests.effort import examples  # noqa: E402
 from tests.inside import gradients_of, hold_back_as  # noqa: E402

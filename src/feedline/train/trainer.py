@@ -23,7 +23,7 @@ import torch
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
-from feedline.train.distributed.through_model import in_parallel, of_model, sharded, through
+from feedline.train.distributed.ddp_fsdp import in_parallel, of_model, sharded, through
 from feedline.train.functions import call_model, check_functions
 from feedline.train.learner import Learner
 from feedline.train.strategy import Alone, Contribution, ExchangesInBackward, HoldsParts, KeepsState, Overlapping, Total

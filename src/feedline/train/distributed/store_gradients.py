@@ -7,7 +7,7 @@ Checkpoints of a session contain the residuals of compression, of all ranks, so 
 not been interrupted. With another number of ranks, each rank adopts the residuals of its predecessors, so nothing is
 lost.
 
-Costs: through a ``dist_sync`` store, as `feedline.train.distributed.data_parallel`: gradients are in the store's
+Costs: through a ``dist_sync`` store, as `feedline.train.distributed.sum_gradients`: gradients are in the store's
 buckets and are exchanged while backward runs. Through a third-party store, a ``pushpull`` of all gradients after
 backward.
 """
@@ -28,7 +28,7 @@ from feedline.errors import StateError, shown
 from feedline.kvstore import KVStore
 from feedline.kvstore.bucket_sums import PushedSums
 from feedline.kvstore.dist import DistStore
-from feedline.train.distributed.data_parallel import DataParallel
+from feedline.train.distributed.sum_gradients import DataParallel
 from feedline.train.learner import Learner
 from feedline.train.strategy import Contribution, Total
 
