@@ -24,8 +24,8 @@ from benchmarks.harness import Answer, Stage, Target, compare, race
 from feedline.data import Position
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.timeline import ArcOrder, Timeline
+from feedline.feed.timeline.elements import ChunkTable, Ints
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.plan import ChunkTable, Ints
 
 LANES, RANKS, BATCH, WIDTH = 64, 4, 256, 784
 WINDOW = fl.Window(bytes=256 << 20)

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 import feedline as fl
 from benchmarks.harness import Answer, Stage, Target, compare, race, spread
 from feedline import _native
+from feedline.feed.composed.mixture_stages import Declared, Stages
 from feedline.feed.composed.schedule import PeriodicSchedule
-from feedline.feed.composed.stages import Declared, Stages
 from feedline.feed.composed.weights import quotas_of
 
 Sources = NDArray[np.int64]

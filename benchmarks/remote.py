@@ -395,7 +395,7 @@ def second_sweep(stage: Stage, server: ObjectStoreProcess, folder: Path) -> list
     shares, order = [], []
     with tempfile.TemporaryDirectory(dir=stage.data) as cache:
         if stage.quick:
-            from feedline.feed.remote import cache as caches
+            from feedline.feed.remote import object_cache as caches
 
             caches.LEAST_BYTES = 1 << 20
         corpus = fl.open_corpus(

@@ -119,7 +119,7 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
     The order of reads is not visible from outside, where only the time they take depends on it.
     """
-    from feedline.feed.reading.fetching import FetchingReader
+    from feedline.feed.reading.fetching_reader import FetchingReader
 
     begin, slot = FetchingReader._begin_group, FetchingReader._slot
     calls: list[tuple[str, Any]] = []
@@ -139,7 +139,7 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 def lookups_in_views(patch: pytest.MonkeyPatch) -> list[Any]:
     """Return a list to which readers add the entries of a plan whose slots they look up: a cost, not a result."""
-    from feedline.feed.reading.fetching import FetchingReader
+    from feedline.feed.reading.fetching_reader import FetchingReader
 
     looked, locate = [], FetchingReader._locate
 
@@ -161,7 +161,7 @@ def fetch_mapped_files(
 
     For loaders, which make their readers themselves, and for faults that must be there before the first read.
     """
-    from feedline.feed.reading.fetching import FetchingReader
+    from feedline.feed.reading.fetching_reader import FetchingReader
 
     init, know = FetchingReader.__init__, FetchingReader._know
 
@@ -301,10 +301,10 @@ def files_of(corpus: fl.Deserializer) -> list[Any]:
 
 def index_builds(patch: pytest.MonkeyPatch) -> list[Any]:
     """Return a list that grows with each index of a text file that is built, instead of read from its file."""
-    from feedline.feed.formats.indexed import index
+    from feedline.feed.formats.indexed import file_index
 
-    calls, build = [], index._build
-    patch.setattr(index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
+    calls, build = [], file_index._build
+    patch.setattr(file_index, "_build", lambda *a, **k: calls.append(a[1]) or build(*a, **k))
     return calls
 
 

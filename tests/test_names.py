@@ -1,4 +1,4 @@
-"""One word, one meaning: no class name occurs twice. Words of the glossary: tests/docs/test_glossary.py."""
+"""One word, one meaning: no class and no module has the name of another. Words: tests/docs/test_glossary.py."""
 
 import ast
 from collections import Counter
@@ -28,3 +28,16 @@ def test_no_class_name_occurs_twice():
     twice = {name for name, count in Counter(module_classes()).items() if count > 1}
     assert twice - TWICE == set(), "give the newer class a name that says how it differs"
     assert TWICE - twice == set(), "these occur once now: take them off the list"
+
+
+#: Modules of a command are named as the command; `base` is the interface of its folder.
+COMMANDS = "cli"
+INTERFACE = "base"
+
+
+def test_no_module_name_occurs_twice():
+    paths = [path for path in ROOT.rglob("*.py") if not path.stem.startswith("__") and path.stem != INTERFACE]
+    outside = [path for path in paths if path.relative_to(ROOT).parts[0] not in (*FACADES, COMMANDS)]
+    counts = Counter(path.stem for path in outside)
+    assert counts.total() > 400
+    assert {name for name, count in counts.items() if count > 1} == set(), "name the newer module for how it differs"

@@ -86,6 +86,6 @@ from feedline.feed.transforms import Map as Map
 from feedline.feed.user_source import UserMinibatch as UserMinibatch
 from feedline.feed.user_source import UserMinibatchSource as UserMinibatchSource
 from feedline.feed.validate import validate as validate
+from feedline.graph.layer_table import summary as summary
 from feedline.graph.plot import plot_network as plot_network
-from feedline.graph.summary import summary as summary
 from feedline.runs import report as report

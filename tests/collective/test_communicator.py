@@ -19,9 +19,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.collective import rendezvous as meeting  # noqa: E402
-from feedline.collective.buckets import laid_out  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
+from feedline.collective.flat_buffers import laid_out  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from tests.inside import beat, notice_beats, resting_pulse  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402

@@ -17,7 +17,7 @@ import pytest
 import feedline as fl
 from feedline.concurrency import turns as turns_of
 from feedline.concurrency.turns import turns
-from feedline.feed.loader import random as seeding
+from feedline.feed.loader import sample_seeds as seeding
 from tests.effort import stride
 from tests.forked import Forked
 from tests.laws.items import content

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.feed.composed.weights import quotas_of
 from feedline.feed.protocol import ChunkInfo
-from feedline.feed.timeline import ArcBlockOrder, ArcOrder, BlockOrder, blocks
+from feedline.feed.timeline import ArcBlockOrder, ArcOrder, BlockOrder, block_order
+from feedline.feed.timeline.elements import ChunkTable, Window
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.plan import ChunkTable, Window
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "order.md"
 
@@ -79,7 +79,7 @@ def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, mos
     cut = page["blocks"]([tuple(info) for info in infos], size, most)
     column = ("sequences", "samples", "bytes").index(unit)
     expected = page["sweep_order"](seed, 3, [b[0] for b in cut], [b[column] for b in cut], budget)
-    with mock.patch.multiple(blocks, BLOCK_BYTES=size, MOST_BLOCKS=most):
+    with mock.patch.multiple(block_order, BLOCK_BYTES=size, MOST_BLOCKS=most):
         timeline = BlockOrder(ChunkTable(infos), seed, True, Window(**{unit: budget}))
     table = timeline.blocks.table
     assert list(zip(table.sequences, table.samples, table.bytes, strict=True)) == cut
@@ -119,7 +119,7 @@ def test_lanes_over_blocks_are_those_of_the_page(page, seed, infos, budget, arcs
         return
     cut = page["blocks"]([tuple(info) for info in infos], size)
     expected = page["arcs_order"](seed, 3, [b[0] for b in cut], [b[2] for b in cut], budget, arcs)
-    with mock.patch.object(blocks, "BLOCK_BYTES", size):
+    with mock.patch.object(block_order, "BLOCK_BYTES", size):
         timeline = ArcBlockOrder(ChunkTable(infos), seed, True, Window(bytes=budget), arcs)
     assert delivered(timeline, 3, total) == expected
 
@@ -128,7 +128,7 @@ def test_blocks_of_huge_corpora_are_larger():
     """Ten tebibytes in chunks of 32 MiB stay within 2^20 blocks, each part of one chunk."""
     n = 10 * 2**15
     table = ChunkTable.of_columns(*(np.full(n, value) for value in (10**5, 10**15, 32 << 20)))
-    cut = blocks.Blocks(table)
+    cut = block_order.Blocks(table)
     assert len(cut.table) == 2 * n <= 2**20
     assert cut.table.samples.tolist() == [5 * 10**14] * (2 * n)
     assert cut.first[:4].tolist() == [0, 50000, 0, 50000]

@@ -15,7 +15,7 @@ import pytest
 import feedline as fl
 from feedline.concurrency.thread_pool import NAME, Job
 from feedline.feed.protocol import Unsized
-from feedline.feed.reading import decoding
+from feedline.feed.reading import decoding_reader
 from feedline.testing import sequences_of
 from tests.forked import Forked
 from tests.inside import chunks_held, reader_of, reading_locks, timeline_of
@@ -56,7 +56,7 @@ class ToldOnceRead(Told, Unsized):
 @pytest.mark.parametrize("sized", [True, False])
 def test_by_default_the_whole_next_window_is_read_ahead_and_no_more(monkeypatch, sized):
     """Half a window ahead is a stop at the beginning of each; the memory is that of two."""
-    monkeypatch.setattr(decoding, "LEAST_AHEAD_BYTES", 1)
+    monkeypatch.setattr(decoding_reader, "LEAST_AHEAD_BYTES", 1)
     corpus = (Told if sized else ToldOnceRead)([3] * 400, [20] * 20)
     two = 10 * max(corpus.read(chunk).nbytes for chunk in range(20))  # texts differ in length
     corpus.reads.clear()

@@ -101,7 +101,7 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
     """And one that finds everything in memory says nothing."""
     monkeypatch.setattr(io_stalls, "LEAST_S", 0.0)
     monkeypatch.setattr(io_stalls, "SHARE", 0.0)
-    monkeypatch.setattr("feedline.feed.reading.decoding._A_WAIT_S", 0.0)
+    monkeypatch.setattr("feedline.feed.reading.decoding_reader._A_WAIT_S", 0.0)
     for _ in range(2):
         corpus = (
             fl.ArrayDeserializer(x=np.load(folder / "x.npy", mmap_mode="r"))
@@ -124,7 +124,7 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
 
 def test_a_loader_that_waits_says_so_once(folder, monkeypatch, caplog):
     """Over all its sweeps."""
-    from feedline.feed.reading.fetching import FetchingReader
+    from feedline.feed.reading.fetching_reader import FetchingReader
 
     monkeypatch.setattr(io_stalls, "LEAST_S", 0.0)
     monkeypatch.setattr(io_stalls, "SHARE", 0.0)

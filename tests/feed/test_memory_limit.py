@@ -12,8 +12,8 @@ import pytest
 
 import feedline as fl
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.reading import decoding
-from feedline.feed.reading.decoding import DecodingReader
+from feedline.feed.reading import decoding_reader
+from feedline.feed.reading.decoding_reader import DecodingReader
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import ChunkTable
 
@@ -159,7 +159,7 @@ def test_what_was_fetched_for_a_chunk_that_has_no_room_is_dropped(tmp_path, monk
     )
     reader.ranges.forced = True
     with monkeypatch.context() as patch:
-        patch.setattr(decoding, "available", lambda: 1 << 20)
+        patch.setattr(decoding_reader, "available", lambda: 1 << 20)
         for chunk in range(4):
             with pytest.raises(MemoryError, match=f"chunk {chunk} of .*data.ctf"):
                 reader.fetch(np.array([chunk]))

@@ -13,7 +13,7 @@ import pytest
 import feedline as fl
 from feedline.feed.protocol import can
 from feedline.feed.reading import io_stalls
-from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.fetching_reader import FetchingReader
 from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
 from tests.inside import fetcher_memory, reader_of

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.reading.decoding import DecodingReader
+from feedline.feed.reading.decoding_reader import DecodingReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.forked import Forked

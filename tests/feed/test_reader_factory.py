@@ -98,7 +98,7 @@ def test_mapped_arrays_are_on_disk_and_others_in_memory(tmp_path):
 
 def test_windows_of_a_store_draw_from_all_over_it(tmp_path, monkeypatch):
     """Two windows over four sorted chunks: with blocks, each window holds sequences of all four."""
-    monkeypatch.setattr("feedline.feed.timeline.blocks.BLOCK_BYTES", 64)
+    monkeypatch.setattr("feedline.feed.timeline.block_order.BLOCK_BYTES", 64)
     x = np.arange(400, dtype=np.float32)
     with fl.StoreWriter(tmp_path / "s", fl.Schema({"x": fl.Stream(1)}), chunk_bytes=400) as writer:
         writer.write({"x": fl.Value.from_dense(x[:, None])})

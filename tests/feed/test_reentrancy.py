@@ -14,8 +14,8 @@ import pytest
 import feedline as fl
 from feedline.feed.protocol import ChunkInfo
 from feedline.feed.timeline.cntk import CntkOrder
+from feedline.feed.timeline.elements import ChunkTable
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.plan import ChunkTable
 from tests.feed.loader.datasets import Plain, Resetting
 from tests.forked import Forked
 from tests.inside import sweeps_kept

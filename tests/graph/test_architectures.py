@@ -15,8 +15,8 @@ from feedline.graph.importers import graph_of, torch_module
 from feedline.graph.importers.torch_fx import from_fx
 from feedline.graph.importers.torch_parts import arguments
 from feedline.graph.importers.torch_run import from_dry_run, from_run
+from feedline.graph.layer_table import summary
 from feedline.graph.plot import plot_network
-from feedline.graph.summary import summary
 from tests.graph.architectures import cases
 from tests.graph.dot import parsed
 

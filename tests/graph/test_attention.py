@@ -10,7 +10,7 @@ from feedline.networks import BATCH, apply
 from feedline.networks.compile import Network
 from feedline.networks.loop_outputs import remember
 from feedline.networks.node import input_node, placeholder_node
-from feedline.networks.packed import PackedRows, Sequences
+from feedline.networks.packed_minibatch import PackedRows, Sequences
 from feedline.networks.traverse import close, find_all
 from tests.graph import worlds
 from tests.graph.test_recurrence import CELLS, INPUTS, looped_lstm, lstm_weights, number, on, sequences

@@ -14,9 +14,9 @@ from torch import nn
 
 import feedline as fl
 import feedline.cntk as C
-from feedline.graph.columns import columns
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.importers import graph_of
+from feedline.graph.picture_columns import columns
 from tests.graph import known_networks as known
 from tests.graph import known_symbols as symbols
 from tests.graph.dot import parsed

@@ -17,7 +17,7 @@ from feedline.data import Value
 from feedline.networks import apply, clone
 from feedline.networks.compile import Network
 from feedline.networks.node import placeholder_node
-from feedline.networks.packed import Sequences
+from feedline.networks.packed_minibatch import Sequences
 from feedline.networks.traverse import close, leaves
 from tests.graph import worlds
 from tests.graph.worlds import AXES, draw, given, packed, run, weights

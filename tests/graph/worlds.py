@@ -9,7 +9,7 @@ from feedline.data import Value
 from feedline.networks import BATCH, Weights
 from feedline.networks.compile import Network
 from feedline.networks.node import input_node, parameter_node
-from feedline.networks.packed import PackedRows, Sequences
+from feedline.networks.packed_minibatch import PackedRows, Sequences
 
 LENGTHS = (3, 1, 4, 2)
 AXES = {"": (), "b": (BATCH,), "s": (BATCH, "steps")}

@@ -8,7 +8,7 @@ import pytest
 
 import feedline as fl
 from feedline import _native, images
-from feedline.images import decoding
+from feedline.images import picture_batch
 from tests.images.conftest import BUILT
 from tests.images.pictures import drawn, encoded
 from tests.images.test_decode import PICTURES, SCHEMA, N, places, values
@@ -33,7 +33,7 @@ def on_cpu(monkeypatch):
             header = _native.picture_headers(data, np.array([0, len(data)]))[0]
             color = "grey" if grey else "RGB"
             try:
-                pixels = decoding.decode_pixels(data, header, color=color, upright=False, max_pixels=1 << 27)
+                pixels = picture_batch.decode_pixels(data, header, color=color, upright=False, max_pixels=1 << 27)
             except fl.DataError as error:
                 raise RuntimeError("the device refuses it") from error
             found.append(torch.from_numpy(pixels).permute(2, 0, 1))
@@ -89,7 +89,7 @@ def test_what_the_device_refuses_is_decoded_on_the_processor(on_cpu, monkeypatch
         return jpeg(pictures, grey)
 
     monkeypatch.setattr(torch_pictures, "jpeg_decoder", lambda device: picky)
-    monkeypatch.setattr(decoding, "_reported_refused", [])
+    monkeypatch.setattr(picture_batch, "_reported_refused", [])
     with caplog.at_level(logging.WARNING, logger="feedline"):
         ours, theirs = both(images.CenterCrop(20))
         both(images.CenterCrop(20))

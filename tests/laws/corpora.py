@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.timeline import blocks
+from feedline.feed.timeline import block_order
 from tests.inside import lay_out, timeline_of
 from tests.oracles.packing import Step
 
@@ -108,7 +108,7 @@ class World:
         )
 
     def source(self, **changes):
-        with mock.patch.object(blocks, "BLOCK_BYTES", self.block or blocks.BLOCK_BYTES):
+        with mock.patch.object(block_order, "BLOCK_BYTES", self.block or block_order.BLOCK_BYTES):
             source = fl.MinibatchSource(self.corpus(), **{**self.settings, **changes})
         lay_out(source, self.step)
         return source

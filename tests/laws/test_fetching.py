@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.files import disk
-from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.fetching_reader import FetchingReader
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.inside import look_at_once, reader_of

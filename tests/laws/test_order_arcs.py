@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.timeline import blocks
+from feedline.feed.timeline import block_order
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.inside import chunks_held, copy_ahead_of, lay_out, timeline_of
@@ -44,8 +44,8 @@ def units_of(world):
         names = list(range(len(infos)))
         sizes = [(info.sequences, info.samples, info.bytes) for info in infos]
     else:
-        with mock.patch.object(blocks, "BLOCK_BYTES", world.block):
-            cut = blocks.Blocks(timeline_of(fl.MinibatchSource(world.corpus())).chunk_table)
+        with mock.patch.object(block_order, "BLOCK_BYTES", world.block):
+            cut = block_order.Blocks(timeline_of(fl.MinibatchSource(world.corpus())).chunk_table)
         table = cut.table
         sizes = list(zip(table.sequences.tolist(), table.samples.tolist(), table.bytes.tolist(), strict=True))
         starts = zip(cut.chunk.tolist(), cut.first.tolist(), sizes, strict=True)

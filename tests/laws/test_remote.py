@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.remote import cache as caches
+from feedline.feed.remote import object_cache as caches
 from feedline.feed.remote import requests
 from tests.effort import examples
 from tests.servers.object_store import ObjectStore

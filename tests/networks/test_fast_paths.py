@@ -9,7 +9,7 @@ import torch
 from feedline.data import Value
 from feedline.networks import apply
 from feedline.networks.compile import Network
-from feedline.networks.packed import SparseRows
+from feedline.networks.packed_minibatch import SparseRows
 from tests.graph.worlds import given, offsets, one_hot, packed, weights
 from tests.inside import fed
 from tests.oracles import criteria

@@ -312,7 +312,7 @@ def _fetches_again() -> None:
 
 def _keeps_too_much() -> None:
     """A cache has twice the room that it was given."""
-    from feedline.feed.remote.cache import Cache
+    from feedline.feed.remote.object_cache import Cache
 
     def more(original: Any, cache: Any, *arguments: Any) -> Any:
         cache.budget_bytes *= 2

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from feedline import _native
 from feedline.updates import formulas
+from feedline.updates.adjustments import UpdateStages, clipping_factors, global_clipping_factor
 from feedline.updates.formulas import complement
-from feedline.updates.stages import UpdateStages, clipping_factors, global_clipping_factor
 from feedline.updates.update import update
 
 FORMULAS = {

@@ -12,9 +12,9 @@ import numpy as np
 from feedline._version import __version__
 from feedline.cli.console import show_bytes
 from feedline.runs import page
+from feedline.runs.chart_rows import joined, thinned
 from feedline.runs.charts import Chart
 from feedline.runs.drawing import figure
-from feedline.runs.table import joined, thinned
 
 from .run import Outcome
 

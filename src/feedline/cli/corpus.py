@@ -13,7 +13,7 @@ from feedline.feed.arguments import Remote
 from feedline.feed.formats.cntk.ctf import CTFDeserializer
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.detect import recognise
-from feedline.feed.formats.elsewhere import RemoteCorpus
+from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
 from feedline.feed.remote.stores import is_address

@@ -7,7 +7,7 @@ from typing import Any
 
 from feedline.cli.console import print_table, show_bytes, show_count, stdout
 from feedline.feed.files.disk import survey
-from feedline.feed.formats.elsewhere import RemoteCorpus
+from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.protocol import Deserializer, RandomAccess, Sliceable, can
 from feedline.feed.reading.reader_factory import DEFAULT_WINDOW
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource

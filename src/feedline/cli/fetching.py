@@ -13,9 +13,9 @@ from feedline.cli.console import UsageError, print_facts, print_table, show_byte
 from feedline.cli.corpus import open_path
 from feedline.feed.arguments import Remote
 from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, PlannedTraffic, fetch_plan
-from feedline.feed.files.cache import own_folder, user_cache
-from feedline.feed.formats.elsewhere import RemoteCorpus
-from feedline.feed.remote.mirror import DEFAULT_BYTES
+from feedline.feed.files.cache_files import own_folder, user_cache
+from feedline.feed.formats.remote_corpus import RemoteCorpus
+from feedline.feed.remote.placeholders import DEFAULT_BYTES
 from feedline.feed.remote.requests import TRAFFIC, settled, wait_for
 
 _HIDDEN = 0.01  # share of the time below which waiting is not mentioned

@@ -21,9 +21,9 @@ from feedline.feed.protocol import Deserializer, chunk_starts
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.runs import page
+from feedline.runs.chart_rows import joined, thinned
 from feedline.runs.charts import MOST_COLUMNS, Chart
 from feedline.runs.drawing import figure
-from feedline.runs.table import joined, thinned
 
 _MOST_STEPS, _MOST_SEQUENCES = 400, 1 << 21
 _MOST_LABELS = 1 << 16

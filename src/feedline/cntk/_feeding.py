@@ -55,7 +55,7 @@ def packed_of(data: Any, node: Node) -> Any:
 def _fixed(data: Any, node: Node) -> Any:
     import torch
 
-    from feedline.networks.packed import PackedRows as Rows
+    from feedline.networks.packed_minibatch import PackedRows as Rows
 
     return Rows(torch.from_numpy(np.array(data, node.dtype)))
 
@@ -156,7 +156,7 @@ def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
 
 def arrays_of(packed: Any) -> Any:
     """Copy rows to CNTK's form: an array (N, *shape), or a list with one array (length, *shape) per sequence."""
-    from feedline.networks.packed import SparseRows
+    from feedline.networks.packed_minibatch import SparseRows
 
     data = packed.data
     if isinstance(data, SparseRows) and data.dense_dtype is not None:

@@ -36,12 +36,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from feedline.collective import interrupts, rendezvous
+from feedline.collective import deferred_interrupts, rendezvous
 from feedline.collective.exchanges import Exchanges, cut, named
 from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat, wait_for_first_beats
 from feedline.collective.refusal import RefusedError
 from feedline.collective.rendezvous import Rendezvous, answered, gloo_backend, holding, meet, nccl_backend
-from feedline.concurrency.threads import begin
+from feedline.concurrency.named_threads import begin
 from feedline.errors import StoreError
 
 T = TypeVar("T")
@@ -217,7 +217,7 @@ class Communicator:
                 it precedes the first exchange, the ranks cannot continue: see `abandoned`.
         """
         try:
-            with self.turn, interrupts.DeferredInterrupt(may_leave=True):
+            with self.turn, deferred_interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
                 self._pending = _PendingExchange(exchange, self.pulse.round)
                 result: T = self._drive(self._pending)
@@ -229,7 +229,7 @@ class Communicator:
     def complete(self) -> None:
         """Complete the exchange that Ctrl-C interrupted, if any. Raises as `run`."""
         if self._pending is not None:
-            with self.turn, interrupts.DeferredInterrupt(may_leave=True):
+            with self.turn, deferred_interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
 
     @contextlib.contextmanager
@@ -239,7 +239,7 @@ class Communicator:
         Ctrl-C is deferred to its end. Any other exception after the first exchange ends the connections, except a
         StoreError, which all ranks raise: see `abandoned`.
         """
-        with self.turn, interrupts.DeferredInterrupt():
+        with self.turn, deferred_interrupts.DeferredInterrupt():
             self._complete()
             round = self.pulse.round
             try:
@@ -374,8 +374,8 @@ class Communicator:
                 raise RuntimeError("Timed out")
             else:
                 time.sleep(2e-5)
-            interrupts.deliver()
-            if not warned and interrupts.waiting():
+            deferred_interrupts.deliver()
+            if not warned and deferred_interrupts.waiting():
                 warned = True
                 _log.warning(
                     "Ctrl-C waits for the other ranks, at most %g s; a second one ends the exchange for all of them "

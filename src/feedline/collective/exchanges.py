@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from feedline.collective.buckets import laid_out
+from feedline.collective.flat_buffers import laid_out
 from feedline.collective.heartbeat import Heartbeat
 from feedline.errors import StoreError
 

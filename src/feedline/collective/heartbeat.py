@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from feedline.collective.silence import Silence
-from feedline.concurrency.threads import begin
+from feedline.concurrency.named_threads import begin
 
 CLOSED = "closed"
 FAILED = "failed"

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from feedline.concurrency.named_threads import begin
 from feedline.concurrency.thread_pool import Job
-from feedline.concurrency.threads import begin
 from feedline.errors import StoreError
 from feedline.interop.launchers import launched, where_to_meet
 

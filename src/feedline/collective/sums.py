@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from feedline.collective.buckets import Bucket
 from feedline.collective.exchanges import Exchanges
+from feedline.collective.flat_buffers import Bucket
 
 
 class BucketSums(ABC):

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
-from feedline.concurrency.threads import name_in_system
+from feedline.concurrency.named_threads import name_in_system
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -25,15 +25,15 @@ from feedline.errors import DataError
 from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.elsewhere import RemoteCorpus
 from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.protocol import Deserializer, RandomAccess, can, chunk_extents, is_sized
-from feedline.feed.reading.blocks import BlockCorpus
+from feedline.feed.reading.block_corpus import BlockCorpus
 from feedline.feed.reading.cache_policy import Keeping, Mask, Range, runs
 from feedline.feed.reading.next_uses import NextUses
 from feedline.feed.reading.reader_factory import opened, order_of
 from feedline.feed.reading.stats import Stats
-from feedline.feed.remote.cache import LEAST_BYTES, CachedObject, parts_of, together
+from feedline.feed.remote.object_cache import LEAST_BYTES, CachedObject, parts_of, together
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import IN_FLIGHT
 from feedline.feed.source import MinibatchSource

@@ -10,9 +10,9 @@ from feedline.data import Stream
 from feedline.errors import SchemaError
 from feedline.feed.arguments import Remote, replaced
 from feedline.feed.formats.detect import recognise
-from feedline.feed.formats.elsewhere import Stores, check_streams, open_addresses, through
+from feedline.feed.formats.remote_corpus import Stores, check_streams, open_addresses, through
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
-from feedline.feed.remote.mirror import without_file
+from feedline.feed.remote.placeholders import without_file
 from feedline.feed.remote.stores import is_address
 
 What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

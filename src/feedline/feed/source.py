@@ -23,7 +23,7 @@ from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, replaced
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.composed.join import Join
-from feedline.feed.composed.order import MixtureOrder
+from feedline.feed.composed.mixture_order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
 from feedline.feed.device import mover
 from feedline.feed.files.remote import by_ranges, settle
@@ -40,7 +40,7 @@ from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.reading import lengths
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.reading.copy_together import CopyTogether
-from feedline.feed.reading.decoding import ahead_bytes
+from feedline.feed.reading.decoding_reader import ahead_bytes
 from feedline.feed.reading.delivery import Delivery
 from feedline.feed.reading.reader import Upcoming, upcoming
 from feedline.feed.reading.reader_factory import opened

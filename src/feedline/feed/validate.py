@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from feedline.data import Chunk
 from feedline.errors import DataError
-from feedline.feed.conversion.reading import read_ahead
+from feedline.feed.conversion.read_ahead import read_ahead
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.open_corpus import What, open_corpus
 from feedline.feed.progress_bar import Progress, Report, showing

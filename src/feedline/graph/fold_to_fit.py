@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from feedline.graph.columns import columns
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.graph import Graph, Operation
 from feedline.graph.labels import box_lines
+from feedline.graph.picture_columns import columns
 
 MOST_BOXES = 60  # that can be read at once, and that a page shows at first
 _WIDEST = 1500.0  # points

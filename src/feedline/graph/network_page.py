@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from feedline.graph.fold_to_fit import MOST_BOXES
 from feedline.graph.graph import Edge, Graph, Operation, Path, number, total
 from feedline.graph.labels import box_lines, frame_label
+from feedline.graph.layer_table import as_bytes, summary
 from feedline.graph.op_families import family
 from feedline.graph.settings import brief
 from feedline.graph.styles import STYLES, dark
-from feedline.graph.summary import as_bytes, summary
 
 Facts = list[tuple[str, str]]
 Tensor = tuple[str, int]  # an operation's key and the index of its output

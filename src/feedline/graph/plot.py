@@ -17,7 +17,6 @@ from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Any
 
-from feedline.graph.columns import columns
 from feedline.graph.fold_levels import Levels, levels
 from feedline.graph.fold_to_fit import fitted
 from feedline.graph.folding import collapsed, folded
@@ -26,6 +25,7 @@ from feedline.graph.importers import graph_of
 from feedline.graph.labels import box_lines, frame_label, printable
 from feedline.graph.network_page import PageLook, network_page
 from feedline.graph.op_families import family
+from feedline.graph.picture_columns import columns
 from feedline.graph.styles import GREY, INK, STYLES
 
 TOLD = 20  # parameters of a box that its tooltip names: dot reads no text of more than 16 KiB

@@ -18,7 +18,7 @@ from feedline.errors import SchemaError
 from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
-from feedline.images.decoding import Ahead, Decoding, Work, torch_pictures
+from feedline.images.picture_batch import Ahead, Decoding, Work, torch_pictures
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 

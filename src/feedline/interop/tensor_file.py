@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 
 from feedline import _native
-from feedline.concurrency.threads import begin
+from feedline.concurrency.named_threads import begin
 from feedline.errors import StateError
 from feedline.interop.seal import BLANK, check_seal, open_regular, sealed
 

@@ -22,8 +22,8 @@ import torch.nn.functional as F  # noqa: N812  # its usual name
 from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
+from feedline.concurrency.named_threads import begin
 from feedline.concurrency.thread_pool import Job
-from feedline.concurrency.threads import begin
 from feedline.data.value import DenseValue
 from feedline.errors import DataError
 

@@ -14,7 +14,7 @@ from functools import partial
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.base import Key, KVStore, Updater, create, register
 from feedline.kvstore.dist import DistStore
-from feedline.kvstore.local import LocalStore
+from feedline.kvstore.local_store import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer, register_optimizer
 from feedline.kvstore.parameter_server import AsyncCluster, AsyncStore
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from feedline.collective.buckets import Bucket
 from feedline.collective.exchanges import Exchanges
+from feedline.collective.flat_buffers import Bucket
 from feedline.collective.sums import BucketSums, PlainSums
+from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, KVStore
 from feedline.kvstore.compression import Channel, Compression
-from feedline.kvstore.layout import Layout
-from feedline.kvstore.table import Table
+from feedline.kvstore.key_table import Table
 
 
 class StoreSums(PlainSums):

@@ -42,23 +42,23 @@ from typing import Any, NamedTuple
 
 import torch
 
-from feedline.collective.buckets import BUCKET_BYTES, Bucket, laid_out
 from feedline.collective.communicator import TIMEOUT_S, Communicator
+from feedline.collective.deferred_interrupts import DeferredInterrupt
 from feedline.collective.exchanges import SHARED_BYTES, SUMMED, Waiting, checked_count, digest_of, named
-from feedline.collective.interrupts import DeferredInterrupt
+from feedline.collective.flat_buffers import BUCKET_BYTES, Bucket, laid_out
 from feedline.collective.refusal import RefusedError
 from feedline.collective.sums import BucketSums
 from feedline.errors import StoreError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
-from feedline.kvstore.arguments import checked_key, checked_priority, grouped
+from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, Updater, check_updater
 from feedline.kvstore.bucket_sums import StoreSums
+from feedline.kvstore.call_arguments import checked_key, checked_priority, grouped
 from feedline.kvstore.compression import Channel, Compression, compression
-from feedline.kvstore.layout import Layout
-from feedline.kvstore.local import LocalStore
+from feedline.kvstore.key_table import Entry, Group
+from feedline.kvstore.local_store import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
-from feedline.kvstore.table import Entry, Group
 
 #: Kinds of values that a worker has for a key; a number from 0 on counts rows.
 DENSE, NOTHING = -1, -2

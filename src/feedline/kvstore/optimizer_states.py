@@ -12,8 +12,8 @@ from typing import Any
 
 from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
-from feedline.kvstore.arguments import checked_key
 from feedline.kvstore.base import Key
+from feedline.kvstore.call_arguments import checked_key
 from feedline.kvstore.optimizers import MASTER, Optimizer, optimizer
 
 VERSION = 1

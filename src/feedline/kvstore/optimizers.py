@@ -30,8 +30,8 @@ from feedline.collective.refusal import RefusedError
 from feedline.errors import StateError
 from feedline.kvstore.base import Key
 from feedline.updates import formulas
+from feedline.updates.adjustments import UpdateStages
 from feedline.updates.formulas import Formula
-from feedline.updates.stages import UpdateStages
 from feedline.updates.update import update
 
 States = dict[str, Any]

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from feedline.collective.refusal import RefusedError
-from feedline.kvstore.arguments import as_tensor
 from feedline.kvstore.base import Key
+from feedline.kvstore.call_arguments import as_tensor
 
 
 def check_rows(key: Key, value: Any, shape: Any) -> None:

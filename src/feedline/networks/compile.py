@@ -21,7 +21,7 @@ from feedline.data.value import Value
 from feedline.networks.loop import operands
 from feedline.networks.loop_outputs import outside
 from feedline.networks.node import FREE, Node, Weights, fits, input_node
-from feedline.networks.packed import PackedBatch, PackedRows, Run, Sequences, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, PackedRows, Run, Sequences, SparseRows
 from feedline.networks.registry import op
 from feedline.networks.traverse import behind, reads, replace, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from feedline.networks.node import Node
-from feedline.networks.packed import PackedBatch, PackedStep, Run, SparseRows, Steps
+from feedline.networks.packed_minibatch import PackedBatch, PackedStep, Run, SparseRows, Steps
 from feedline.networks.registry import op
 from feedline.networks.traverse import behind, loop_parts, reads, topological
 

@@ -98,7 +98,7 @@ class Op:
 
     Attributes:
         shape: rule for the shape of the result.
-        lower: function ``lower(node)`` that returns ``run(batch, *tensors)``, see `feedline.networks.packed`.
+        lower: function ``lower(node)`` that returns ``run(batch, *tensors)``, see `feedline.networks.packed_minibatch`.
         axes: rule for the dynamic axes of the result.
         stepwise: whether samples are independent, so that a recurrence can run it one step at a time.
         whole: whether it needs whole sequences, and cannot be run on truncated ones.

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from feedline.errors import StateError
-from feedline.networks.packed import Sequences
+from feedline.networks.packed_minibatch import Sequences
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from feedline.runs.chart_rows import ChartTable, Number, joined, thinned
 from feedline.runs.feeding import Fed
 from feedline.runs.history import History, ProgressLine, added
-from feedline.runs.table import ChartTable, Number, joined, thinned
 
 Pairs = Sequence[tuple[Number, Number | None]]
 # Activities besides training, and the field of a span with the share of each.

@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from feedline._version import __version__
 from feedline.runs import page
+from feedline.runs.chart_rows import MOST_ROWS, averaged, joined
 from feedline.runs.charts import MOST_COLUMNS, NOT_FINITE, Chart, Pairs, moving_means, spans_decades
 from feedline.runs.compare_runs import ComparedRun, Lost, lower_is_better
 from feedline.runs.drawing import exact, figures
-from feedline.runs.table import MOST_ROWS, averaged, joined
 
 _UNITS = {"throughput": "samples/s", "waiting for data": "%", "learning rate": "rate"}
 _ORDER = (

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from operator import itemgetter
 
+from feedline.runs.chart_rows import ChartTable, Number
 from feedline.runs.charts import Chart
-from feedline.runs.table import ChartTable, Number
 
 _SIDE = 1000.0  # of the SVG's square
 _MOST_POINTS = 40  # more points would hide the line

@@ -15,6 +15,7 @@ from typing import Any
 
 from feedline._version import __version__
 from feedline.runs import comparison_page, page
+from feedline.runs.chart_rows import MOST_ROWS
 from feedline.runs.charts import (
     LEAST_BUSY,
     NOT_FINITE,
@@ -29,7 +30,6 @@ from feedline.runs.drawing import figures
 from feedline.runs.findings import findings
 from feedline.runs.folder import MOST_LISTED, Run, read_run
 from feedline.runs.history import CorpusShare, History
-from feedline.runs.table import MOST_ROWS
 
 MOST_CHECKPOINTS = 20
 _ROWS = f"Of more than {MOST_ROWS} rows the first, last, lowest and highest of each stretch are shown. "

@@ -36,9 +36,9 @@ from feedline.train.parameters import ParameterGroup, Tensors, alike, copied, na
 from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
 from feedline.train.strategy import Alone, Strategy
 from feedline.train.unwrap import plain_learner
-from feedline.updates.arrays import computing_dtype
+from feedline.updates.adjustments import PLAIN, UpdateStages, clipping_factors, finish, global_clipping_factor, prepared
 from feedline.updates.formulas import Formula
-from feedline.updates.stages import PLAIN, UpdateStages, clipping_factors, finish, global_clipping_factor, prepared
+from feedline.updates.native_tensors import computing_dtype
 from feedline.updates.update import update
 
 try:

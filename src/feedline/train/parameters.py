@@ -10,7 +10,7 @@ import torch
 
 from feedline.errors import StateError
 from feedline.train.unwrap import plain_names
-from feedline.updates.stages import PLAIN, UpdateStages
+from feedline.updates.adjustments import PLAIN, UpdateStages
 
 Tensors = list[torch.Tensor]
 

@@ -23,7 +23,7 @@ from feedline.train.shards import load_placed, save_shards
 from feedline.train.strategy import HoldsParts
 from feedline.train.trainer import Trainer
 from feedline.train.unwrap import unwrapped
-from feedline.updates.arrays import is_sharded
+from feedline.updates.native_tensors import is_sharded
 
 
 @dataclass(slots=True)

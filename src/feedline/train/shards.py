@@ -20,7 +20,7 @@ import torch
 
 from feedline.errors import StateError, shown
 from feedline.interop.tensor_file import load_contents
-from feedline.updates.arrays import is_sharded
+from feedline.updates.native_tensors import is_sharded
 
 
 def save_shards(folder: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from feedline.updates.arrays import Tensors
+from feedline.updates.native_tensors import Tensors
 
 
 def complement(fraction: float, dtype: torch.dtype) -> tuple[float, float]:

@@ -14,9 +14,9 @@ import torch
 from torch.autograd.graph import increment_version
 
 from feedline import _native
-from feedline.updates.arrays import PLAIN_TYPES, TYPES, Tensors, computing_dtype, dense_format, is_plain
+from feedline.updates.adjustments import PLAIN, Factor, UpdateStages, finish, prepared
 from feedline.updates.formulas import Formula
-from feedline.updates.stages import PLAIN, Factor, UpdateStages, finish, prepared
+from feedline.updates.native_tensors import PLAIN_TYPES, TYPES, Tensors, computing_dtype, dense_format, is_plain
 
 #: Whether native code can inspect tensors itself, in a tenth of the time of Python. From torch 2.10 on.
 _EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline as fl
-from feedline.feed.files import atomic, cache
+from feedline.feed.files import atomic, cache_files
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
@@ -145,8 +145,8 @@ EXEMPT = {
     "feed/formats/store/staging.py": "/proc, and folders",
     "feed/formats/store/writer.py": "lengths that it has written",
     "feed/workers/limits.py": "/proc and /sys",
-    "feed/remote/cache.py": "its own files, by descriptors that are open",
-    "feed/formats/store/bucket.py": "stores that the same call has written",
+    "feed/remote/object_cache.py": "its own files, by descriptors that are open",
+    "feed/formats/store/object_store_target.py": "stores that the same call has written",
     "feed/remote/stores.py": "files that the same call has written",
     "feed/remote/uploads.py": "files that the same call has written",
     "feed/remote/holders.py": "its own files, in a private folder",
@@ -334,7 +334,7 @@ def test_no_room_for_the_name_itself(tmp_path, monkeypatch, code):
     monkeypatch.setattr(atomic.tempfile, "mkstemp", refuse)
     with pytest.raises(fl.DataError, match="expected room for data in"), atomic_file(tmp_path / "data"):
         pass
-    monkeypatch.setattr(cache.Path, "mkdir", refuse)
+    monkeypatch.setattr(cache_files.Path, "mkdir", refuse)
     (tmp_path / "data.ctf").write_text("|x 1 2\n")
     with pytest.raises(fl.DataError, match="expected room for"):
         fl.CTFDeserializer(tmp_path / "data.ctf", X, cache=tmp_path / "new")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.formats.arrow import arrow as module
-from feedline.feed.formats.store import columns
+from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.compressed import dictionary
 from feedline.feed.protocol import can
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
@@ -782,7 +782,7 @@ def test_what_is_not_read_is_named(tmp_path):
 
 
 def test_declarations_of_a_store_are_checked(tmp_path):
-    note = columns.field("x", fl.Stream(3), False).metadata
+    note = stream_columns.field("x", fl.Stream(3), False).metadata
     table = pa.table([[1]], schema=pa.schema([pa.field("x", pa.int64(), metadata=note)]))
     with pytest.raises(fl.DataError, match="declared as"):
         fl.ArrowDeserializer(write(tmp_path / "a", table))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.formats.cntk import ctf_errors
-from feedline.feed.formats.indexed import corpus as indexed_corpus
+from feedline.feed.formats.indexed import indexed_corpus as indexed_corpus
 from tests.feed.conftest import ROOT, shared_file
 
 CASES = json.loads((ROOT / "tests" / "fixtures" / "ctf_cases.json").read_text())

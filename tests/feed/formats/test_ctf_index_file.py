@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.formats.indexed import index as ctf_index
-from feedline.feed.formats.indexed.index import CHUNK, ENTRY, Header
+from feedline.feed.formats.indexed import file_index as ctf_index
+from feedline.feed.formats.indexed.file_index import CHUNK, ENTRY, Header
 from tests import warm
 from tests.effort import examples
 from tests.inside import index_builds

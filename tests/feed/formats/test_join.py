@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.composed import join_table
-from feedline.feed.files import cache
+from feedline.feed.files import cache_files
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.inside import kept_bytes, table_of
@@ -323,7 +323,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch, 
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(cache, "atomic_file", refuse)
+    monkeypatch.setattr(cache_files, "atomic_file", refuse)
     assert plain(join(*some_parts(), cache=tmp_path).read(2)) == expected  # the existing table is used
     assert not caplog.records
     only_file(tmp_path).write_bytes(kept[:-1])

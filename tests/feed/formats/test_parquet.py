@@ -15,7 +15,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.arrow.columns import Column, decode
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer
-from feedline.feed.formats.store import columns
+from feedline.feed.formats.store import stream_columns
 from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import can
 from tests.feed.formats.corpora import assert_same, corpora, everything
@@ -25,8 +25,10 @@ from tests.inside import files_of
 def as_table(data):
     """The values as a table with the store's columns."""
     schema = ArrayDeserializer(data).schema
-    fields = [columns.field(name, stream, not data[name].one_sample_each) for name, stream in schema.items()]
-    arrays = [columns.encode(data[field.name], field.type, not data[field.name].one_sample_each) for field in fields]
+    fields = [stream_columns.field(name, stream, not data[name].one_sample_each) for name, stream in schema.items()]
+    arrays = [
+        stream_columns.encode(data[field.name], field.type, not data[field.name].one_sample_each) for field in fields
+    ]
     return pa.table(arrays, schema=pa.schema(fields))
 
 
@@ -310,7 +312,7 @@ def test_damaged_declaration(tmp_path):
     pq.write_table(pa.table([[1]], schema=pa.schema([field])), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="damaged declaration"):
         ParquetDeserializer(tmp_path / "a.parquet")
-    note = columns.field("x", Stream(3), False).metadata
+    note = stream_columns.field("x", Stream(3), False).metadata
     field = pa.field("x", pa.int64(), metadata=note)
     pq.write_table(pa.table([[1]], schema=pa.schema([field])), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="declared as"):

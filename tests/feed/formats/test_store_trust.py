@@ -19,7 +19,7 @@ import feedline as fl
 from feedline.data.faults import BadEntriesError
 from feedline.feed.formats.store import MANIFEST
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.timeline import blocks
+from feedline.feed.timeline import block_order
 from tests.effort import examples
 from tests.feed.formats.test_store import forge, put, write
 from tests.inside import copy_ahead_of, never_together, trust_the_size
@@ -290,7 +290,7 @@ def test_slices_of_damaged_chunks(store, stream):
 def test_a_part_that_is_cut_under_windows_of_blocks(store, expected, size):
     """Large stores are read in blocks: slices of chunks."""
     options = {"shuffle": fl.Window(bytes=30_000), "seed": 3, "max_sweeps": 1}
-    with mock.patch.object(blocks, "BLOCK_BYTES", 2000):
+    with mock.patch.object(block_order, "BLOCK_BYTES", 2000):
         source = fl.MinibatchSource(fl.StoreDeserializer(store), **options)
     assert source.state_dict()["order"] == "feedline-2"
     delivered = rows_of(source.next_minibatch(100))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats.stored import arrays as stored_arrays
-from feedline.feed.formats.stored.arrays import StoredArrays, _rows_of_chunks
+from feedline.feed.formats.stored import stored_arrays as stored_arrays
+from feedline.feed.formats.stored.stored_arrays import StoredArrays, _rows_of_chunks
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.feed.formats.corpora import everything

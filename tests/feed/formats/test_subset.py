@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.feed.composed.skipping import lists
 from feedline.feed.protocol import can, keys_of, read_slice
-from feedline.feed.timeline import blocks
+from feedline.feed.timeline import block_order
 from feedline.testing import assert_resumes, sequences_of
 from tests.laws.corpora import CountedCorpus
 
@@ -133,7 +133,7 @@ def test_a_choice_is_delivered_like_a_corpus_that_has_nothing_else(choice, size,
     assert list(part.chunks()) == twin.chunks()
     found, wanted = ([], [])
     for corpus, out in ((part, found), (twin, wanted)):
-        with mock.patch.object(blocks, "BLOCK_BYTES", 40):
+        with mock.patch.object(block_order, "BLOCK_BYTES", 40):
             source = fl.MinibatchSource(corpus, seed=5, max_sweeps=2, shuffle=shuffle)
         with source:
             minibatches = list(source.minibatches(size))

@@ -131,7 +131,7 @@ def test_a_failing_disk_is_an_error_of_its_batch(folder, monkeypatch, shuffle, f
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
     if not forced:
         # Kept, the page that it shares with item 1233 would be in memory once that has been read.
-        monkeypatch.setattr("feedline.feed.reading.fetching.fits_page_cache", lambda total_bytes: False)
+        monkeypatch.setattr("feedline.feed.reading.fetching_reader.fits_page_cache", lambda total_bytes: False)
         if not evict([str(folder / "x.npy")], leave=0):
             pytest.skip("the file system lets go of no pages")
     iterator = iter(fl.DataLoader(mapped(folder), 64, shuffle=shuffle, seed=3))
@@ -173,7 +173,7 @@ def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path
 def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shuffle, forced):
     """Also where its pages were in memory; items before the cut are delivered."""
     fetch_mapped_files(monkeypatch, forced=forced)
-    monkeypatch.setattr("feedline.feed.reading.fetching.LEAST_AHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr("feedline.feed.reading.fetching_reader.LEAST_AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr("feedline.feed.loader.staged.STAGED", 256)
     arrays = mapped(copy)
     loader = fl.DataLoader(arrays, 64, shuffle=shuffle, seed=3, on_error=fl.Quarantine(copy / "listed.jsonl"))

@@ -418,7 +418,7 @@ def test_a_state_goes_with_the_dataset_as_it_is_now():
 def test_seeds_in_samples_collate(options):
     """Below 2**63, whatever the loader's seed; torch draws the same numbers as with all 64 bits."""
     from feedline import _native
-    from feedline.feed.loader.random import ITEM
+    from feedline.feed.loader.sample_seeds import ITEM
 
     seen = []
     for seed in (0, 7, 2**63, 2**64 - 1):

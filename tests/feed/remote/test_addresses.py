@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.remote.addresses import open_store
-from feedline.feed.remote.cache import CachedObject
+from feedline.feed.remote.object_cache import CachedObject
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import ObjectInfo, fault_of, without_credentials
 from tests.effort import examples

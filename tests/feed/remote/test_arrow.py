@@ -14,7 +14,7 @@ import feedline as fl
 from feedline.feed.fetch_plan import Cluster, fetch_plan
 from feedline.feed.files import remote
 from feedline.feed.files.remote import object_at
-from feedline.feed.remote import cache as caches
+from feedline.feed.remote import object_cache as caches
 from feedline.feed.remote.pages import PAGE_BYTES
 from tests.feed.formats.test_arrow import table_of, write
 from tests.feed.remote.conftest import delivered

@@ -18,7 +18,7 @@ import pytest
 
 import feedline as fl
 from feedline.errors import install_line
-from feedline.feed.remote import buckets, requests
+from feedline.feed.remote import object_store, requests
 from tests.feed.remote.conftest import delivered
 from tests.servers.web import WebServer
 
@@ -210,7 +210,7 @@ def test_paths_and_file_addresses_stay_local(tmp_path):
     ("told", "etag"), [('"a1"', '"a1"'), ("0x8D", '"0x8D"'), ('W/"a1"', 'W/"a1"'), (None, ""), ("", "")]
 )
 def test_an_etag_is_the_same_from_listings_and_answers(told, etag):
-    assert buckets.etag_of({"e_tag": told}) == etag
+    assert object_store.etag_of({"e_tag": told}) == etag
 
 
 def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import feedline as fl
 from feedline.feed.fetch_plan import Cluster, PlannedTraffic, fetch_plan
 from feedline.feed.reading.ranges import RangeFetcher
-from feedline.feed.remote import cache as caches
+from feedline.feed.remote import object_cache as caches
 from feedline.feed.remote import requests
 from feedline.feed.remote.requests import PART_BYTES
 from tests.inside import chunks_decided, reserved_bytes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from tests.feed.remote.test_cache import rows
+from tests.feed.remote.test_object_cache import rows
 
 
 def numbers(store, folder):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.remote import cache as caches
+from feedline.feed.remote import object_cache as caches
 from tests.docs.pages import ROOT
-from tests.feed.remote.test_cache import MIB, rows
+from tests.feed.remote.test_object_cache import MIB, rows
 from tests.namespaces import joined
 from tests.servers.object_store import ObjectStoreProcess
 

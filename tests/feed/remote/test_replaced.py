@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.remote import cache as caches
-from feedline.feed.remote import mirror
+from feedline.feed.remote import object_cache as caches
+from feedline.feed.remote import placeholders
 from feedline.feed.remote.stores import ObjectInfo
 from tests.effort import examples
 from tests.servers.web import WebServer
@@ -93,7 +93,7 @@ def test_what_is_still_there_is_not_fetched_again(web, tmp_path, etag):
 
 
 def test_what_tells_no_versions_apart_is_not_kept_for_later_runs(web, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(mirror, "_warned", set())
+    monkeypatch.setattr(placeholders, "_warned", set())
     web.etag, web.modified = False, None
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}

@@ -12,7 +12,7 @@ import pytest
 import feedline as fl
 from feedline.feed.fetch_plan import Cluster, fetch_plan
 from feedline.feed.files.remote import object_at
-from feedline.feed.remote import cache as caches
+from feedline.feed.remote import object_cache as caches
 from feedline.feed.remote.pages import PAGE_BYTES
 from tests.feed.remote.conftest import delivered, plain
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import StoreError
 from feedline.kvstore import RefusedError, optimizer
-from feedline.kvstore.layout import Layout
+from feedline.kvstore.aligned import Layout
 from feedline.kvstore.parameter_server import connection as link
 from feedline.kvstore.parameter_server import coordinator, membership
 from feedline.kvstore.parameter_server import placement as parts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import RefusedError, optimizer
-from feedline.kvstore.layout import ALIGNMENT, Layout
+from feedline.kvstore.aligned import ALIGNMENT, Layout
 from feedline.kvstore.parameter_server.shard import Shard
 from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import feedline as fl
 from feedline import _native
-from feedline.feed.formats.indexed.index import CHUNK, ENTRY, Header
+from feedline.feed.formats.indexed.file_index import CHUNK, ENTRY, Header
 from tests.torture import data
 from tests.torture.case import Case
 from tests.torture.hostile import Hostile

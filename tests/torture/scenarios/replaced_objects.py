@@ -27,9 +27,9 @@ class ReplacedObjects(Scenario):
         return None if importlib.util.find_spec("fsspec") else "the package fsspec"
 
     def run(self, case: Case) -> None:
-        from feedline.feed.remote import cache
+        from feedline.feed.remote import object_cache
 
-        cache.LEAST_BYTES = LEAST
+        object_cache.LEAST_BYTES = LEAST
         rng, rows = case.rng, case.rng.randrange(1200, 2400)
         with WebServer({"/x.npy": numbers(0, rows)}) as web:
             web.etag = rng.random() < 0.3

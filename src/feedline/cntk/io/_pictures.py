@@ -24,7 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images import decoders
 from feedline.images.decode import MAX_PIXELS
-from feedline.images.decoding import Ahead, Decoding, Work, decode_pixels
+from feedline.images.picture_batch import Ahead, Decoding, Work, decode_pixels
 
 _log = logging.getLogger("feedline")
 _THREADS = 2

@@ -14,7 +14,7 @@ import numpy as np
 
 from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.logging._writer import Counts, ProgressWriter, Sums, Totals
-from feedline.train.report.format import (
+from feedline.train.report.cntk_progress import (
     HEARTBEAT,
     HEARTBEAT_SECONDS,
     ReportFile,

@@ -42,8 +42,8 @@ class Evaluable(Outputs):
 
         With ``copy`` data is copied, and differentiated inputs may be sparse, which get no gradients.
         """
-        from feedline.networks.packed import PackedRows as Rows
-        from feedline.networks.packed import SparseRows
+        from feedline.networks.packed_minibatch import PackedRows as Rows
+        from feedline.networks.packed_minibatch import SparseRows
 
         variables = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
         network = self.network(variables)
@@ -256,7 +256,7 @@ def _gradients(
 ) -> dict[Any, Any]:
     import torch
 
-    from feedline.networks.packed import PackedRows as Rows
+    from feedline.networks.packed_minibatch import PackedRows as Rows
 
     arrays = {}
     for variable, tensor, gradient in zip(wrt, tensors, gradients, strict=True):

@@ -124,7 +124,7 @@ class UserFunction(Function):
         ]
 
     def _to_user(self, rows: Any, sequences: Any) -> Any:
-        from feedline.networks.packed import PackedRows as Rows
+        from feedline.networks.packed_minibatch import PackedRows as Rows
 
         if not self._as_numpy:
             return rows.detach()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import StateError
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
-from feedline.feed.timeline.plan import InParts, ended, permuted
+from feedline.feed.timeline.elements import InParts, ended, permuted
 
 Ints = NDArray[np.int64]
 

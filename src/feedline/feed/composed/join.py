@@ -25,7 +25,7 @@ from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.frames import repeated
 from feedline.feed.composed.join_table import JoinTable
-from feedline.feed.files.cache import user_cache
+from feedline.feed.files.cache_files import user_cache
 from feedline.feed.files.lru import LruCache
 from feedline.feed.formats.fetched_views import in_parts
 from feedline.feed.protocol import (

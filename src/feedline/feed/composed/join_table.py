@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.files.cache import cached_file
+from feedline.feed.files.cache_files import cached_file
 from feedline.feed.files.change_detection import Watched
 from feedline.feed.protocol import ChunkInfo, Deserializer, keys_of
 from feedline.feed.unique import distinct

@@ -11,8 +11,8 @@ from typing import Any
 
 from feedline import _native
 from feedline.feed.composed.concat import Concat
-from feedline.feed.composed.order import MixtureOrder, Rules
-from feedline.feed.composed.stages import LAST_PLACE, Declared, check_place
+from feedline.feed.composed.mixture_order import MixtureOrder, Rules
+from feedline.feed.composed.mixture_stages import LAST_PLACE, Declared, check_place
 from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
 from feedline.feed.protocol import Deserializer, Ordered, verified, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window

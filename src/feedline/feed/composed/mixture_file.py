@@ -20,9 +20,9 @@ from feedline.feed.composed.subset import Take
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.detect import recognise
-from feedline.feed.formats.elsewhere import open_addresses
+from feedline.feed.formats.remote_corpus import open_addresses
 from feedline.feed.protocol import Deserializer
-from feedline.feed.remote.mirror import without_file
+from feedline.feed.remote.placeholders import without_file
 from feedline.feed.remote.stores import is_address, scheme_of
 
 T = TypeVar("T")

@@ -17,22 +17,22 @@ from feedline.data import Chunk, Schema
 from feedline.errors import DataError
 from feedline.feed.arguments import Remote, replaced
 from feedline.feed.composed.skipping import Paths, Skipping, lists
-from feedline.feed.conversion.reading import read_ahead
+from feedline.feed.conversion.read_ahead import read_ahead
 from feedline.feed.conversion.reading_by_ray import read_by_ray
 from feedline.feed.conversion.shuffling import Settings, readable, shuffled
 from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.formats.detect import SUFFIXES
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
-from feedline.feed.formats.store.bucket import BucketFolder
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.formats.store.object_store_target import BucketFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.open_corpus import names_files, open_corpus
 from feedline.feed.progress_bar import Progress, Report, showing
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ordered, is_sized, num_chunks, whole_number
-from feedline.feed.remote.mirror import without_file
+from feedline.feed.remote.placeholders import without_file
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import is_address, without_credentials
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.files.cache import is_trusted, own_folder, refuse_foreign, user_cache
+from feedline.feed.files.cache_files import is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.files.paths import open_file, open_regular, read_at, status_of
 from feedline.feed.files.remote import remote_of
 from feedline.feed.files.streaming import blocks

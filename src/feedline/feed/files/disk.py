@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.concurrency.threads import begin
+from feedline.concurrency.named_threads import begin
 from feedline.errors import DataError
 
 PAGE_BYTES = mmap.PAGESIZE

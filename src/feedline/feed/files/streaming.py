@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.files.paths import status_of
-from feedline.feed.files.reading import read_exactly
+from feedline.feed.files.read_into import read_exactly
 from feedline.feed.files.remote import remote_of
 
 _AHEAD = 8  # blocks in flight

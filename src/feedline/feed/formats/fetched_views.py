@@ -19,7 +19,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import unread
 from feedline.feed.joined_values import mapped
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
-from feedline.feed.remote.cache import LEAST_BYTES
+from feedline.feed.remote.object_cache import LEAST_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
 
 _TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent

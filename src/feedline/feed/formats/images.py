@@ -28,12 +28,12 @@ from feedline.feed.files.archives import open_archive, read_member
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, looking, open_file, open_regular, size_of
-from feedline.feed.files.reading import read_exactly
+from feedline.feed.files.read_into import read_exactly
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.cntk.ctf import ctf_index
 from feedline.feed.formats.image_guess import SUFFIXES
-from feedline.feed.formats.indexed.corpus import IndexedFile
-from feedline.feed.formats.indexed.index import Cache
+from feedline.feed.formats.indexed.file_index import Cache
+from feedline.feed.formats.indexed.indexed_corpus import IndexedFile
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import require_damage, unread
 from feedline.feed.progress_bar import Progress

@@ -17,7 +17,7 @@ from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MOST_ROW,

@@ -19,11 +19,11 @@ from feedline.feed.files.paths import PathLike
 from feedline.feed.formats import tokens
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer
 from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.shards.fields import Array, ArrayHead, ShardField
-from feedline.feed.formats.shards.index import ShardFile, folders_of
+from feedline.feed.formats.shards.index_json import ShardFile, folders_of
 from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
 from feedline.feed.formats.shards.litdata_json import json_text
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
+from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardField
 from feedline.feed.protocol import Deserializer, declared_streams, whole_number
 from feedline.feed.wrapper import Forwarding
 

@@ -27,12 +27,12 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.compressed_text import Unpacker
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, list_files, looking, read_at
-from feedline.feed.files.reading import read_exactly, read_most
+from feedline.feed.files.read_into import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges, within_reach
 from feedline.feed.files.truncation_guard import map_whole
-from feedline.feed.formats import decode
-from feedline.feed.formats.indexed.corpus import ChunkPlace, IndexedCorpus, IndexedFile, check_memory
-from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.formats import number_files
+from feedline.feed.formats.indexed.file_index import Cache, IndexKind
+from feedline.feed.formats.indexed.indexed_corpus import ChunkPlace, IndexedCorpus, IndexedFile, check_memory
 from feedline.feed.formats.unreadable import mark_gaps, populate
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
@@ -280,7 +280,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 mapped = True
             else:
                 members = ScatteredBytes(pairs[field], part.memory, text=False).packed()
-                rows, wrong = decode.numbers(members, stream, decode.form_of(field), skip=errors)
+                rows, wrong = number_files.numbers(members, stream, number_files.form_of(field), skip=errors)
                 values[name] = rows
                 errors |= {i: self._undecoded(part, i, name, field, why) for i, why in wrong.items()}
         if not seals:  # private memory: a map has seals
@@ -329,7 +329,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         for suffix, a, b in _native.tar_suffixes(sample):
             field = suffix.decode("utf-8", "replace")
             if field:
-                streams[field] = decode.stream_of(field, sample[a:b].tobytes(), str(file.path))
+                streams[field] = number_files.stream_of(field, sample[a:b].tobytes(), str(file.path))
         if not streams:
             raise DataError(
                 "expected a whole first sample to infer streams from, got one that is cut off",
@@ -370,6 +370,6 @@ def _fields(schema: Schema) -> dict[str, str]:
         if field == KEY and not stream.is_bytes:
             raise SchemaError(f"expected `str` or `bytes` for stream `{name}` of keys, got {stream}")
         if field != KEY and not stream.is_bytes:
-            decode.check(name, stream, field)
+            number_files.check(name, stream, field)
         fields[name] = field
     return fields

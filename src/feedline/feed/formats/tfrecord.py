@@ -20,7 +20,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.compressed_text import head_of
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     HEAD_BYTES,

@@ -6,7 +6,7 @@ sampling → fetch | gather | state → draws → collate | random | order → t
 """
 
 from feedline.feed.loader.loader import DataLoader
-from feedline.feed.loader.random import sample_rng
-from feedline.feed.loader.stats import LoaderStats
+from feedline.feed.loader.loader_stats import LoaderStats
+from feedline.feed.loader.sample_seeds import sample_rng
 
 __all__ = ["DataLoader", "LoaderStats", "sample_rng"]

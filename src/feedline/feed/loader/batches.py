@@ -19,7 +19,7 @@ from feedline.feed.loader.identity import digest_of
 from feedline.feed.loader.iterable import WorkerProgress, progress_of
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, WeightedItems, batch_count
-from feedline.feed.loader.random import SweepKey
+from feedline.feed.loader.sample_seeds import SweepKey
 from feedline.feed.loader.state import ResumePoint
 
 

@@ -27,7 +27,7 @@ from feedline.feed.loader.fetch import Fetch, WorkerStart, unit_of
 from feedline.feed.loader.gather import columns_of
 from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
 from feedline.feed.loader.options import LoaderOptions
-from feedline.feed.loader.random import Seeding
+from feedline.feed.loader.sample_seeds import Seeding
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.partition import ranks
 
@@ -42,7 +42,7 @@ def batches_of(options: LoaderOptions, seed: int | None) -> Batches:
         ValueError, TypeError: the dataset does not support them.
     """
     if options.is_corpus:
-        from feedline.feed.loader.corpus import CorpusBatches  # with all of `MinibatchSource`
+        from feedline.feed.loader.corpus_dataset import CorpusBatches  # with all of `MinibatchSource`
 
         return CorpusBatches(options, seed)
     if options.is_iterable:
@@ -152,7 +152,7 @@ class Epoch:
         """Return the executor for the batches from a place on."""
         batches = self.batches
         if batches.options.is_corpus:
-            from feedline.feed.loader.corpus import CorpusBatches
+            from feedline.feed.loader.corpus_dataset import CorpusBatches
 
             assert isinstance(batches, CorpusBatches)
             return batches.executor(place)

@@ -20,7 +20,7 @@ from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.collate import RaggedCollate
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.random import BATCH, COLLATE, ITEM, WORKER, At, Seeding
+from feedline.feed.loader.sample_seeds import BATCH, COLLATE, ITEM, WORKER, At, Seeding
 
 
 class Fetched(NamedTuple):

@@ -31,7 +31,7 @@ from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched, WorkerStart
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import for_thread, seed_pipe, share_out
-from feedline.feed.loader.random import WORKER, GlobalStates, SweepKey, seed_process
+from feedline.feed.loader.sample_seeds import WORKER, GlobalStates, SweepKey, seed_process
 from feedline.feed.loader.state import whole
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from feedline.feed.loader import sampling
 from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.epoch import Epoch
 from feedline.feed.loader.fetch import Fetched
+from feedline.feed.loader.loader_stats import LoaderStats, ShownSweep
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.loader.stats import LoaderStats, ShownSweep
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from feedline import _native
 from feedline.feed.protocol import ChunkInfo
 from feedline.feed.timeline import ChunkTable
+from feedline.feed.timeline.elements import SEGMENT
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.plan import SEGMENT
 
 Ints = NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from typing import Any
 from feedline import _native
 from feedline.concurrency.fork_local import PerProcess
 from feedline.feed.loader.collate import torch_side
-from feedline.feed.loader.random import SAMPLER, SweepKey
+from feedline.feed.loader.sample_seeds import SAMPLER, SweepKey
 
 _turn: PerProcess[Any] = PerProcess(threading.RLock)  # torch walks through pipes by hooks that all threads share
 

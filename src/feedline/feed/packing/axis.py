@@ -17,7 +17,7 @@ from feedline.data import Position
 from feedline.feed.packing.jumps import Jumps
 from feedline.feed.packing.runs import Lane
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
-from feedline.feed.timeline.plan import SEGMENT
+from feedline.feed.timeline.elements import SEGMENT
 
 Ints = NDArray[np.int64]
 

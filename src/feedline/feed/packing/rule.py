@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from feedline.feed.packing.cntk_filling import Local
 from feedline.feed.packing.lanes import Lanes
-from feedline.feed.packing.local import Local
 from feedline.feed.packing.packer import Packer
 from feedline.feed.packing.whole import Whole
 from feedline.feed.protocol import Deserializer, says_where_batches_end

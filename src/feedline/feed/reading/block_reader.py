@@ -9,7 +9,7 @@ import numpy as np
 
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
-from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.fetching_reader import FetchingReader
 from feedline.feed.reading.reader import Ints, SegmentSlice, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader

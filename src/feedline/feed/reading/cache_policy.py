@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.reading.next_uses import NextUses
-from feedline.feed.remote.cache import CachedObject
+from feedline.feed.remote.object_cache import CachedObject
 
 Range = tuple[CachedObject, int, int]
 """Pages of an object, first and end."""

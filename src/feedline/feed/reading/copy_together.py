@@ -28,7 +28,7 @@ from feedline.data.minibatch import Origins, whole_minibatch
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.reading.reader import Reader, Staging
-from feedline.feed.timeline.plan import ended
+from feedline.feed.timeline.elements import ended
 
 #: Most bytes copied together, which a core's second cache holds with room to spare.
 TOGETHER_BYTES = 128 << 10

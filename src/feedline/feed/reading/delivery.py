@@ -33,7 +33,7 @@ from feedline.feed.reading.lengths import no_frame
 from feedline.feed.reading.reader import Reader, Selecting, Staging
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment
-from feedline.feed.timeline.plan import ended
+from feedline.feed.timeline.elements import ended
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
 Ints = NDArray[np.int64]

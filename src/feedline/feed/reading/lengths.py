@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.protocol import Deserializer
-from feedline.feed.reading.decoding import DecodingReader
+from feedline.feed.reading.decoding_reader import DecodingReader
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]

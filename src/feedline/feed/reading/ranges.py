@@ -29,7 +29,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread, chunk_extents
 from feedline.feed.reading.cache_policy import KeepDecision, Keeping, Range
 from feedline.feed.reading.next_uses import NextUses
-from feedline.feed.remote.cache import Arrival, Cache, CachedObject, together
+from feedline.feed.remote.object_cache import Arrival, Cache, CachedObject, together
 from feedline.feed.remote.pages import PAGE_BYTES
 
 ROOM_BYTES = 64 << 20

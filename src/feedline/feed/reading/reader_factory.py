@@ -27,10 +27,10 @@ from feedline.feed.protocol import (
     says_where_batches_end,
 )
 from feedline.feed.reading import lengths
+from feedline.feed.reading.block_corpus import BlockCorpus
 from feedline.feed.reading.block_reader import BlockReader
-from feedline.feed.reading.blocks import BlockCorpus
-from feedline.feed.reading.decoding import DecodingReader
-from feedline.feed.reading.mapped import MappedReader
+from feedline.feed.reading.decoding_reader import DecodingReader
+from feedline.feed.reading.mapped_reader import MappedReader
 from feedline.feed.reading.reader import Ints, Reader
 from feedline.feed.reading.row_reader import RowReader
 from feedline.feed.reading.sequential_reader import SequentialReader

@@ -10,7 +10,7 @@ from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
-from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.fetching_reader import FetchingReader
 from feedline.feed.reading.reader import Ints, SegmentSlice, Slots
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Timeline

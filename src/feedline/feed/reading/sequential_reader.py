@@ -10,11 +10,11 @@ import numpy as np
 
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer
-from feedline.feed.reading.fetching import FEW_CHUNKS, GROUP_BLOCKS, GROUP_BYTES, FetchingReader
+from feedline.feed.reading.fetching_reader import FEW_CHUNKS, GROUP_BLOCKS, GROUP_BYTES, FetchingReader
 from feedline.feed.reading.reader import Ints, SegmentSlice, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
-from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.timeline.block_order import Blocks
 from feedline.feed.unique import distinct
 
 # Blocks that are checked for residency together.

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from feedline.errors import DataError
-from feedline.feed.remote.buckets import BucketStore
 from feedline.feed.remote.file_systems import FileSystemStore
+from feedline.feed.remote.object_store import BucketStore
 from feedline.feed.remote.stores import AZURE, WEB, Store, scheme_of, without_credentials
 from feedline.feed.remote.web import WebStore
 

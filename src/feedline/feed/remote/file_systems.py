@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from feedline.errors import DataError, install_line
+from feedline.feed.remote.blocking_calls import in_own_thread
 from feedline.feed.remote.stores import Body, ObjectInfo, Store, StoreFault, fault_of, faults, scheme_of
-from feedline.feed.remote.threads import in_own_thread
 
 _ETAGS = ("ETag", "etag", "blob_id", "sha", "checksum", "md5", "content_md5", "md5Hash")
 _TIMES = (

@@ -23,12 +23,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from feedline.concurrency.named_threads import begin
 from feedline.concurrency.thread_pool import Job, Threads, ended_by
-from feedline.concurrency.threads import begin
 from feedline.errors import DataError
 from feedline.feed.arguments import DEADLINE_S
+from feedline.feed.remote.blocking_calls import run_in
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault
-from feedline.feed.remote.threads import run_in
 from feedline.feed.remote.web import close_connections
 
 PART_BYTES = 8 << 20

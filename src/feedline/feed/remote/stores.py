@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.remote.threads import in_own_thread
+from feedline.feed.remote.blocking_calls import in_own_thread
 
 AZURE = ("az", "azure", "abfs", "abfss", "adl")
 WEB = ("http", "https")

@@ -26,6 +26,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 from feedline.errors import DataError
+from feedline.feed.remote.blocking_calls import in_own_thread
 from feedline.feed.remote.stores import (
     ObjectInfo,
     OptionError,
@@ -35,7 +36,6 @@ from feedline.feed.remote.stores import (
     faults,
     without_credentials,
 )
-from feedline.feed.remote.threads import in_own_thread
 
 WEB_OPTIONS = (
     "default_headers",

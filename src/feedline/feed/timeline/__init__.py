@@ -8,10 +8,10 @@ blocks of chunks, `arcs` takes turns between parts of the sweep that ranks read 
 from __future__ import annotations
 
 from feedline.feed.timeline.arcs import ArcBlockOrder, ArcOrder
-from feedline.feed.timeline.blocks import BlockOrder
+from feedline.feed.timeline.block_order import BlockOrder
 from feedline.feed.timeline.cntk import CntkOrder
+from feedline.feed.timeline.elements import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.plan import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.unsized import UnsizedOrder
 
 # Orders that users may name. A new version of an order gets a new name. An old one never changes.

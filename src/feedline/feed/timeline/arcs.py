@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.timeline.block_order import Blocks
+from feedline.feed.timeline.elements import ChunkTable, Cut, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 from feedline.feed.timeline.feedline import chunk_order
-from feedline.feed.timeline.plan import ChunkTable, Cut, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 from feedline.feed.unique import distinct
 
 # Level of the key of a window of an arc. docs/explanation/order.md lists the other levels.

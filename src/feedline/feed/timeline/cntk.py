@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from feedline import _native
-from feedline.feed.timeline.plan import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan
+from feedline.feed.timeline.elements import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan
 
 DEFAULT_WINDOW = Window(chunks=128)
 

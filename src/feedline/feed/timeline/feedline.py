@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from feedline.feed.timeline.plan import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
+from feedline.feed.timeline.elements import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
 
 # Levels of the key, by the permuted objects.
 CHUNKS, SEQUENCES = 0, 1

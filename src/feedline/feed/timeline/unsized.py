@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from feedline.errors import DataError
+from feedline.feed.timeline.elements import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan, permuted
 from feedline.feed.timeline.feedline import SEQUENCES, chunk_order
-from feedline.feed.timeline.plan import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan, permuted
 
 DEFAULT_WINDOW = Window(chunks=8)
 

@@ -25,7 +25,7 @@ from feedline.feed.workers.results import Outcome
 if TYPE_CHECKING:
     from feedline.feed.workers.process_pool import ProcessPool
     from feedline.feed.workers.ray_pool import RayPool
-    from feedline.feed.workers.threads import ThreadPool
+    from feedline.feed.workers.thread_workers import ThreadPool
 
 
 class Task(Protocol):
@@ -94,7 +94,7 @@ class Pool:
 
             self.backend = RayPool(task, workers, budget_bytes)
         elif kind == "thread":
-            from feedline.feed.workers.threads import ThreadPool
+            from feedline.feed.workers.thread_workers import ThreadPool
 
             self.backend = ThreadPool(task, workers)
         else:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feedline.concurrency.threads import NamedThread, begin
+from feedline.concurrency.named_threads import NamedThread, begin
 from feedline.errors import WorkerError
 from feedline.feed.workers.interrupts import SigintDeferred
 from feedline.feed.workers.message import decode

@@ -21,7 +21,7 @@ import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from feedline.concurrency.threads import begin
+from feedline.concurrency.named_threads import begin
 from feedline.feed.workers import limits, message, queue
 from feedline.feed.workers.control_block import Control
 from feedline.feed.workers.failure import Failure

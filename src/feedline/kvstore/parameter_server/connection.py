@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from feedline.collective import interrupts
+from feedline.collective import deferred_interrupts
 from feedline.collective.silence import Silence
 from feedline.errors import StoreError
 from feedline.interop.private_ray import START_S
@@ -331,7 +331,7 @@ class ServerConnection:
             except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
                 self._started = False
                 raise _Away from error
-            interrupts.deliver()
+            deferred_interrupts.deliver()
 
     def _beats(self, beat: Any) -> bool | None:
         """Return whether a heartbeat was answered; None: not yet."""
@@ -404,7 +404,7 @@ class ServerConnection:
                 if peers.too_long:
                     raise StoreError(f"expected a worker to send {self.called} its updater again, but none did")
             time.sleep(PAUSE_S)
-            interrupts.deliver()
+            deferred_interrupts.deliver()
 
     def _lose(self, applied: int, missing: int) -> None:
         """Count the pushes between the server's last one and the first one in the log as lost."""

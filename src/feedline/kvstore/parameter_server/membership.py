@@ -14,7 +14,7 @@ from typing import Any
 from feedline.collective import silence as silence_module
 from feedline.collective.refusal import RefusedError
 from feedline.collective.silence import Silence
-from feedline.concurrency.threads import begin
+from feedline.concurrency.named_threads import begin
 from feedline.errors import StoreError
 from feedline.interop.private_ray import START_S
 from feedline.kvstore.parameter_server import coordinator

@@ -13,9 +13,9 @@ import torch
 
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
+from feedline.kvstore.aligned import Field, Layout
 from feedline.kvstore.base import Key
 from feedline.kvstore.compression import Channel, Compression
-from feedline.kvstore.layout import Field, Layout
 from feedline.kvstore.parameter_server.placement import RowRange
 from feedline.kvstore.parameter_server.wire_format import Item, sliced
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from feedline.concurrency.threads import NamedThread, begin
+from feedline.concurrency.named_threads import NamedThread, begin
 from feedline.errors import StoreError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore.base import Key

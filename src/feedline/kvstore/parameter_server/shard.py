@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from feedline.errors import StateError, StoreError
-from feedline.kvstore.arguments import grouped
+from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, check_updater
-from feedline.kvstore.layout import Layout
+from feedline.kvstore.call_arguments import grouped
+from feedline.kvstore.key_table import Table
 from feedline.kvstore.optimizers import Optimizer, optimizer, optimizer_for
 from feedline.kvstore.parameter_server.wire_format import (
     Item,
@@ -33,7 +34,6 @@ from feedline.kvstore.parameter_server.wire_format import (
     received_ids,
     value_of,
 )
-from feedline.kvstore.table import Table
 
 VERSION = 1
 #: Description of an updater: a name and parameters, or an object of user code.

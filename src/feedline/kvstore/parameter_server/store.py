@@ -26,17 +26,18 @@ from typing import Any
 
 import torch
 
-from feedline.collective.interrupts import DeferredInterrupt
+from feedline.collective.deferred_interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.collective.silence import Silence
 from feedline.errors import StoreError
 from feedline.interop.launchers import launched
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
-from feedline.kvstore.arguments import checked_priority, grouped
+from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
+from feedline.kvstore.call_arguments import checked_priority, grouped
 from feedline.kvstore.compression import compression
-from feedline.kvstore.layout import Layout
+from feedline.kvstore.key_table import check_new_key, check_outs, check_values, grouped_ids, visited
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, in_every_process, optimizer_for
 from feedline.kvstore.parameter_server.connection import Pull, ServerConnection
@@ -54,7 +55,6 @@ from feedline.kvstore.parameter_server.ray_cluster import (
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
 from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received, sliced
-from feedline.kvstore.table import check_new_key, check_outs, check_values, grouped_ids, visited
 
 
 class AsyncStore(KVStore):

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from feedline.errors import StoreError
+from feedline.kvstore.aligned import Field, Layout
 from feedline.kvstore.base import Key
 from feedline.kvstore.compression import compression
-from feedline.kvstore.layout import Field, Layout
 from feedline.kvstore.parameter_server.placement import RowRange
 
 #: A key of a push and its encoding: None for dense, a number of rows, or the parameters of a compression.

@@ -23,7 +23,7 @@ from feedline.mxnet.symbol._lower import lower
 from feedline.mxnet.symbol._node import Entry, Node, variables, within
 from feedline.mxnet.symbol._symbol import Symbol
 from feedline.networks.compile import Network
-from feedline.networks.packed import PackedRows
+from feedline.networks.packed_minibatch import PackedRows
 
 Arrays = list[NDArray | None]
 

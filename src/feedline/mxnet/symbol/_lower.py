@@ -18,7 +18,7 @@ from feedline.networks import Node as GraphNode
 from feedline.networks import apply
 from feedline.networks.node import input_node
 from feedline.networks.ops.align import one_of_several
-from feedline.networks.packed import PackedBatch
+from feedline.networks.packed_minibatch import PackedBatch
 from feedline.networks.registry import declare, no_axes
 from feedline.networks.shapes import declared
 

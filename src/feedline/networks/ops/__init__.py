@@ -16,5 +16,5 @@ from feedline.networks.ops import (  # noqa: F401
     sequence,
     shape,
     steps,
-    user,
+    user_functions,
 )

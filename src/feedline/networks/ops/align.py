@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from feedline.networks.node import Node
-from feedline.networks.packed import PackedBatch, Run, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 
 Adapt = Callable[[PackedBatch, Any], Any]
 

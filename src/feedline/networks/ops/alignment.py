@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from feedline.networks.node import Node
 from feedline.networks.ops.align import dense, unprepared
 from feedline.networks.ops.sequence import with_sequences
-from feedline.networks.packed import PackedBatch
+from feedline.networks.packed_minibatch import PackedBatch
 from feedline.networks.registry import Site, declare
 from feedline.networks.shapes import scalar
 

@@ -13,7 +13,7 @@ import torch
 from feedline.networks.node import FREE, Node
 from feedline.networks.ops.align import dense, unprepared
 from feedline.networks.ops.sequence import to_batch
-from feedline.networks.packed import PackedBatch
+from feedline.networks.packed_minibatch import PackedBatch
 from feedline.networks.registry import Shape, Site, declare, first_axes
 from feedline.networks.shapes import same, scalar
 

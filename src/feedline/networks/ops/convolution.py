@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import adapters, aligned, dense
-from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
 Pads = list[tuple[int, int]]

@@ -14,7 +14,7 @@ from feedline.networks.ops import edges
 from feedline.networks.ops.align import broadcasting, rowwise
 from feedline.networks.ops.convolution import filtered
 from feedline.networks.ops.linear import biased
-from feedline.networks.packed import Run
+from feedline.networks.packed_minibatch import Run
 from feedline.networks.registry import declare, first_axes
 from feedline.networks.shapes import broadcast, from_end, same
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import adapter, dense
-from feedline.networks.packed import PackedBatch, Run, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import declare
 from feedline.networks.shapes import product, times_transpose
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from feedline.networks.node import Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import adapter, aligned, broadcasting, dense
-from feedline.networks.packed import PackedBatch, Run, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, join_axes
 from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, scalar, times_transpose
 

@@ -14,7 +14,7 @@ import torch
 
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import dense
-from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
 # Inputs: operand, scale, bias, running mean, running variance, number of samples in the statistics.

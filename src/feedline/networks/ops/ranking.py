@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import dense, unprepared
-from feedline.networks.packed import PackedBatch, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 
 Labels = NDArray[np.int64]

@@ -17,7 +17,7 @@ from feedline.networks.loop import loop
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import dense, one_of_several
 from feedline.networks.ops.sequence import with_sequences
-from feedline.networks.packed import PackedBatch, Run, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, no_axes
 from feedline.networks.shapes import scalar
 

@@ -10,7 +10,7 @@ import torch
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import rowwise
-from feedline.networks.packed import Run
+from feedline.networks.packed_minibatch import Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
 from feedline.networks.shapes import axes_of, from_end, reduced, scalar
 

@@ -8,7 +8,7 @@ import torch
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import adapter, aligned
-from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
 

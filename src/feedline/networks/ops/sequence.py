@@ -10,7 +10,7 @@ import torch
 
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops.align import adapter, dense, unprepared
-from feedline.networks.packed import PackedBatch, Run, Sequences, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, Run, Sequences, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import broadcast_shapes, same, scalar
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from feedline.networks.node import BATCH, FREE, Node
 from feedline.networks.ops.align import adapter, aligned, dense, rowwise, unprepared
-from feedline.networks.packed import PackedBatch, Run, SparseRows
+from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, first_axes
 from feedline.networks.shapes import from_end, reshaped, same, sliced, slices, spliced, transposed
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from feedline.networks.node import BATCH, Node
 from feedline.networks.ops.align import dense, unprepared
 from feedline.networks.ops.sequence import with_sequences
-from feedline.networks.packed import PackedBatch, Sequences
+from feedline.networks.packed_minibatch import PackedBatch, Sequences
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import same
 

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.buckets import Bucket, laid_out
 from feedline.collective.communicator import TIMEOUT_S
+from feedline.collective.flat_buffers import Bucket, laid_out
 from feedline.errors import StateError
 from feedline.train.distributed.base import DistributedStrategy
 from feedline.train.learner import Learner

@@ -31,7 +31,7 @@ from feedline.train.distributed.gradients import remove_hooks
 from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, HoldsParts, Strategy, Total
 from feedline.train.summary import NOTHING, Summary
 from feedline.train.unwrap import uncompiled
-from feedline.updates.arrays import is_sharded
+from feedline.updates.native_tensors import is_sharded
 
 _log = logging.getLogger("feedline")
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from feedline.collective.buckets import Bucket, laid_out
 from feedline.collective.exchanges import Announcement
+from feedline.collective.flat_buffers import Bucket, laid_out
 from feedline.collective.sums import BucketSums
 
 #: Bytes of the first bucket: the sooner it is full, the sooner the exchange begins.

@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from feedline.collective.buckets import Bucket
 from feedline.collective.communicator import Communicator
+from feedline.collective.flat_buffers import Bucket
 from feedline.collective.sums import BucketSums
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown

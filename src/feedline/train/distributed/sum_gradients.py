@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from feedline.collective.buckets import Bucket
 from feedline.collective.communicator import TIMEOUT_S
+from feedline.collective.flat_buffers import Bucket
 from feedline.collective.sums import BucketSums, PlainSums
 from feedline.errors import StateError, shown
 from feedline.train.distributed.base import DistributedStrategy, check_dense

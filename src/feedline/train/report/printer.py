@@ -13,7 +13,7 @@ import time
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
-from feedline.train.report.format import (
+from feedline.train.report.cntk_progress import (
     HEARTBEAT,
     HEARTBEAT_SECONDS,
     ReportFile,

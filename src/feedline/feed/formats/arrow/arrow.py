@@ -32,11 +32,7 @@ from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import list_files, looking, open_file
 from feedline.feed.formats.arrow import columns as arrow_columns
-from feedline.feed.formats.arrow.columns import Column
-from feedline.feed.formats.arrow.decode import decoded_batch
-from feedline.feed.formats.arrow.file import ArrowFile, read_whole
-from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
-from feedline.feed.formats.arrow.layout import (
+from feedline.feed.formats.arrow.buffer_views import (
     BatchLayout,
     MappedBatch,
     MappedItems,
@@ -46,6 +42,10 @@ from feedline.feed.formats.arrow.layout import (
     leaf_of,
     looked_at,
 )
+from feedline.feed.formats.arrow.columns import Column
+from feedline.feed.formats.arrow.decoded_batches import decoded_batch
+from feedline.feed.formats.arrow.file import ArrowFile, read_whole
+from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
 from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.reopened import Reopened

@@ -32,7 +32,7 @@ from feedline.data.chunk import LazyErrors
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
-from feedline.feed.formats.store import columns
+from feedline.feed.formats.store import stream_columns
 from feedline.feed.joined_values import joined
 from feedline.feed.protocol import CHUNK_MEMORY
 
@@ -229,11 +229,11 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
     """Return the stream of a column by its type. A sparse stream needs a declaration, here or in the metadata."""
     import pyarrow as pa
 
-    note = (field.metadata or {}).get(columns.METADATA_KEY)
+    note = (field.metadata or {}).get(stream_columns.METADATA_KEY)
     noted = None
     if note is not None:
         try:
-            noted = columns.parse(json.loads(note))
+            noted = stream_columns.parse(json.loads(note))
         except (ValueError, RecursionError) as error:
             raise DataError(f"column {field.name!r} has a damaged declaration: {error}", path=source.path) from error
     kind, ragged = storage(field.type), False

@@ -24,7 +24,7 @@ from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.truncation_guard import seal_of
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.store.compressed import dictionary
-from feedline.feed.formats.store.mapped import FileMap
+from feedline.feed.formats.store.mapped_files import FileMap
 
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3

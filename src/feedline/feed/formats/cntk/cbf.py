@@ -27,7 +27,7 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.files.truncation_guard import seals_of
-from feedline.feed.formats.indexed.corpus import by_file
+from feedline.feed.formats.indexed.indexed_corpus import by_file
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.protocol import (

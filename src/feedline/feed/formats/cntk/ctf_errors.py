@@ -15,7 +15,7 @@ import numpy as np
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.paths import read_at
-from feedline.feed.formats.indexed.corpus import Ordinals, line_of
+from feedline.feed.formats.indexed.indexed_corpus import Ordinals, line_of
 
 RECORD = np.dtype(
     [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("sequence", "<u4"), ("stream", "<i2"), ("code", "<u2")]

@@ -28,9 +28,9 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
-from feedline.feed.files.reading import read_exactly
+from feedline.feed.files.read_into import read_exactly
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.indexed.corpus import check_memory
+from feedline.feed.formats.indexed.indexed_corpus import check_memory
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.protocol import (
     CHUNK_MEMORY,

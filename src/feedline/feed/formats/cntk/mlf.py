@@ -20,9 +20,15 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, open_file, read_at
-from feedline.feed.files.reading import read_exactly
-from feedline.feed.formats.indexed.corpus import IndexedCorpus, IndexedFile, check_memory, line_of, read_together
-from feedline.feed.formats.indexed.index import Cache, IndexKind
+from feedline.feed.files.read_into import read_exactly
+from feedline.feed.formats.indexed.file_index import Cache, IndexKind
+from feedline.feed.formats.indexed.indexed_corpus import (
+    IndexedCorpus,
+    IndexedFile,
+    check_memory,
+    line_of,
+    read_together,
+)
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
 

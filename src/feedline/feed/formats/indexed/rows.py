@@ -34,9 +34,10 @@ from feedline.feed.files.compressed_text import (
     unpacked,
 )
 from feedline.feed.files.paths import PathLike, open_file, read_at
-from feedline.feed.files.reading import read_most
+from feedline.feed.files.read_into import read_most
 from feedline.feed.formats import unreadable
-from feedline.feed.formats.indexed.corpus import (
+from feedline.feed.formats.indexed.file_index import Cache, IndexKind
+from feedline.feed.formats.indexed.indexed_corpus import (
     MOST_AT_ONCE,
     ChunkPlace,
     IndexedCorpus,
@@ -44,7 +45,6 @@ from feedline.feed.formats.indexed.corpus import (
     Ordinals,
     read_together,
 )
-from feedline.feed.formats.indexed.index import Cache, IndexKind
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Extent, Fetchable, Piece, Unread
 

@@ -19,7 +19,7 @@ from feedline.errors import DataError
 from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import open_file, read_at, reading
 from feedline.feed.formats.jsonl import escaped
-from feedline.feed.formats.shards.index import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, missing, size_of
+from feedline.feed.formats.shards.index_json import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, missing, size_of
 from feedline.feed.formats.shards_guess import INDEX
 
 _DTYPES = {  # a dtype's place is its number

@@ -15,9 +15,9 @@ import numpy as np
 from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import PathLike
-from feedline.feed.formats.shards.fields import Array, ArrayHead, ShardField
-from feedline.feed.formats.shards.index import IndexEntry, ShardFile, codec_of, index_of, missing, size_of
+from feedline.feed.formats.shards.index_json import IndexEntry, ShardFile, codec_of, index_of, missing, size_of
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
+from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardField
 from feedline.feed.formats.shards_guess import INDEX
 from feedline.feed.protocol import declared_streams
 

@@ -26,20 +26,19 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.faults import check_seals
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.cache import user_cache
+from feedline.feed.files.cache_files import user_cache
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, open_file, read_at, reading, status_of
-from feedline.feed.files.reading import read_exactly, read_most
+from feedline.feed.files.read_into import read_exactly, read_most
 from feedline.feed.files.remote import by_ranges
 from feedline.feed.files.streaming import blocks
 from feedline.feed.files.truncation_guard import map_whole
-from feedline.feed.formats import decode
+from feedline.feed.formats import number_files
 from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.shards.fields import ShardField, counts_of, first_whole, listed, numbers_of, texts_of
-from feedline.feed.formats.shards.index import DAMAGED, ShardFile, folders_of
-from feedline.feed.formats.shards.lengths import SUFFIX, kept_lengths
-from feedline.feed.formats.shards.packing import (
+from feedline.feed.formats.shards.index_json import DAMAGED, ShardFile, folders_of
+from feedline.feed.formats.shards.sample_fields import ShardField, counts_of, first_whole, listed, numbers_of, texts_of
+from feedline.feed.formats.shards.shard_compression import (
     PackedRuns,
     TooMuchError,
     runs_of,
@@ -48,6 +47,7 @@ from feedline.feed.formats.shards.packing import (
     unpack_runs,
     words,
 )
+from feedline.feed.formats.shards.shard_lengths import SUFFIX, kept_lengths
 from feedline.feed.formats.shards_guess import INDEX
 from feedline.feed.formats.unreadable import mark_gaps, populate
 from feedline.feed.protocol import (
@@ -587,7 +587,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             else:
                 texts = texts or ScatteredBytes(of, part.memory, text=False).packed()
                 form = "json" if field.form == "json" else "text"
-                values[name], bad = decode.numbers(texts, stream, form, skip=errors)
+                values[name], bad = number_files.numbers(texts, stream, form, skip=errors)
             for i, what in bad.items():
                 errors.setdefault(i, self._damaged(part, i, what, name))
         # Numbers have been copied already. Later checks of the seals would not notice that they are zeros.

@@ -5,7 +5,7 @@ reader can open the parts.
 """
 
 from feedline.feed.formats.store.manifest import MANIFEST
-from feedline.feed.formats.store.reader import StoreDeserializer
+from feedline.feed.formats.store.store_reader import StoreDeserializer
 from feedline.feed.formats.store.writer import StoreWriter
 
 __all__ = ["MANIFEST", "StoreDeserializer", "StoreWriter"]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.formats.store.mapped import StoreMap
+from feedline.feed.formats.store.mapped_files import StoreMap
 
 MOST_HEAD_BYTES = 64 << 20
 """Maximum bytes of the head of a message, in which each stream takes a few hundred."""

@@ -22,9 +22,9 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.remote import pread
-from feedline.feed.formats.store import columns
+from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.compressed import CODECS
-from feedline.feed.formats.store.mapped import check_size, open_inside
+from feedline.feed.formats.store.mapped_files import check_size, open_inside
 
 MANIFEST = "feedline.json"
 FORMAT, VERSION = "feedline-store", 1
@@ -121,7 +121,7 @@ class Manifest:
             **({} if self.compression is None else {"compression": self.compression}),
             "sequences": self.sequences,
             "samples": self.samples,
-            "streams": [{"name": name, **columns.describe(stream)} for name, stream in self.schema.items()],
+            "streams": [{"name": name, **stream_columns.describe(stream)} for name, stream in self.schema.items()],
             "lengths": {name: asdict(side) for name, side in self.lengths.items()},
             "parts": [
                 {
@@ -232,7 +232,7 @@ class _Parser:
         streams: dict[str, Stream] = {}
         for row in self.list(rows, "streams"):
             try:
-                stream = columns.parse(row, strings)
+                stream = stream_columns.parse(row, strings)
             except (ValueError, TypeError) as error:
                 self.fail(str(error))
             name = row.get("name")

@@ -22,7 +22,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Value
 from feedline.data.value import BytesValue, SparseValue, bytes_before, counted_lengths
 from feedline.errors import DataError
-from feedline.feed.formats.store import columns
+from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal, PartTable
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, lengths_header
@@ -82,7 +82,7 @@ class StoreWriter:
         self.target: Target = LocalFolder(path) if journal is None else journal.target
         self._declared = schema
         self._compression = compression
-        self.schema = Schema({name: columns.stored_stream(name, stream) for name, stream in schema.items()})
+        self.schema = Schema({name: stream_columns.stored_stream(name, stream) for name, stream in schema.items()})
         self._chunk_bytes, self._part_bytes, self._overwrite = chunk_bytes, part_bytes, overwrite
         self.target.clear_leftovers()
         self.target.refuse_existing(overwrite)
@@ -196,7 +196,7 @@ class StoreWriter:
             self._end_part()
         self._ragged |= ragged
         if self._part is None:
-            fields = [columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
+            fields = [stream_columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
             file = self._folder / f"part-{len(self._parts):05d}.arrow"
             if self._compression == "auto":
                 self._compression = _worthwhile(values, self._ragged, pa.schema(fields))
@@ -416,7 +416,7 @@ def _batch(values: Piece, ragged: Collection[str], schema: Any) -> Any:
     """Return values as a record batch of a schema, with lists in the columns ``ragged``."""
     import pyarrow as pa
 
-    arrays = [columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
+    arrays = [stream_columns.encode(values[field.name], field.type, field.name in ragged) for field in schema]
     return pa.record_batch(arrays, schema=schema)
 
 

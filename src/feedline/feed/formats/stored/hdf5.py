@@ -27,8 +27,8 @@ from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import PathLike, list_files, open_file, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.stored.arrays import StoredArrays
 from feedline.feed.formats.stored.hdf5_heaps import check_heaps
+from feedline.feed.formats.stored.stored_arrays import StoredArrays
 
 _MOST_OPEN = 16  # files at a time
 _MOST_LINKS = 16  # soft links that lead to one another

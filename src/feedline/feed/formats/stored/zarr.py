@@ -14,7 +14,7 @@ from feedline.errors import SchemaError, install_line
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.stored.arrays import StoredArray, StoredArrays
+from feedline.feed.formats.stored.stored_arrays import StoredArray, StoredArrays
 from feedline.feed.formats.stored.zarr_store import Keys, StoredFiles, document, is_array, join, list_stores, open_keys
 
 _ROOT_NAME = "x"  # of an array that is a store by itself

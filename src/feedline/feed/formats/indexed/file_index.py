@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file, room_for
-from feedline.feed.files.cache import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
+from feedline.feed.files.cache_files import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.files.change_detection import Watched
 from feedline.feed.files.compressed_text import MOST_SPAN, POINT, WINDOW_BYTES, Unpacker
 from feedline.feed.files.compressed_text import unpacker as make_unpacker

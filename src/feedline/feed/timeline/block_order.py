@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from feedline.feed.timeline.elements import ChunkTable, Ints, Window
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.plan import ChunkTable, Ints, Window
 
 BLOCK_BYTES = 1 << 20
 

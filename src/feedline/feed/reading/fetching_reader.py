@@ -34,11 +34,11 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer, MappedFile, files_of
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, WHOLE, Waits
-from feedline.feed.reading.mapped import MappedReader
+from feedline.feed.reading.mapped_reader import MappedReader
 from feedline.feed.reading.reader import LEAST_AHEAD_BYTES, Ints, Slots, Staging
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline
-from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.timeline.block_order import Blocks
 from feedline.feed.workers.limits import available, fits_page_cache
 
 # Reads in flight: random reads gain up to here (on a virtual disk, 32 give 0.9 of the speed, 512 give 1.0).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.runs.table import ChartTable, TableRow, joined, thinned
+from feedline.runs.chart_rows import ChartTable, TableRow, joined, thinned
 from tests.effort import examples
 
 number = st.none() | st.integers(-50, 50) | st.floats(-1e6, 1e6)

@@ -20,8 +20,8 @@ from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv,
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
 from feedline.feed.formats.format import Format
-from feedline.feed.formats.store.bucket import unfinished_store
 from feedline.feed.formats.store.manifest import MANIFEST
+from feedline.feed.formats.store.object_store_target import unfinished_store
 from feedline.feed.protocol import (
     Capability,
     Deserializer,
@@ -42,7 +42,7 @@ from feedline.feed.protocol import (
     select_by_chunk,
     verified,
 )
-from feedline.feed.remote.mirror import LookedUp, Mirror, look_up, look_up_listed
+from feedline.feed.remote.placeholders import LookedUp, Mirror, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
 from feedline.feed.wrapper import Forwarding

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from feedline.feed.files.cache import make_folder, own_folder, user_cache
+from feedline.feed.files.cache_files import make_folder, own_folder, user_cache
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from feedline.concurrency.thread_pool import ended_by
 from feedline.errors import DataError
-from feedline.feed.files.cache import own_folder
+from feedline.feed.files.cache_files import own_folder
 from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Extent, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of

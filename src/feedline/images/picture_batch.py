@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.concurrency.threads import NamedThread
+from feedline.concurrency.named_threads import NamedThread
 from feedline.data import Value
 from feedline.data.recycled import Recycled
 from feedline.data.value import DenseValue

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from queue import SimpleQueue
 from typing import Any
 
-from feedline.concurrency.threads import NamedThread
+from feedline.concurrency.named_threads import NamedThread
 from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerStats
 
 

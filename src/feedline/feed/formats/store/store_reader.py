@@ -25,11 +25,11 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.fetched_views import check_room_for_bounds
 from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.store import columns
+from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
-from feedline.feed.formats.store.mapped import ADVICE, StoreMap, open_inside
+from feedline.feed.formats.store.mapped_files import ADVICE, StoreMap, open_inside
 from feedline.feed.formats.unreadable import lost_chunk, unread
 from feedline.feed.joined_values import in_sequences
 from feedline.feed.protocol import (
@@ -142,7 +142,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             if isinstance(message, Unread):
                 return self._lost(chunk, message)
             stored = memoryview(message)
-        values = self._decoded((part, i, mapped), ordinals, columns.decode, stored)
+        values = self._decoded((part, i, mapped), ordinals, stream_columns.decode, stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
         return Chunk(self.schema, values, seals=() if stored is not None else [mapped.file.seal])
 
@@ -158,7 +158,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         count = int(part.chunks["sequences"][i])
         start, stop, _ = slice(start, stop).indices(count)
         first = int(self._starts[chunk])
-        decode = functools.partial(columns.decode, start=start, stop=max(start, stop))
+        decode = functools.partial(stream_columns.decode, start=start, stop=max(start, stop))
         values = self._decoded((part, i, mapped), (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
@@ -210,7 +210,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             batch = ArrowBatch(mapped.file, start, size, mapped.arrow)
             for name in self.schema:
                 column = batch.arrow.column(mapped.arrow.get_field_index(name))
-                for buffer in columns.bounds_of(column, self._manifest.schema[name], name in part.ragged):
+                for buffer in stream_columns.bounds_of(column, self._manifest.schema[name], name in part.ragged):
                     batch.hold(buffer)
         except ValueError as error:
             raise _damaged(str(error), mapped.file.path, start) from error
@@ -423,7 +423,7 @@ class _MappedPart:
         import pyarrow as pa
 
         self.file = file
-        fields = [columns.field(name, stream, name in part.ragged) for name, stream in schema.items()]
+        fields = [stream_columns.field(name, stream, name in part.ragged) for name, stream in schema.items()]
         self.arrow = pa.schema(fields)
         # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
         head = min(int(part.chunks["byte"][0]), MOST_HEAD_BYTES)

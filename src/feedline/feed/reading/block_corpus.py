@@ -28,7 +28,7 @@ from feedline.feed.protocol import (
     read_slice,
     required,
 )
-from feedline.feed.timeline.blocks import Blocks
+from feedline.feed.timeline.block_order import Blocks
 
 
 class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):

@@ -1,6 +1,6 @@
 """Stores within one process: ``local`` keeps arrays on the CPU, ``device`` on the device of a key's first value.
 
-Costs: as `feedline.kvstore.table`. A `pushpull` reads values, sums them and writes outs in one pass.
+Costs: as `feedline.kvstore.key_table`. A `pushpull` reads values, sums them and writes outs in one pass.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore import merging
-from feedline.kvstore.arguments import checked_priority, grouped
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
+from feedline.kvstore.call_arguments import checked_priority, grouped
 from feedline.kvstore.compression import compression
+from feedline.kvstore.key_table import Table, grouped_ids
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
-from feedline.kvstore.table import Table, grouped_ids
 
 #: Largest number of elements for which two torch calls cost less than the native kernel.
 SMALL = 1 << 14

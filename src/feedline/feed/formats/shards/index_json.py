@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from feedline.errors import DataError, shown
 from feedline.feed.files import paths
 from feedline.feed.files.paths import PathLike, looking
-from feedline.feed.formats.shards.packing import CODECS
+from feedline.feed.formats.shards.shard_compression import CODECS
 from feedline.feed.formats.shards_guess import INDEX, folder_of, read_index
 
 DAMAGED = "restore the file, or write it again"

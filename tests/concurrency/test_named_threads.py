@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.concurrency.threads import begin
+from feedline.concurrency.named_threads import begin
 
 
 def test_the_system_knows_its_name():
@@ -38,7 +38,7 @@ def test_a_thread_does_not_wait_for_itself():
 def test_the_end_of_a_process(waited):
     program = f"""if True:
         import os, time
-        from feedline.concurrency.threads import begin
+        from feedline.concurrency.named_threads import begin
 
         def call():
             time.sleep(0.2 if {waited} else 3600)

@@ -26,10 +26,10 @@ from feedline import errors
 from feedline.errors import DataError
 from feedline.feed.files import remote
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.files.cache import make_folder, user_cache
+from feedline.feed.files.cache_files import make_folder, user_cache
 from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces
 from feedline.feed.remote.addresses import open_store
-from feedline.feed.remote.cache import CachedObject, cache_at
+from feedline.feed.remote.object_cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import Patience, listing, looked_up, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault, is_address, scheme_of

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.files.cache import cached_file, user_cache
+from feedline.feed.files.cache_files import cached_file, user_cache
 from feedline.feed.files.paths import looking
-from feedline.feed.formats.shards.index import ShardFile
+from feedline.feed.formats.shards.index_json import ShardFile
 
 Lengths = NDArray[np.int32]
 

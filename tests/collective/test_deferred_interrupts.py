@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline.kvstore  # noqa: E402
-from feedline.collective import interrupts  # noqa: E402
+from feedline.collective import deferred_interrupts  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from feedline.kvstore import RefusedError, create, optimizer, register_optimizer  # noqa: E402
@@ -34,30 +34,30 @@ def ctrl_c():
 
 def test_it_waits_for_the_end_of_the_outermost_block(ctrl_c):
     seen = []
-    with pytest.raises(KeyboardInterrupt), interrupts.DeferredInterrupt():
-        with interrupts.DeferredInterrupt(may_leave=True):
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts.DeferredInterrupt():
+        with deferred_interrupts.DeferredInterrupt(may_leave=True):
             ctrl_c()
-            interrupts.deliver()
-            assert interrupts.waiting()
+            deferred_interrupts.deliver()
+            assert deferred_interrupts.waiting()
         seen.append("goes on")
     assert seen == ["goes on"]
-    assert not interrupts.waiting()
+    assert not deferred_interrupts.waiting()
 
 
 def test_it_leaves_where_that_is_allowed(ctrl_c):
     seen = []
-    with pytest.raises(KeyboardInterrupt), interrupts.DeferredInterrupt(may_leave=True):
-        interrupts.deliver()
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts.DeferredInterrupt(may_leave=True):
+        deferred_interrupts.deliver()
         ctrl_c()
         seen.append("first")
-        interrupts.deliver()
+        deferred_interrupts.deliver()
         seen.append("second")
     assert seen == ["first"]
 
 
 def test_a_second_one_does_not_wait(ctrl_c):
     seen = []
-    with pytest.raises(KeyboardInterrupt), interrupts.DeferredInterrupt():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts.DeferredInterrupt():
         ctrl_c()
         seen.append("first")
         ctrl_c()
@@ -66,7 +66,7 @@ def test_a_second_one_does_not_wait(ctrl_c):
 
 
 def test_an_error_of_the_block_is_its_context(ctrl_c):
-    with pytest.raises(KeyboardInterrupt) as raised, interrupts.DeferredInterrupt():
+    with pytest.raises(KeyboardInterrupt) as raised, deferred_interrupts.DeferredInterrupt():
         ctrl_c()
         raise ValueError("of the block")
     assert isinstance(raised.value.__context__, ValueError)
@@ -75,7 +75,7 @@ def test_an_error_of_the_block_is_its_context(ctrl_c):
 def test_a_handler_of_the_program_is_called_once_for_each(ctrl_c):
     seen = []
     signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
-    with interrupts.DeferredInterrupt():
+    with deferred_interrupts.DeferredInterrupt():
         ctrl_c()
         assert not seen
         ctrl_c()
@@ -90,7 +90,7 @@ def test_a_handler_that_is_set_within_stays():
         pass
 
     before = signal.getsignal(signal.SIGINT)
-    with interrupts.DeferredInterrupt():
+    with deferred_interrupts.DeferredInterrupt():
         signal.signal(signal.SIGINT, theirs)
     assert signal.signal(signal.SIGINT, before) is theirs
 
@@ -98,12 +98,12 @@ def test_a_handler_that_is_set_within_stays():
 def test_other_threads_and_ignored_signals_are_left_alone():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with interrupts.DeferredInterrupt():
+        with deferred_interrupts.DeferredInterrupt():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         seen = []
 
         def other():
-            with interrupts.DeferredInterrupt():
+            with deferred_interrupts.DeferredInterrupt():
                 seen.append(signal.getsignal(signal.SIGINT))
 
         thread = threading.Thread(target=other)
@@ -198,14 +198,14 @@ def test_wherever_it_comes_nothing_is_dropped_and_nothing_comes_twice(kind):
 
 def in_waits(*actions):
     """Do one thing in each of this rank's next waits for others, once it waits."""
-    deliver, left = interrupts.deliver, list(actions)
+    deliver, left = deferred_interrupts.deliver, list(actions)
 
     def delivers():
         if left:
             left.pop(0)()
         deliver()
 
-    interrupts.deliver = delivers
+    deferred_interrupts.deliver = delivers
 
 
 def ctrl_c_now():

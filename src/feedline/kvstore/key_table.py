@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from feedline.collective.interrupts import DeferredInterrupt
+from feedline.collective.deferred_interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
-from feedline.kvstore.arguments import checked_key, grouped
 from feedline.kvstore.base import Key, Updater
+from feedline.kvstore.call_arguments import checked_key, grouped
 from feedline.kvstore.compression import Channel, Compression
 from feedline.kvstore.optimizers import Optimizer
 

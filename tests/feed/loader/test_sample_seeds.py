@@ -13,7 +13,7 @@ import pytest
 
 import feedline as fl
 from feedline.concurrency.turns import turns
-from feedline.feed.loader import random as seeding
+from feedline.feed.loader import sample_seeds as seeding
 from tests.laws.items import content
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -18,7 +18,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.files import remote
-from feedline.feed.remote import cache as caches
+from feedline.feed.remote import object_cache as caches
 from feedline.feed.remote.holders import CacheHolder
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages
 from tests.feed.remote.conftest import delivered
@@ -276,7 +276,7 @@ def test_processes_of_a_node_fetch_together(store, filled, tmp_path, budget, mos
 FETCHER = """
 import sys, json
 import feedline as fl
-from feedline.feed.remote import cache as caches
+from feedline.feed.remote import object_cache as caches
 caches.LEAST_BYTES = 1 << 20
 url, options, folder, budget = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 corpus = fl.open_corpus(url, remote=fl.Remote(folder, budget, options))

@@ -12,7 +12,7 @@ import torch
 
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import dense, one_of_several
-from feedline.networks.packed import PackedBatch, Run
+from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
 from feedline.networks.shapes import broadcast_shapes, declared, scalar
 

@@ -13,7 +13,7 @@ import pytest
 import feedline as fl
 from feedline import _native
 from feedline.feed.reading import sequential_reader
-from feedline.feed.reading.fetching import FetchingReader
+from feedline.feed.reading.fetching_reader import FetchingReader
 from feedline.testing import sequences_of
 from tests.feed.elsewhere import Elsewhere
 from tests.forked import Forked

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from feedline import _native
-from feedline.updates.arrays import TYPES, Tensors, dense_format, is_plain, is_sharded
+from feedline.updates.native_tensors import TYPES, Tensors, dense_format, is_plain, is_sharded
 
 #: A number, or a tensor of one on a gradient's device.
 Factor = Any

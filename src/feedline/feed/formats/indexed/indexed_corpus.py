@@ -22,7 +22,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
-from feedline.feed.formats.indexed.index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
+from feedline.feed.formats.indexed.file_index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
 from feedline.feed.unique import distinct
