@@ -42,7 +42,7 @@ from benchmarks.disk import (
 from benchmarks.groups import Group, limited
 from benchmarks.harness import Answer, Contender, Race, Stage, Target, race, spread
 from feedline.feed.files.disk import resident
-from feedline.feed.reading.reader import LEAST_AHEAD_BYTES
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES
 
 SIZE = 256
 SHUFFLES: dict[str, bool | str | fl.Window] = {"order": False, "windows": fl.Window(bytes=WINDOW), "whole": "whole"}
@@ -347,7 +347,7 @@ def left_behind(store: Path) -> Answer:
     total = sum(file.stat().st_size for file in store.glob("*.arrow"))
     held = resident(files(store)) * total
     evict(store)
-    most = WINDOW + LEAST_AHEAD_BYTES + 100e6
+    most = WINDOW + MIN_AHEAD_BYTES + 100e6
     return Answer(
         question="page cache taken by a sweep, evicted, in windows of 256 MiB",
         unit="MB",

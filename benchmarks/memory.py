@@ -142,11 +142,11 @@ def read(kind: str, path: str, seconds: float) -> dict[str, float]:
 
         assert DEFAULT_WINDOW.bytes is not None
         window = min(DEFAULT_WINDOW.bytes, sum(info.bytes for info in infos)) * decoded
-    from feedline.feed.reading.reader import LEAST_AHEAD_BYTES
+    from feedline.feed.reading.reader import MIN_AHEAD_BYTES
 
     return {
         "start": start,
-        "limit": window + max(window, LEAST_AHEAD_BYTES) + SLACK,
+        "limit": window + max(window, MIN_AHEAD_BYTES) + SLACK,
         "held": source.stats().peak_bytes,
         "samples": samples,
         "sequences": source.num_sequences,

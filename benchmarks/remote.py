@@ -397,7 +397,7 @@ def second_sweep(stage: Stage, server: ObjectStoreProcess, folder: Path) -> list
         if stage.quick:
             from feedline.feed.remote import object_cache as caches
 
-            caches.LEAST_BYTES = 1 << 20
+            caches.MIN_BYTES = 1 << 20
         corpus = fl.open_corpus(
             "s3://bench/parquet", remote=fl.Remote(cache=cache, cache_bytes=total // 2, storage_options=server.s3())
         )

@@ -20,7 +20,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LEAST_CMAKE = (3, 15)
+MIN_CMAKE = (3, 15)
 #: Seconds between two lines of progress where nobody looks at a terminal.
 SILENCE_S = 10.0
 
@@ -56,8 +56,8 @@ def check_machine() -> None:
     else:
         text = subprocess.run([cmake, "--version"], capture_output=True, text=True, check=True).stdout
         match = re.search(r"version (\d+)\.(\d+)", text)
-        if match and (int(match[1]), int(match[2])) < LEAST_CMAKE:
-            sys.exit(f"expected CMake {LEAST_CMAKE[0]}.{LEAST_CMAKE[1]} or later, got {match[1]}.{match[2]} ({cmake})")
+        if match and (int(match[1]), int(match[2])) < MIN_CMAKE:
+            sys.exit(f"expected CMake {MIN_CMAKE[0]}.{MIN_CMAKE[1]} or later, got {match[1]}.{match[2]} ({cmake})")
     if missing:
         apt = shutil.which("apt-get")
         packages = " ".join(missing) if apt else " ".join(missing).replace("g++", "gcc-c++")

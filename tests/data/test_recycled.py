@@ -9,9 +9,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from feedline.data.recycled import LEAST_BYTES, Recycled
+from feedline.data.recycled import MIN_BYTES, Recycled
 
-SHAPE = (LEAST_BYTES // 4, 1)
+SHAPE = (MIN_BYTES // 4, 1)
 
 
 def address(array):
@@ -19,12 +19,12 @@ def address(array):
 
 
 def test_an_array_is_like_any_other():
-    made = Recycled().empty((3, LEAST_BYTES), np.float32)
-    assert (made.shape, made.dtype) == ((3, LEAST_BYTES), np.float32)
+    made = Recycled().empty((3, MIN_BYTES), np.float32)
+    assert (made.shape, made.dtype) == ((3, MIN_BYTES), np.float32)
     assert made.flags.c_contiguous
     assert made.flags.writeable
     made[:] = 1
-    assert made.sum() == 3 * LEAST_BYTES
+    assert made.sum() == 3 * MIN_BYTES
 
 
 @pytest.mark.parametrize("small", [(0,), (5,), (2, 0, 3)])
@@ -42,7 +42,7 @@ def test_memory_is_used_again_once_nobody_refers_to_it():
     del first
     assert address(pool.empty(SHAPE, np.float32)) != where  # dropped at once
     del view
-    found = [pool.empty((LEAST_BYTES // 8, 1), np.float64) for _ in range(2)]  # of another dtype
+    found = [pool.empty((MIN_BYTES // 8, 1), np.float64) for _ in range(2)]  # of another dtype
     assert where in [address(one) for one in found]
 
 
@@ -69,7 +69,7 @@ def test_few_spares_are_kept():
         last = {address(one) for one in arrays[3:]}
         while arrays:
             del arrays[0]
-        assert round(tracemalloc.get_traced_memory()[0] / LEAST_BYTES) == 2
+        assert round(tracemalloc.get_traced_memory()[0] / MIN_BYTES) == 2
     finally:
         tracemalloc.stop()
     arrays = [pool.empty(SHAPE, np.float32) for _ in range(2)]
@@ -79,7 +79,7 @@ def test_few_spares_are_kept():
 def test_other_sizes_are_not_used():
     pool = Recycled()
     pool.empty(SHAPE, np.float32)
-    assert pool.empty((LEAST_BYTES // 2, 4), np.float32).nbytes == 8 * LEAST_BYTES
+    assert pool.empty((MIN_BYTES // 2, 4), np.float32).nbytes == 8 * MIN_BYTES
 
 
 def test_threads_share_it():
@@ -114,5 +114,5 @@ def test_it_goes_to_other_processes():
     with pool._lock:  # as if a thread held it
         process = context.Process(target=child, args=(pool, queue))
         process.start()
-    assert queue.get() == LEAST_BYTES
+    assert queue.get() == MIN_BYTES
     process.join()

@@ -79,7 +79,7 @@ def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, mos
     cut = page["blocks"]([tuple(info) for info in infos], size, most)
     column = ("sequences", "samples", "bytes").index(unit)
     expected = page["sweep_order"](seed, 3, [b[0] for b in cut], [b[column] for b in cut], budget)
-    with mock.patch.multiple(block_order, BLOCK_BYTES=size, MOST_BLOCKS=most):
+    with mock.patch.multiple(block_order, BLOCK_BYTES=size, MAX_BLOCKS=most):
         timeline = BlockOrder(ChunkTable(infos), seed, True, Window(**{unit: budget}))
     table = timeline.blocks.table
     assert list(zip(table.sequences, table.samples, table.bytes, strict=True)) == cut

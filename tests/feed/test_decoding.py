@@ -56,7 +56,7 @@ class ToldOnceRead(Told, Unsized):
 @pytest.mark.parametrize("sized", [True, False])
 def test_by_default_the_whole_next_window_is_read_ahead_and_no_more(monkeypatch, sized):
     """Half a window ahead is a stop at the beginning of each; the memory is that of two."""
-    monkeypatch.setattr(decoding_reader, "LEAST_AHEAD_BYTES", 1)
+    monkeypatch.setattr(decoding_reader, "MIN_AHEAD_BYTES", 1)
     corpus = (Told if sized else ToldOnceRead)([3] * 400, [20] * 20)
     two = 10 * max(corpus.read(chunk).nbytes for chunk in range(20))  # texts differ in length
     corpus.reads.clear()

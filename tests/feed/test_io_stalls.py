@@ -99,7 +99,7 @@ def folder(tmp_path_factory):
 )
 def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, options, advice, forced):
     """And one that finds everything in memory says nothing."""
-    monkeypatch.setattr(io_stalls, "LEAST_S", 0.0)
+    monkeypatch.setattr(io_stalls, "MIN_S", 0.0)
     monkeypatch.setattr(io_stalls, "SHARE", 0.0)
     monkeypatch.setattr("feedline.feed.reading.decoding_reader._A_WAIT_S", 0.0)
     for _ in range(2):
@@ -126,7 +126,7 @@ def test_a_loader_that_waits_says_so_once(folder, monkeypatch, caplog):
     """Over all its sweeps."""
     from feedline.feed.reading.fetching_reader import FetchingReader
 
-    monkeypatch.setattr(io_stalls, "LEAST_S", 0.0)
+    monkeypatch.setattr(io_stalls, "MIN_S", 0.0)
     monkeypatch.setattr(io_stalls, "SHARE", 0.0)
     monkeypatch.setattr(FetchingReader, "forced", property(lambda _: True, lambda *_: None), raising=False)
     loader = fl.DataLoader(np.load(folder / "x.npy", mmap_mode="r"), 64, shuffle=True)

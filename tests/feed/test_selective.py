@@ -65,18 +65,18 @@ def test_first_minibatches_come_while_the_window_is_read():
         rest = [rows(m) for m in source.minibatches(7)]
     assert first + rest == whole
     assert corpus.selected[:3] == [7, 7, 7]
-    assert len(corpus.selected) <= decoding_reader._MOST_SELECTED + 1
+    assert len(corpus.selected) <= decoding_reader._MAX_SELECTED + 1
     assert sorted(set(corpus.chunks_read)) == list(range(CHUNKS))
 
 
 def test_after_some_of_them_the_window_is_waited_for():
     corpus, whole = Gated(), expected(5)
     with fl.MinibatchSource(corpus, seed=5, max_sweeps=2) as source:
-        found = [rows(source.next_minibatch(5)) for _ in range(decoding_reader._MOST_SELECTED)]
+        found = [rows(source.next_minibatch(5)) for _ in range(decoding_reader._MAX_SELECTED)]
         threading.Timer(0.05, corpus.gate.set).start()
         found += [rows(m) for m in source.minibatches(5)]
     assert found == whole
-    assert len(corpus.selected) == decoding_reader._MOST_SELECTED
+    assert len(corpus.selected) == decoding_reader._MAX_SELECTED
 
 
 def test_a_state_in_the_middle_is_gone_on_from_at_once():

@@ -7,7 +7,7 @@ from torch import nn
 
 import feedline as fl
 from feedline.graph.fold_branches import branches
-from feedline.graph.fold_to_fit import MOST_BOXES, fitted
+from feedline.graph.fold_to_fit import MAX_BOXES, fitted
 from feedline.graph.folding import collapsed, folded
 from feedline.graph.importers import graph_of
 from tests.graph import known_networks as known
@@ -99,7 +99,7 @@ def test_large_networks_have_alike_blocks_once_then_boxes():
     kinds = [nn.ReLU, nn.Tanh]
     odd = nn.Sequential(*[Block(4, 8, 4, act=kinds[i % 2]) for i in range(25)])
     drawn, remark = fitted(graph_of(odd, (1, 4)))
-    assert len(drawn.operations) == 27 < MOST_BOXES
+    assert len(drawn.operations) == 27 < MAX_BOXES
     assert remark == "depth=0: deeper modules are boxes"
     assert "depth=0: deeper modules are boxes" in fl.plot_network(odd, (1, 4)).source
     for whole in (fl.plot_network(odd, (1, 4), fold=False), fl.plot_network(odd, (1, 4), depth=9)):

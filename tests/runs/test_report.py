@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.runs.charts import MOST_COLUMNS
+from feedline.runs.charts import MAX_COLUMNS
 from feedline.runs.history import read_history
 from tests.effort import examples
 from tests.runs.logs import Page, progress, start, write
@@ -443,7 +443,7 @@ def test_all_lines_of_a_chart_differ_in_more_than_colour():
     """Also the thin one behind its mean."""
     style = (files("feedline.runs") / "page.css").read_text("utf-8")
     dashes = dict(re.findall(r"\.line\.(s\d), \.s\d \.line \{ stroke-dasharray: ([\d. ]+) \}", style))
-    assert len(set(dashes.values())) == len(dashes) == MOST_COLUMNS - 1  # the first is solid
+    assert len(set(dashes.values())) == len(dashes) == MAX_COLUMNS - 1  # the first is solid
     assert "dasharray" not in re.search(r"\.line\.faint.*?\}", style)[0]
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-MOST_CASES = 200
+MAX_CASES = 200
 """Number of cases within which a defect must be noticed."""
 
 
@@ -562,7 +562,7 @@ def check(plants: Sequence[Plant], seed: int, out: TextIO) -> list[str]:
                 one.plant()
                 with open(os.devnull, "w") as quiet:
                     suite = Suite([scenario], seed, 1, out=quiet, data=None if one.before else work / "data")
-                    suite.repeat(scenario, range(one.every > 1, MOST_CASES * one.every, one.every), one.counters)
+                    suite.repeat(scenario, range(one.every > 1, MAX_CASES * one.every, one.every), one.counters)
                 found.write_text(json.dumps(suite.rows[scenario.name].counts))
 
             began = time.monotonic()

@@ -23,7 +23,7 @@ from tests.torture.arena import Arena, Outcome, die_with_parent
 from tests.torture.case import COUNTERS
 from tests.torture.scenario import Scenario
 
-MOST_SHOWN = 5
+MAX_SHOWN = 5
 """Number of failures per scenario and counter that are printed in full."""
 
 
@@ -163,7 +163,7 @@ class Suite:
         self.rows[name].add(outcome)
         for counter, what in outcome.failures:
             self._shown[name, counter] += 1
-            if self._shown[name, counter] <= MOST_SHOWN:
+            if self._shown[name, counter] <= MAX_SHOWN:
                 again = f"make torture SEED={self.seed} CASE={outcome.name}"
                 self.findings.append(f"{counter.upper()} in {outcome.name}: {what}\n  again: {again}")
                 self._say(f"\n{self.findings[-1]}")

@@ -22,11 +22,11 @@ from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.runs import page
 from feedline.runs.chart_rows import joined, thinned
-from feedline.runs.charts import MOST_COLUMNS, Chart
+from feedline.runs.charts import MAX_COLUMNS, Chart
 from feedline.runs.drawing import figure
 
-_MOST_STEPS, _MOST_SEQUENCES = 400, 1 << 21
-_MOST_LABELS = 1 << 16
+_MAX_STEPS, _MAX_SEQUENCES = 400, 1 << 21
+_MAX_LABELS = 1 << 16
 _WELL_MIXED = 0.9  # of the distance of a full shuffle
 _ALIKE = 1.3  # times the deviation of labels in a full shuffle
 
@@ -88,7 +88,7 @@ def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> li
     bytes_ = np.array([info.bytes for info in corpus.chunks()], np.int64)
     count = len(bytes_)
     windows = [n for n in (4**k for k in range(1, 20)) if n < count]
-    every = max(1, -(-len(windows) // (MOST_COLUMNS - 2)))
+    every = max(1, -(-len(windows) // (MAX_COLUMNS - 2)))
     candidates: list[tuple[str, Any, int]] = [("none", False, int(bytes_.max()))]
     for n in windows[::-1][::every][::-1]:
         largest = int(np.sort(bytes_)[-n:].sum())
@@ -105,7 +105,7 @@ def _choice(
     jumps = pairs = neighbours = chunks = taken = 0
     places, odd = [], []
     overall = None if labels is None else labels.shares()
-    for planned in islice(source.plan(size), _MOST_STEPS):
+    for planned in islice(source.plan(size), _MAX_STEPS):
         ids = planned.ids
         steps = np.abs(np.diff(ids))
         jumps, pairs, neighbours = jumps + int(steps.sum()), pairs + len(steps), neighbours + int((steps == 1).sum())
@@ -114,7 +114,7 @@ def _choice(
         if labels is not None and overall is not None:
             odd.append(float(np.abs(labels.shares(ids) - overall).sum()) / 2)
         taken += len(ids)
-        if taken >= _MOST_SEQUENCES:
+        if taken >= _MAX_SEQUENCES:
             break
     distance = jumps / pairs / (sequences / 3) if pairs else 0.0
     return WindowChoice(name, nbytes, distance, neighbours / max(1, pairs), chunks / len(places), places, odd)
@@ -142,8 +142,8 @@ def labels_of(corpus: Deserializer, name: str) -> SampleClasses:
     if labels.dtype.kind not in "iub" and not np.array_equal(labels, labels.astype(np.int64)):
         raise UsageError(f"expected classes in stream {name}, got numbers such as {labels[0]}")
     _, classes = np.unique(labels.astype(np.int64), return_inverse=True)
-    if classes.max() >= _MOST_LABELS:
-        raise UsageError(f"expected at most {_MOST_LABELS} classes in stream {name}, got {int(classes.max()) + 1}")
+    if classes.max() >= _MAX_LABELS:
+        raise UsageError(f"expected at most {_MAX_LABELS} classes in stream {name}, got {int(classes.max()) + 1}")
     return SampleClasses(np.concatenate([[0], *counts]).cumsum(), classes.astype(np.int64))
 
 
@@ -213,7 +213,7 @@ def counted(number: int, what: str) -> str:
 
 
 def _charts(compared: Sequence[WindowChoice]) -> list[Chart]:
-    shown = compared[:MOST_COLUMNS]
+    shown = compared[:MAX_COLUMNS]
     says = "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %."
     places = {choice.name: [(i, 100 * place) for i, place in enumerate(choice.places)] for choice in shown}
     parts = [("places", "Where minibatches come from", says, places)]

@@ -33,7 +33,7 @@ SUMMED = frozenset(
 FRAME = 32
 _HEAD = 3
 #: Largest number of bytes that a rank may send at once.
-MOST_BYTES = 1 << 31
+MAX_BYTES = 1 << 31
 #: Bytes of a tensor that are shared at once.
 SHARED_BYTES = 1 << 20
 #: Largest number of characters of a text in an error.
@@ -137,7 +137,7 @@ class Exchanges:
         return await self._padded(data, [row[0] for row in rows])
 
     async def _padded(self, data: bytes, lengths: Sequence[float]) -> list[bytes]:
-        sizes = [checked_count(r, n, MOST_BYTES, "bytes") for r, n in enumerate(lengths)]
+        sizes = [checked_count(r, n, MAX_BYTES, "bytes") for r, n in enumerate(lengths)]
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         if data:
             padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)

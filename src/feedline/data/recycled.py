@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 #: Arrays of fewer bytes are fresh: the allocator reuses their memory by itself.
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 
 
 class _Lent:
@@ -52,7 +52,7 @@ class Recycled:
         """Return an array of this shape, C-contiguous and writable."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
-        if nbytes < LEAST_BYTES:
+        if nbytes < MIN_BYTES:
             return np.empty(shape, kind)
         memory = self._spare(nbytes)
         if memory is None:

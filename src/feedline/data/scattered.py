@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from feedline.data.value import BytesValue, DenseValue, Value
 
-_MOST_HELD = 1.5  # bytes of memory that views may keep alive per byte that they show
+_MAX_HELD = 1.5  # bytes of memory that views may keep alive per byte that they show
 
 
 class ScatteredBytes(BytesValue):
@@ -104,7 +104,7 @@ def without_gaps(values: dict[str, Value], memory: NDArray[np.uint8]) -> None:
         if isinstance(value, ScatteredBytes)
         or (isinstance(value, DenseValue) and np.may_share_memory(value.rows, memory))
     }
-    if _MOST_HELD * sum(value.nbytes for value in views.values()) < len(memory):
+    if _MAX_HELD * sum(value.nbytes for value in views.values()) < len(memory):
         for name, value in views.items():
             values[name] = value.packed() if isinstance(value, ScatteredBytes) else DenseValue(value.rows.copy())
 

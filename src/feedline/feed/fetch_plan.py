@@ -33,7 +33,7 @@ from feedline.feed.reading.cache_policy import Keeping, Mask, Range, runs
 from feedline.feed.reading.next_uses import NextUses
 from feedline.feed.reading.reader_factory import opened, order_of
 from feedline.feed.reading.stats import Stats
-from feedline.feed.remote.object_cache import LEAST_BYTES, CachedObject, parts_of, together
+from feedline.feed.remote.object_cache import MIN_BYTES, CachedObject, parts_of, together
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import IN_FLIGHT
 from feedline.feed.source import MinibatchSource
@@ -261,7 +261,7 @@ def _plan_whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept:
         cluster=[fetched.times(cluster.nodes)],
         first_window=fetched,
         peak_bytes=kept_bytes,
-        smallest_cache_bytes=max(LEAST_BYTES, kept_bytes),
+        smallest_cache_bytes=max(MIN_BYTES, kept_bytes),
         waits=_waits([], cluster, [0]),
         hiding_step_s=None if cluster.bandwidth is None else 0.0,
     )
@@ -351,7 +351,7 @@ class _PlannedRun:
             cluster=[total[number] for number in numbers],
             first_window=windows[0].traffic,
             peak_bytes=peak * PAGE_BYTES,
-            smallest_cache_bytes=max(LEAST_BYTES, -(-smallest * PAGE_BYTES // _MIB) * _MIB),
+            smallest_cache_bytes=max(MIN_BYTES, -(-smallest * PAGE_BYTES // _MIB) * _MIB),
             waits=_waits(windows, cluster, numbers),
             hiding_step_s=_hiding_step(last, cluster),
         )

@@ -15,7 +15,7 @@ from feedline.graph.graph import Graph, Operation
 from feedline.graph.labels import box_lines
 from feedline.graph.picture_columns import columns
 
-MOST_BOXES = 60  # that can be read at once, and that a page shows at first
+MAX_BOXES = 60  # that can be read at once, and that a page shows at first
 _WIDEST = 1500.0  # points
 _CHARACTER, _BESIDE = 6.0, 50.0  # points: width of a letter, and space around the text of a box
 
@@ -42,7 +42,7 @@ def fitted(graph: Graph, expand: bool = False, height: float | None = None) -> t
 
 
 def _fits(graph: Graph, height: float | None) -> bool:
-    if len(graph.operations) > MOST_BOXES:
+    if len(graph.operations) > MAX_BOXES:
         return False
     parts = columns(graph, height) if height is not None else [list(graph.operations)]
     return sum(_width(graph, part) for part in parts) <= _WIDEST

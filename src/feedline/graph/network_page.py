@@ -15,7 +15,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from feedline.graph.fold_to_fit import MOST_BOXES
+from feedline.graph.fold_to_fit import MAX_BOXES
 from feedline.graph.graph import Edge, Graph, Operation, Path, number, total
 from feedline.graph.labels import box_lines, frame_label
 from feedline.graph.layer_table import as_bytes, summary
@@ -33,7 +33,7 @@ class PageLook(NamedTuple):
     Attributes:
         title: title of the page.
         direction: direction of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
-        depth: number of frames around a box that are open at first. None: as many as show `MOST_BOXES` boxes.
+        depth: number of frames around a box that are open at first. None: as many as show `MAX_BOXES` boxes.
         hide_weights: whether only the panel lists parameters, not boxes.
         legend: whether the colours are explained.
     """
@@ -171,7 +171,7 @@ class _Content:
         around = [(o.frames, o.key) for o in self._graph.operations]
         for depth in range(deepest, 0, -1):
             shown = {path[: depth + 1] if len(path) > depth else key for path, key in around}
-            if len(shown) <= MOST_BOXES:
+            if len(shown) <= MAX_BOXES:
                 return depth
         return 0
 

@@ -19,7 +19,7 @@ from feedline.graph.labels import box_lines
 # Points, as dot has them on average: a box with an arrow and its label, a line of a box, an end of a frame. The last is
 # for the caption, the legend, and the circles at which columns begin and end.
 _BOX, _LINE, _FRAME, _AROUND = 56.0, 7.0, 22.0, 160.0
-_MOST_CROSSING = 6  # tensors: more circles with numbers would confuse
+_MAX_CROSSINGS = 6  # tensors: more circles with numbers would confuse
 _TOO_HIGH = 1.4
 _MORE = 2  # columns more than if parts could be divided
 _WORTH_IT = 0.9  # of the height without these cuts
@@ -35,7 +35,7 @@ def columns(graph: Graph, height: float) -> list[list[Operation]]:
     sizes = {operation.key: _BOX + _LINE * len(box_lines(graph, operation)) for operation in graph.operations}
     best, highest = [list(graph.operations)], _height(graph.operations, sizes)
     deepest = max((len(operation.scope) for operation in graph.operations), default=0)
-    for crossing in range(1, _MOST_CROSSING + 1):
+    for crossing in range(1, _MAX_CROSSINGS + 1):
         for depth in range(deepest + 1):
             if highest <= (height if crossing == 1 else _TOO_HIGH * height):
                 return _inputs_moved(graph, best)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Number = int | float
-MOST_ROWS = 300
+MAX_ROWS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None
     return ChartTable(axis, tuple(defined), rows, len(rows))
 
 
-def thinned(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
+def thinned(table: ChartTable, most: int = MAX_ROWS) -> ChartTable:
     """Thin a table to about ``most`` rows. See the module. A table that is small enough is returned unchanged."""
     if len(table.rows) <= most:
         return table
@@ -67,7 +67,7 @@ def thinned(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
     return ChartTable(table.axis, table.columns, tuple(table.rows[i] for i in sorted(keep)), table.total)
 
 
-def averaged(table: ChartTable, most: int = MOST_ROWS) -> ChartTable:
+def averaged(table: ChartTable, most: int = MAX_ROWS) -> ChartTable:
     """Average a table in stretches, to ``most`` rows, between its first and last. A small enough one is unchanged."""
     rows = table.rows
     if len(rows) <= most:

@@ -20,10 +20,10 @@ Pairs = Sequence[tuple[Number, Number | None]]
 _PARTS = {"waiting for data": "waiting", "evaluating": "evaluating", "saving": "saving"}
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
 _MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
-LEAST_BUSY = 0.01  # threads that read and decode. Fewer are not shown, as mapping a store takes next to nothing
+MIN_BUSY = 0.01  # threads that read and decode. Fewer are not shown, as mapping a store takes next to nothing
 _NOISY_FROM = 30  # numbers
 NOT_FINITE = "NaN or ∞"  # logs do not distinguish them
-MOST_COLUMNS = 6  # as many as colours and dashes can distinguish
+MAX_COLUMNS = 6  # as many as colours and dashes can distinguish
 # Title, description and unit of each chart along the run.
 _WORDS = {
     "loss": ("Loss{of_loss}", "Average loss per label sample; lower is better.", "loss"),
@@ -174,7 +174,7 @@ def _sources(history: History) -> list[Chart]:
         *_line(history, "disk", {"disk": _unless_zero(disk)}),
         *_line(history, "pages", {"hits": in_memory if any(span.disk for span in read) else []}),
         *_line(history, "hits", {"hits": hits}),
-        *_line(history, "reading", {"busy": busy if any(number >= LEAST_BUSY for _, number in busy) else []}),
+        *_line(history, "reading", {"busy": busy if any(number >= MIN_BUSY for _, number in busy) else []}),
     ]
 
 
@@ -225,7 +225,7 @@ def _padding(fed: Sequence[tuple[int, Fed]], total: Fed | None) -> dict[str, Pai
 
 
 def _lengths(total: Fed | None) -> list[Chart]:
-    names = ragged_streams(total)[:MOST_COLUMNS]
+    names = ragged_streams(total)[:MAX_COLUMNS]
     if total is None or not names:
         return []
     table = joined("class", {name: enumerate(total.streams[name].lengths) for name in names})
@@ -242,9 +242,9 @@ def _line(history: History, key: str, columns: Mapping[str, Pairs]) -> list[Char
     words = {f"of_{what}": f": {name}" if (name := about.get(f"{what}_name")) else "" for what in ("loss", "metric")}
     words |= {"metric": about.get("metric_name", "metric"), "counts": history.counts.capitalize()}
     title, says, unit = (text.format(columns=", ".join(columns).capitalize(), **words) for text in _WORDS[key])
-    shown = dict(list(columns.items())[:MOST_COLUMNS])
+    shown = dict(list(columns.items())[:MAX_COLUMNS])
     faint: tuple[str, ...] = ()
-    if key in _MAY_BE_NOISY and len(shown) < MOST_COLUMNS:
+    if key in _MAY_BE_NOISY and len(shown) < MAX_COLUMNS:
         first, pairs = next(iter(shown.items()))
         means, width = moving_means(pairs)
         if means:
@@ -252,8 +252,8 @@ def _line(history: History, key: str, columns: Mapping[str, Pairs]) -> list[Char
     table = joined(history.counts, shown)
     if not table.rows:
         return []
-    if len(columns) > MOST_COLUMNS:
-        says += f" {MOST_COLUMNS} of {len(columns)} are shown."
+    if len(columns) > MAX_COLUMNS:
+        says += f" {MAX_COLUMNS} of {len(columns)} are shown."
     steep = key in _MAY_SPAN_DECADES and spans_decades(table)
     lost = _lost(history, key)
     if lost:

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from feedline._version import __version__
 from feedline.runs import page
-from feedline.runs.chart_rows import MOST_ROWS, averaged, joined
-from feedline.runs.charts import MOST_COLUMNS, NOT_FINITE, Chart, Pairs, moving_means, spans_decades
+from feedline.runs.chart_rows import MAX_ROWS, averaged, joined
+from feedline.runs.charts import MAX_COLUMNS, NOT_FINITE, Chart, Pairs, moving_means, spans_decades
 from feedline.runs.compare_runs import ComparedRun, Lost, lower_is_better
 from feedline.runs.drawing import exact, figures
 
@@ -24,14 +24,14 @@ _ORDER = (
 )
 _ASIDE = ("learning rate", "throughput", "waiting for data")
 _HELD_OUT = re.compile(r"valid|(?<![a-z])(val|test|eval|dev)(?![a-z])", re.IGNORECASE)
-_MOST_TOLD = 3  # curves of other programs
+_MAX_NAMED = 3  # curves of other programs
 _EQUAL = 1e-4  # relative. Less is rounding, as in sums over another number of workers
 
 
 def check_count(count: int) -> None:
     """Raise ValueError unless there are two runs at least, and no more than there are distinct colours."""
-    if not 2 <= count <= MOST_COLUMNS:
-        raise ValueError(f"expected 2 to {MOST_COLUMNS} runs to compare, got {count}")
+    if not 2 <= count <= MAX_COLUMNS:
+        raise ValueError(f"expected 2 to {MAX_COLUMNS} runs to compare, got {count}")
 
 
 def html(runs: Sequence[ComparedRun]) -> str:
@@ -82,7 +82,7 @@ def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str
         means, width = smooth.get(run.name, (run.curves[name], 0))
         columns[f"{run.name}, mean of {width}" if width else run.name] = means
         colours.append(1 + runs.index(run))
-    faint = [run for run in having if run.name in smooth] if len(having) + len(smooth) <= MOST_COLUMNS else []
+    faint = [run for run in having if run.name in smooth] if len(having) + len(smooth) <= MAX_COLUMNS else []
     columns |= {run.name: run.curves[name] for run in faint}
     colours += [1 + runs.index(run) for run in faint]
     table = joined(having[0].axis, columns)
@@ -90,8 +90,8 @@ def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str
     says = [] if len(having) == len(runs) else [f"Of {', '.join(run.name for run in having)}."]
     lost = [(run.name, run.lost[name]) for run in having if name in run.lost]
     says += [f"{run} is {_lost(gone, having[0].axis)}." for run, gone in lost]
-    if len(table.rows) > MOST_ROWS:
-        says.append(f"Each point is the average of about {round(len(table.rows) / MOST_ROWS)} numbers.")
+    if len(table.rows) > MAX_ROWS:
+        says.append(f"Each point is the average of about {round(len(table.rows) / MAX_ROWS)} numbers.")
     return Chart(
         key,
         name.capitalize() if standard and ":" not in name else name[:1].upper() + name[1:] if standard else name,
@@ -159,7 +159,7 @@ def _best(runs: Sequence[ComparedRun]) -> list[str]:
         sentences.append(f"Lowest {name}: {value}.")
     if any(_HELD_OUT.search(name) for name in unrated):
         unrated = [name for name in unrated if _HELD_OUT.search(name)]
-    for name in unrated[:_MOST_TOLD]:
+    for name in unrated[:_MAX_NAMED]:
         last = {run.name: run.curves[name][-1][1] for run in runs if name in run.curves}
         if not all(_about_equal(number, max(last.values())) for number in last.values()):
             ends = ", ".join(f"{exact(n)} in {run}" for run, n in last.items())

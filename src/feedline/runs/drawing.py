@@ -16,7 +16,7 @@ from feedline.runs.chart_rows import ChartTable, Number
 from feedline.runs.charts import Chart
 
 _SIDE = 1000.0  # of the SVG's square
-_MOST_POINTS = 40  # more points would hide the line
+_MAX_POINTS = 40  # more points would hide the line
 _BAR_GROUP = 0.8  # share of a class's width
 
 
@@ -159,7 +159,7 @@ def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
         if len(at) > 1:
             kind = " faint" if is_faint else " under" if chart.last_on_top and k == 0 else ""
             paths.append(f'<path class="line s{chart.colour(k)}{kind}" d="{path}"/>')
-        if len(at) <= _MOST_POINTS and not is_faint:
+        if len(at) <= _MAX_POINTS and not is_faint:
             points = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in at)
             over = " over" if chart.last_on_top and k else ""
             paths.append(f'<path class="point{over} s{chart.colour(k)}" d="{points}"/>')

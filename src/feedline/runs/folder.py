@@ -20,7 +20,7 @@ from feedline.errors import DataError
 from feedline.runs.history import History, Saved, read_history
 
 LOG, NETWORK, QUARANTINE = "run.jsonl", "network.svg", "quarantine*.jsonl"
-MOST_LISTED = 50
+MAX_LISTED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Quarantined:
     """Unreadable sequences.
 
     Attributes:
-        first: lines of the first `MOST_LISTED` distinct ones.
+        first: lines of the first `MAX_LISTED` distinct ones.
         count: number of distinct ones.
         files: names of the files that list them.
     """
@@ -118,7 +118,7 @@ def _quarantined(folder: Path) -> Quarantined:
         key = (str(line.get("path")), str(line.get("sequence")))
         if key not in keys:
             keys.add(key)
-            if len(first) < MOST_LISTED:
+            if len(first) < MAX_LISTED:
                 first.append(line)
     return Quarantined(first, len(keys), [file.name for file in files])
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from feedline._version import __version__
 from feedline.runs import comparison_page, page
-from feedline.runs.chart_rows import MOST_ROWS
+from feedline.runs.chart_rows import MAX_ROWS
 from feedline.runs.charts import (
-    LEAST_BUSY,
+    MIN_BUSY,
     NOT_FINITE,
     constant_rates,
     feed_charts,
@@ -28,11 +28,11 @@ from feedline.runs.charts import (
 from feedline.runs.compare_runs import order_facts, read_compared, setting_in_words
 from feedline.runs.drawing import figures
 from feedline.runs.findings import findings
-from feedline.runs.folder import MOST_LISTED, Run, read_run
+from feedline.runs.folder import MAX_LISTED, Run, read_run
 from feedline.runs.history import CorpusShare, History
 
-MOST_CHECKPOINTS = 20
-_ROWS = f"Of more than {MOST_ROWS} rows the first, last, lowest and highest of each stretch are shown. "
+MAX_CHECKPOINTS = 20
+_ROWS = f"Of more than {MAX_ROWS} rows the first, last, lowest and highest of each stretch are shown. "
 
 
 RunPath = str | os.PathLike[str]
@@ -149,7 +149,7 @@ def _read(history: History) -> str:
         hits = sums["cached"] / remote
         text.append(f"{_size(remote)} of chunks came from object stores, {hits:.0%} of them out of the cache.")
     threads = sums["reading"] / history.seconds if history.seconds else 0.0
-    if threads >= LEAST_BUSY:
+    if threads >= MIN_BUSY:
         text.append(f"Reading and decoding chunks kept {threads:.2g} threads busy, {sums['reading']:,.4g} s in all.")
     return " ".join(text)
 
@@ -252,7 +252,7 @@ def _errors(run: Run) -> str:
         )
     which = "1 sequence is" if listed.count == 1 else f"{listed.count:,} different sequences are"
     text += f"<p>{which} listed in {escape(', '.join(listed.files))}"
-    text += f"; these are the first {MOST_LISTED}.</p>" if listed.count > len(listed.first) else ".</p>"
+    text += f"; these are the first {MAX_LISTED}.</p>" if listed.count > len(listed.first) else ".</p>"
     columns = ("sequence", "path", "line", "byte", "stream", "reason")
     rows = [["" if line.get(name) is None else str(line[name]) for name in columns] for line in listed.first]
     return text + page.table("Quarantine", columns, rows)
@@ -262,7 +262,7 @@ def _checkpoints(run: Run) -> str:
     saved = run.history.saved
     if not saved:
         return "<p>The log has no checkpoints.</p>"
-    shown = saved[-MOST_CHECKPOINTS:]
+    shown = saved[-MAX_CHECKPOINTS:]
     text = f"<p>{len(saved):,} were written; these are the last {len(shown)}:</p>" if len(shown) < len(saved) else ""
     rows = [
         [

@@ -318,7 +318,7 @@ def test_a_quote_that_nothing_closes(write, monkeypatch):
     chunk = write(text, a=fl.Stream(), b=fl.Stream()).read(0)
     assert list(chunk.errors) == [1]
     assert "a quote that closes the cell in column 'b'" in str(chunk.errors[1])
-    monkeypatch.setattr(module, "MOST_ROW", 200)
+    monkeypatch.setattr(module, "MAX_ROW", 200)
     with pytest.raises(fl.DataError, match=r"rows of at most .*\n.*byte 8.*\n.*quote never close"):
         write(text, a=fl.Stream(), b=fl.Stream())
 

@@ -125,7 +125,7 @@ def test_declarations_select_convert_nothing_and_go_down(path):
 
 
 def test_several_files_are_one_corpus(tmp_path, path, monkeypatch):
-    monkeypatch.setattr(hdf5, "_MOST_OPEN", 2)
+    monkeypatch.setattr(hdf5, "_MAX_OPEN", 2)
     bounds = [0, 1, 80, 200, COUNT]
     for i, (a, b) in enumerate(itertools.pairwise(bounds)):
         write(tmp_path / f"part-{i}.h5", slice(a, b))

@@ -173,7 +173,7 @@ def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path
 def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shuffle, forced):
     """Also where its pages were in memory; items before the cut are delivered."""
     fetch_mapped_files(monkeypatch, forced=forced)
-    monkeypatch.setattr("feedline.feed.reading.fetching_reader.LEAST_AHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr("feedline.feed.reading.fetching_reader.MIN_AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr("feedline.feed.loader.staged.STAGED", 256)
     arrays = mapped(copy)
     loader = fl.DataLoader(arrays, 64, shuffle=shuffle, seed=3, on_error=fl.Quarantine(copy / "listed.jsonl"))

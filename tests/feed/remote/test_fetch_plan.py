@@ -50,8 +50,8 @@ def bucket():
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Allow caches of a megabyte; on a busy machine, requests would be made twice."""
-    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
-    monkeypatch.setattr(requests, "_LEAST_SEEN", 1 << 30)
+    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
+    monkeypatch.setattr(requests, "_MIN_SAMPLES", 1 << 30)
 
 
 def total(bucket) -> int:

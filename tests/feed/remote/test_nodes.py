@@ -33,7 +33,7 @@ def test_arcs_fetch_one_copy_and_shares_by_position_one_for_each_node(
     store, opened, files, tmp_path, monkeypatch, order, least, most
 ):
     """A chunk that an arc's border cuts is read by two nodes; pages at both ends of chunks are rounded."""
-    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     sources = [
         fl.MinibatchSource(
             opened("*.parquet", cache=tmp_path / str(node), cache_bytes=2 * MIB),

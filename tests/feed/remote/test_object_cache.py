@@ -47,7 +47,7 @@ TOTAL = sum(len(rows(seed)) for seed in range(FILES))
 @pytest.fixture
 def small(monkeypatch):
     """Allow caches of a megabyte."""
-    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_an_object_replaced_by_one_of_the_same_size_is_another(store, opened):
 
 
 def test_objects_that_nobody_uses_make_room_first(store, opened, filled, tmp_path, monkeypatch):
-    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     store.put("b/old.parquet", rows(9))
     old = opened("old.parquet", cache_bytes=TOTAL)
     delivered(old, max_sweeps=1)
@@ -235,7 +235,7 @@ def test_whoever_is_killed_while_it_leaves_leaves_nothing_for_good(opened, fille
 
 
 def run(url, options, folder, budget, index, count, results, together):
-    caches.LEAST_BYTES = MIB
+    caches.MIN_BYTES = MIB
     corpus = fl.open_corpus(url, remote=fl.Remote(cache=folder, cache_bytes=budget, storage_options=options))
     source = fl.MinibatchSource(
         corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4, partition=(index, count), read_ahead=MIB
@@ -277,7 +277,7 @@ FETCHER = """
 import sys, json
 import feedline as fl
 from feedline.feed.remote import object_cache as caches
-caches.LEAST_BYTES = 1 << 20
+caches.MIN_BYTES = 1 << 20
 url, options, folder, budget = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 corpus = fl.open_corpus(url, remote=fl.Remote(folder, budget, options))
 source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4)
@@ -326,7 +326,7 @@ def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_who
 
 
 def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened, filled, monkeypatch):
-    monkeypatch.setattr(caches, "LEAST_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     first, second = opened("0.parquet", cache_bytes=2 * TOTAL), opened("0.parquet", cache_bytes=2 * TOTAL)
     delivered(second, max_sweeps=1)  # which closes it
     cache = first.mirror.cache

@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 
 # Limit of lengths that may become a boundary. If there are more, quantiles are taken, with equally many sequences
 # between them.
-_MOST_CANDIDATES = 1024
+_MAX_CANDIDATES = 1024
 
 
 def counted(lengths: Iterable[Ints]) -> tuple[Ints, Ints]:
@@ -38,8 +38,8 @@ def least_padding(lengths: Ints, counts: Ints, buckets: int) -> list[int]:
         buckets: at least 1.
     """
     total = np.cumsum(counts)
-    if len(lengths) > _MOST_CANDIDATES:
-        targets = (np.arange(1, _MOST_CANDIDATES + 1) * (int(total[-1]) / _MOST_CANDIDATES)).astype(np.int64)
+    if len(lengths) > _MAX_CANDIDATES:
+        targets = (np.arange(1, _MAX_CANDIDATES + 1) * (int(total[-1]) / _MAX_CANDIDATES)).astype(np.int64)
         at = distinct(np.minimum(np.searchsorted(total, targets), len(lengths) - 1))
         at[-1] = len(lengths) - 1
     else:

@@ -30,8 +30,8 @@ T = TypeVar("T")
 _MIXTURE = ("weights", "temperature", "by", "batches", "batch_size", "block", "when_empty", "max_sweeps", "columns")
 _PACKED = ("row", "method", "long", "tokens", "pad", "ignore", "seed")
 _STREAM = ("shape", "dtype", "sparse", "field", "defines_size")
-_MOST_BYTES = 1 << 24  # size of a file
-_MOST_NODES = 1 << 20  # values in a file, with its aliases expanded
+_MAX_BYTES = 1 << 24  # size of a file
+_MAX_NODES = 1 << 20  # values in a file, with its aliases expanded
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> Deserializer:
@@ -42,9 +42,9 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
     """
     path = Path(paths[0])
     with open_regular(path) as file:
-        text = file.read(_MOST_BYTES + 1)
-    if len(text) > _MOST_BYTES:
-        raise DataError(f"expected a description of at most {_MOST_BYTES} bytes, got more", path=str(path))
+        text = file.read(_MAX_BYTES + 1)
+    if len(text) > _MAX_BYTES:
+        raise DataError(f"expected a description of at most {_MAX_BYTES} bytes, got more", path=str(path))
     return _Description(path, memory_bytes).mixture(_parsed(path, text))
 
 
@@ -81,15 +81,15 @@ def _loaded(yaml: Any, text: bytes) -> Any:
 
         def size(node: Any) -> int:
             if id(node) not in sizes:
-                sizes[id(node)] = _MOST_NODES  # final for a node that contains itself
+                sizes[id(node)] = _MAX_NODES  # final for a node that contains itself
                 inner = getattr(node, "value", None)
                 nodes = inner if isinstance(inner, list) else []
                 parts = [part for entry in nodes for part in (entry if isinstance(entry, tuple) else (entry,))]
-                sizes[id(node)] = min(_MOST_NODES, 1 + sum(map(size, parts)))
+                sizes[id(node)] = min(_MAX_NODES, 1 + sum(map(size, parts)))
             return sizes[id(node)]
 
-        if size(root) >= _MOST_NODES:
-            raise ValueError(f"expected at most {_MOST_NODES} values, got more, or one that holds itself")
+        if size(root) >= _MAX_NODES:
+            raise ValueError(f"expected at most {_MAX_NODES} values, got more, or one that holds itself")
         return loader.construct_document(root)
     finally:
         loader.dispose()

@@ -30,7 +30,7 @@ from feedline.feed.unique import distinct
 _RATIO = re.compile("[0-9]{1,400}(/0*[1-9][0-9]{0,399})?")
 
 # Limit of blocks in a window.
-_MOST_BLOCKS = 4096
+_MAX_BLOCKS = 4096
 
 
 class Rules(NamedTuple):
@@ -315,8 +315,8 @@ class MixtureOrder(Timeline, InParts):
         stages = self.stages
         stage = stages.at(n)
         block = (n - stage.start) // stages.block
-        low = block // _MOST_BLOCKS * _MOST_BLOCKS
-        high = low + _MOST_BLOCKS
+        low = block // _MAX_BLOCKS * _MAX_BLOCKS
+        high = low + _MAX_BLOCKS
         counts = stages.counts(stages.block_bounds(stage, block)[1])
         for k, count in enumerate(counts):
             if self.parts[k].window is None or not stage.schedule.quotas[k]:

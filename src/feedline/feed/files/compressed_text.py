@@ -50,12 +50,12 @@ window, and the number of bits of the byte before that belong to the next block.
 WINDOW_BYTES = 32 << 10
 _SLACK = 264  # spare bytes that the decoder needs after the text
 _BLOCK_BYTES = 1 << 20
-MOST_SPAN = 256 << 20
+MAX_SPAN = 256 << 20
 """Limit of bytes of text in a span. A longer block of gzip is refused."""
 _INPUT, _OUTPUT, _POINT, _END = 0, 1, 2, 3
 _PLAIN, _WINDOW = 0, 1
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_MOST_BLOCK = 128 << 10  # bytes of text in a block of Zstandard
+_MAX_BLOCK = 128 << 10  # bytes of text in a block of Zstandard
 _SUFFIX = ".feedline-text"
 
 _log = logging.getLogger("feedline")
@@ -189,8 +189,8 @@ class _Deflate(Unpacker):
                     data, used, len(data), last, out, position=at, point_after=point_after
                 )
                 used += consumed
-                if self.total + to - at - self._since > MOST_SPAN:
-                    raise _damaged(packing, f"a block of more than {MOST_SPAN} bytes of text", path, self.done + used)
+                if self.total + to - at - self._since > MAX_SPAN:
+                    raise _damaged(packing, f"a block of more than {MAX_SPAN} bytes of text", path, self.done + used)
                 if to > at:
                     self._add(out[at:to])
                     yield out[at:to]
@@ -278,7 +278,7 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
             if word & 1:
                 break
         place += 4 if kind & 4 else 0
-        most = count * _MOST_BLOCK
+        most = count * _MAX_BLOCK
         if place > size or (text_bytes is not None and text_bytes > most):
             raise _damaged("zstd", "it was cut" if place > size else "a frame of impossible size", path, begin)
         yield _Frame(begin, place, text_bytes, most if text_bytes is None else text_bytes)

@@ -95,7 +95,7 @@ def name_of(paths: Sequence[PathLike]) -> str:
 
 
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|-?\d{1,9}\.\.-?\d{1,9})\}")
-_MOST_NAMES = 1 << 20
+_MAX_NAMES = 1 << 20
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -109,8 +109,8 @@ def expand_braces(pattern: str) -> list[str]:
     for match in _BRACES.finditer(pattern):
         before, at = pattern[at : match.start()], match.end()
         choices = _choices(match[1])
-        if len(names) * len(choices) > _MOST_NAMES:
-            raise ValueError(f"expected at most {_MOST_NAMES} names, got more from {pattern!r}")
+        if len(names) * len(choices) > _MAX_NAMES:
+            raise ValueError(f"expected at most {_MAX_NAMES} names, got more from {pattern!r}")
         names = [name + before + choice for name in names for choice in choices]
     return [name + pattern[at:] for name in names]
 
@@ -120,8 +120,8 @@ def _choices(text: str) -> Sequence[str]:
     if not dots or "," in text:
         return text.split(",")
     a, b = int(first), int(last)
-    if abs(b - a) >= _MOST_NAMES:
-        raise ValueError(f"expected at most {_MOST_NAMES} names, got {abs(b - a) + 1} from {{{text}}}")
+    if abs(b - a) >= _MAX_NAMES:
+        raise ValueError(f"expected at most {_MAX_NAMES} names, got {abs(b - a) + 1} from {{{text}}}")
     width = max(len(n) for n in (first, last)) if re.search(r"(^|\.\.)-?0\d", text) else 0
     return [f"{n:0{width}d}" for n in range(a, b + (1 if b >= a else -1), 1 if b >= a else -1)]
 

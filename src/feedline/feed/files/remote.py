@@ -192,7 +192,7 @@ class _RemoteFile(io.FileIO):
         self._end = end
         ahead = None
         if self._in_turn > _NEARBY // 8:
-            target = min(self.remote.size, (end + min(8 * self._in_turn, _MOST_AHEAD)) // _STEP * _STEP + _STEP)
+            target = min(self.remote.size, (end + min(8 * self._in_turn, _MAX_AHEAD)) // _STEP * _STEP + _STEP)
             start = max(end, self._ahead) if follows else end
             if target - start >= _STEP // 2 or (target == self.remote.size and start < target):
                 ahead, self._ahead = (start, target), target
@@ -229,7 +229,7 @@ class _RemoteFile(io.FileIO):
 
 
 _SETTLED_AT_ONCE = 16
-_MOST_AHEAD = 64 << 20
+_MAX_AHEAD = 64 << 20
 _STEP = 8 << 20  # fetched ahead at a time
 _NEARBY = 1 << 20  # bytes fetched at least for a random read of native code
 

@@ -22,7 +22,7 @@ from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
-    MOST_ROW,
+    MAX_ROW,
     UNPACK_BYTES,
     RowsDeserializer,
     fields_of,
@@ -140,7 +140,7 @@ class CSVDeserializer(RowsDeserializer):
         kind = IndexKind(
             self._chunk_size,
             ["csv", head.delimiter, skip],
-            lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, MOST_ROW),
+            lambda: _native.RowIndexer.csv(ord(head.delimiter), skip, MAX_ROW),
             index_error,
             packing=packing_of_text,
         )

@@ -32,8 +32,8 @@ from feedline.feed.formats.stored.zarr_store import is_zarr, is_zarr_zip
 from feedline.feed.formats.tfrecord_guess import is_tfrecord
 
 _HEAD_BYTES = 512  # first bytes of a file that are read
-_MOST_LOOKED = 8  # folders in a folder
-_MOST_HEADER = 100 << 20  # bytes of JSON in a file of safetensors
+_MAX_SUBFOLDERS = 8  # folders in a folder
+_MAX_HEADER = 100 << 20  # bytes of JSON in a file of safetensors
 _SURE = 4  # bytes of a magic number that tokens do not begin with by chance
 _log = logging.getLogger("feedline")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -352,7 +352,7 @@ def _only_one(forms: list[Format], place: Path) -> Format | None:
 def _within(place: Path) -> str | None:
     """Return a hint for a folder whose subfolders can be opened, such as train and val; None: none can."""
     try:
-        folders = sorted(folder for folder in place.iterdir() if folder.is_dir())[:_MOST_LOOKED]
+        folders = sorted(folder for folder in place.iterdir() if folder.is_dir())[:_MAX_SUBFOLDERS]
         openable = [folder.name for folder in folders if any(form.folder(folder) for form in (*FORMATS, *_installed()))]
     except OSError:
         return None
@@ -416,7 +416,7 @@ def _foreign(place: Path, head: bytes) -> DataError | None:
 
 def _unknown(place: Path, head: bytes) -> DataError:
     """Return the error for a file that no format recognises by its first bytes or its suffix."""
-    if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MOST_HEADER:  # the length of JSON, then the JSON
+    if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MAX_HEADER:  # the length of JSON, then the JSON
         return _not_read(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
     if head.lstrip().startswith(b"["):
         return _not_read(place, "a JSON list", _LINES)

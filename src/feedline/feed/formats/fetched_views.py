@@ -19,7 +19,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import unread
 from feedline.feed.joined_values import mapped
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
-from feedline.feed.remote.object_cache import LEAST_BYTES
+from feedline.feed.remote.object_cache import MIN_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
 
 _TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent
@@ -63,7 +63,7 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
             f"expected a cache with room for the {least} bytes that say where the sequences of {streams} streams lie, "
             f"got one of {room_bytes} bytes",
             path=name,
-            hint=f"raise the cache_bytes of fl.Remote to {most + LEAST_BYTES}, or read fewer streams",
+            hint=f"raise the cache_bytes of fl.Remote to {most + MIN_BYTES}, or read fewer streams",
         )
 
 

@@ -20,7 +20,7 @@ from feedline.feed.formats.hive import tell_left_out
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
-    MOST_ROW,
+    MAX_ROW,
     UNPACK_BYTES,
     RowsDeserializer,
     fields_of,
@@ -33,7 +33,7 @@ from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
 _FIRST_ROWS = 100
-_MOST_NESTED = 16
+_MAX_NESTED = 16
 _KINDS = {
     "0": "a number",
     "i": "an integer",
@@ -113,7 +113,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         kind = IndexKind(
             self._chunk_size,
             ["jsonl", *counted],
-            lambda: _native.RowIndexer.json(counter, size_at, MOST_ROW),
+            lambda: _native.RowIndexer.json(counter, size_at, MAX_ROW),
             index_error,
             packing=packing_of_text,
         )
@@ -290,7 +290,7 @@ class _FirstRows:
             values: list[Any] = [row.get(key) for row in rows]
             if not key or any(value is None for value in values):
                 self.left_out.append(name)
-            elif all(isinstance(value, dict) and value for value in values) and level < _MOST_NESTED:
+            elif all(isinstance(value, dict) and value for value in values) and level < _MAX_NESTED:
                 self.look(values, f"{name}.", level + 1)
             else:
                 self.streams[name], several = _stream(values)

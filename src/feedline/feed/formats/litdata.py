@@ -30,8 +30,8 @@ from feedline.feed.wrapper import Forwarding
 _SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
 # Older versions wrote headers of tensors in little-endian order.
 _HEADERS = {"tensor": (">u4", "<u4"), "numpy": ("<u4",)}
-_MOST_DIMS = 32
-_MOST_LENGTH = (1 << 32) - 1
+_MAX_DIMS = 32
+_MAX_LENGTH = (1 << 32) - 1
 
 
 class LitDataDeserializer(Forwarding, Reopened):
@@ -167,7 +167,7 @@ def _with_header(kind: str) -> Array:
     dtypes, lacking = dtypes_of(kind), lacking_of(kind)
 
     def heads(stream: Stream, ragged: bool) -> list[ArrayHead]:
-        dims = [min(n, _MOST_LENGTH) for n in ((0, *stream.shape) if ragged else stream.shape)]
+        dims = [min(n, _MAX_LENGTH) for n in ((0, *stream.shape) if ragged else stream.shape)]
         numbers = [n for n, dtype in dtypes.items() if dtype == stream.dtype]
         # LitData writes the last number of a dtype.
         return [
@@ -181,7 +181,7 @@ def _with_header(kind: str) -> Array:
             words = np.frombuffer(sample[: len(sample) // 4 * 4], order).tolist()
             if len(words) >= 2 and words[0] in lacking and 4 * (2 + words[1]) <= size:
                 raise ValueError(f"numbers of {lacking[words[0]]}, which NumPy lacks: take them as bytes")
-            if len(words) >= 2 and words[0] in dtypes and words[1] <= min(_MOST_DIMS, len(words) - 2):
+            if len(words) >= 2 and words[0] in dtypes and words[1] <= min(_MAX_DIMS, len(words) - 2):
                 stream = Stream(tuple(words[2 : 2 + words[1]]), dtypes[words[0]])
                 if size == 4 * (2 + words[1]) + stream.size * stream.dtype.itemsize:
                     return stream

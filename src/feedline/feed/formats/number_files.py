@@ -18,7 +18,7 @@ from feedline.errors import DataError, SchemaError, shown
 _TEXTS = ("txt", "text", "transcript")
 _CLASSES = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _NPY = b"\x93NUMPY"
-_MOST_HEADER = 10_000  # bytes, as NumPy's own limit
+_MAX_HEADER = 10_000  # bytes, as NumPy's own limit
 _HEADER_FIELD = re.compile(
     r"""['"](descr|fortran_order|shape)['"]:\s*('[^'\[\]]*'|"[^"\[\]]*"|True|False|\([0-9, ]*\))"""
 )
@@ -139,7 +139,7 @@ def _number(word: bytes) -> int | float:
 
 
 def _npy(content: memoryview) -> NDArray[Any]:
-    shape, fortran, dtype, begin = _npy_header(bytes(content[: _MOST_HEADER + 12]))
+    shape, fortran, dtype, begin = _npy_header(bytes(content[: _MAX_HEADER + 12]))
     size = math.prod(shape) * dtype.itemsize
     if len(content) - begin < size:
         raise ValueError(
@@ -177,7 +177,7 @@ def _npy_header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], i
         raise ValueError(f"expected a .npy file of version 1 to 3, got one that begins with {content[:8]!r}")
     begin = 10 if content[6] == 1 else 12
     end = begin + int.from_bytes(content[8:begin], "little")
-    if end > min(len(content), _MOST_HEADER):
+    if end > min(len(content), _MAX_HEADER):
         raise ValueError(f"expected the header of a .npy file to end within {len(content)} bytes, got {end}")
     text = content[begin:end].decode("latin-1")
     fields = dict(_HEADER_FIELD.findall(text))

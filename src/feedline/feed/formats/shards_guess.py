@@ -12,7 +12,7 @@ from feedline.feed.files.paths import PathLike, open_regular
 INDEX = "index.json"
 """The file that describes the shards of a folder."""
 
-MOST_INDEX = 1 << 30
+MAX_INDEX = 1 << 30
 """Bytes of an index that is read."""
 
 
@@ -55,12 +55,12 @@ def read_index(folder: Path) -> dict[str, Any]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no object of JSON, or larger than `MOST_INDEX`.
+        ValueError: it is no object of JSON, or larger than `MAX_INDEX`.
     """
     with open_regular(folder / INDEX) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > MOST_INDEX:
-            raise ValueError(f"expected at most {MOST_INDEX} bytes, got {size}")
+        if size > MAX_INDEX:
+            raise ValueError(f"expected at most {MAX_INDEX} bytes, got {size}")
         raw = file.read()
     try:
         index = json.loads(raw)

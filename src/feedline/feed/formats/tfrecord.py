@@ -34,7 +34,7 @@ from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
 _FIRST_RECORDS = 100
 _FRAME = RECORD_HEAD + 4  # bytes of a record around its message
-_MOST_PACKED = 1032  # bytes that one byte of deflate can expand to
+_MAX_PACKED = 1032  # bytes that one byte of deflate can expand to
 _KINDS = {0: "nothing", 1: "bytes", 2: "floats", 3: "integers"}
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
 _FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that fill a kind of dtype, by default integers
@@ -318,7 +318,7 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
                 raise _index_error(path, file, 0, 0)
             return []  # an empty file, or a damaged one for which the indexer raises the error
         if len(data) == HEAD_BYTES and (size := int.from_bytes(data[:8], "little") + _FRAME) > HEAD_BYTES:
-            room = status_of(file).st_size * (1 if packing is None else _MOST_PACKED)
+            room = status_of(file).st_size * (1 if packing is None else _MAX_PACKED)
             data = first(size) if size <= min(memory_bytes, room) else b""
     records, at = list[dict[_Place, _Feature]](), 0
     for _ in range(_FIRST_RECORDS):

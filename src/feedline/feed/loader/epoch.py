@@ -14,8 +14,8 @@ from feedline.concurrency.turns import lend
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
 from feedline.feed.loader.executors import (
-    MOST_AHEAD,
-    MOST_AHEAD_RAY,
+    MAX_AHEAD,
+    MAX_AHEAD_RAY,
     DrawnAhead,
     Executor,
     InProcessExecutor,
@@ -256,4 +256,4 @@ class Epoch:
 
 
 def _most_ahead(options: LoaderOptions) -> int:
-    return MOST_AHEAD_RAY if options.kind == "ray" else MOST_AHEAD
+    return MAX_AHEAD_RAY if options.kind == "ray" else MAX_AHEAD

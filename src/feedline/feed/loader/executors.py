@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from feedline.feed.workers import Pool
 
 # Maximum of batches in flight per worker if prefetch_factor is omitted. With Ray several travel together.
-MOST_AHEAD, MOST_AHEAD_RAY = 16, 64
+MAX_AHEAD, MAX_AHEAD_RAY = 16, 64
 AHEAD_BYTES = 64 << 20
 
 

@@ -37,7 +37,7 @@ from feedline.feed.loader.state import whole
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool
 
-MOST_ITERATORS = 4  # live iterators of one loader per worker
+MAX_ITERATORS = 4  # live iterators of one loader per worker
 
 _readings = count()
 
@@ -204,7 +204,7 @@ class IterableFetch:
         readers: dict[int, _Reader] = local.readers
         if reading not in readers:
             # Several iterators may be in use at once, and none reports that it no longer is.
-            while len(readers) >= MOST_ITERATORS:
+            while len(readers) >= MAX_ITERATORS:
                 readers.pop(min(readers))
             worker = local.worker if self._start.init is None else None
             readers[reading] = _Reader(local.dataset, worker, local.generators, local.past)
@@ -364,7 +364,7 @@ class _Reader:
         first = None
         with contextlib.suppress(Exception):  # it may have no state before its first iteration
             first = _state_of(self._dataset)
-        for old in sorted(firsts)[: len(firsts) - MOST_ITERATORS]:
+        for old in sorted(firsts)[: len(firsts) - MAX_ITERATORS]:
             del firsts[old]
         firsts[sweep] = first
         return None

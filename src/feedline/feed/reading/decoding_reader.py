@@ -22,7 +22,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Selective, required
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
-from feedline.feed.reading.reader import LEAST_AHEAD_BYTES, Ints, SegmentSlice, Selecting, Slots, Upcoming
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, SegmentSlice, Selecting, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import ChunkTable
@@ -34,7 +34,7 @@ _SPARE_BYTES = 32 << 20  # left free for minibatches
 _WORTH_BYTES = 1 << 20  # smaller chunks come without a look at the memory that is free, which takes as long
 
 # Minibatches whose sequences are read by themselves while the first window is being read: each of them is read twice.
-_MOST_SELECTED = 8
+_MAX_SELECTED = 8
 
 _A_WAIT_S = 1e-4  # seconds; shorter waits are not counted
 
@@ -53,7 +53,7 @@ class _HeldChunk:
 def ahead_bytes() -> int:
     """Return the bytes that are read ahead by default: 64 MiB, or an eighth of the free memory if that is less."""
     free = available()
-    return LEAST_AHEAD_BYTES if free is None else min(LEAST_AHEAD_BYTES, free // 8)
+    return MIN_AHEAD_BYTES if free is None else min(MIN_AHEAD_BYTES, free // 8)
 
 
 def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
@@ -80,7 +80,7 @@ class DecodingReader(WindowReader, Selecting):
         table: sizes of each chunk; None: unknown.
         threads: number of chunks read at a time.
         budget_bytes: decoded bytes that may be read ahead of the current windows, 0 for none; None: the whole next
-            window, and as much of the following ones as fits into `LEAST_AHEAD_BYTES` with it, while there is room in
+            window, and as much of the following ones as fits into `MIN_AHEAD_BYTES` with it, while there is room in
             memory.
 
     Attributes:
@@ -138,7 +138,7 @@ class DecodingReader(WindowReader, Selecting):
             self._corpus.capability(Selective) is None
             or not self._budget_bytes
             or self._windows
-            or self._selected >= _MOST_SELECTED
+            or self._selected >= _MAX_SELECTED
             or any(segment.plan is not window for segment, _, _ in parts)
         ):
             return False

@@ -35,7 +35,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.protocol import Deserializer, MappedFile, files_of
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.reading.mapped_reader import MappedReader
-from feedline.feed.reading.reader import LEAST_AHEAD_BYTES, Ints, Slots, Staging
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, Slots, Staging
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline
 from feedline.feed.timeline.block_order import Blocks
@@ -116,7 +116,7 @@ class FetchingReader(MappedReader, Staging):
         timeline: order of the corpus.
         chunks: chunk set to add chunks to.
         stats: statistics to update.
-        budget_bytes: bytes that may be fetched ahead; None: the next window, or `LEAST_AHEAD_BYTES`.
+        budget_bytes: bytes that may be fetched ahead; None: the next window, or `MIN_AHEAD_BYTES`.
 
     Attributes:
         backend: backend of the native fetcher, until it is created: ``"any"``, ``"io_uring"`` or ``"threads"``.
@@ -134,7 +134,7 @@ class FetchingReader(MappedReader, Staging):
         super().__init__(corpus, timeline.chunk_table, chunks, stats)
         self._timeline = timeline
         self._whole_window = budget_bytes is None
-        self._budget_bytes = LEAST_AHEAD_BYTES if budget_bytes is None else budget_bytes
+        self._budget_bytes = MIN_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self.backend, self.direct, self.forced = "any", True, False
         lies_in = next(iter(corpus.paths()), corpus.name)
         self.waits = Waits(lies_in, WHOLE if self.scattered else BLOCKS if budget_bytes is None else NOT_AHEAD)
@@ -219,7 +219,7 @@ class FetchingReader(MappedReader, Staging):
     def _window_bytes(self) -> int:
         window = self._timeline.window
         if window is None or window.bytes is None:
-            return LEAST_AHEAD_BYTES
+            return MIN_AHEAD_BYTES
         return min(window.bytes, int(self._timeline.table.bytes.sum()))
 
     def _maps_all(self, segment: Segment) -> bool:
@@ -289,7 +289,7 @@ class FetchingReader(MappedReader, Staging):
                 self._keep = [_ALL] * len(chunk.values)
                 return self._keep
             total = self._timeline.table.total_sequences / max(chunk.num_sequences, 1)
-            room = LEAST_AHEAD_BYTES
+            room = MIN_AHEAD_BYTES
             if self.scattered:
                 room = max(room, (available() or 0) // 16)
             pieces = []

@@ -9,7 +9,7 @@ import logging
 import time
 
 # Minimum seconds observed, minimum share of them spent waiting, and seconds after which counting restarts.
-LEAST_S, SHARE, ANEW_S = 10.0, 0.5, 60.0
+MIN_S, SHARE, ANEW_S = 10.0, 0.5, 60.0
 
 # A slow disk delivers fewer bytes a second while a source waits for it, seen over so many seconds. A faster one is read
 # past the page cache at almost the speed at which the page cache could be filled, and copied from.
@@ -49,7 +49,7 @@ class Waits:
             self._began, self._seconds, self._bytes = now - seconds, 0.0, disk_bytes
         self._seconds += seconds
         elapsed = now - self._began
-        if elapsed < LEAST_S or self._seconds < SHARE * elapsed or (self._name, self._advice) in _told:
+        if elapsed < MIN_S or self._seconds < SHARE * elapsed or (self._name, self._advice) in _told:
             return
         _told.add((self._name, self._advice))
         _log.warning(

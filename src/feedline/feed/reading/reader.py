@@ -20,7 +20,7 @@ from feedline.feed.timeline import Segment, WindowPlan
 Ints = NDArray[np.int64]
 Slots = NDArray[np.uint32]
 
-LEAST_AHEAD_BYTES = 64 << 20
+MIN_AHEAD_BYTES = 64 << 20
 """Bytes read ahead by default, or the next window, whichever is more; less where memory is short."""
 
 

@@ -30,8 +30,8 @@ _TIMES = (
     "last_write_time",
     "created",
 )
-_LEAST_PIECE, _FIRST_PIECE, _MOST_PIECE = 4 << 10, 64 << 10, 8 << 20
-_MOST_SECONDS = 1 << 36  # a time that is larger is in milliseconds
+_MIN_PIECE, _FIRST_PIECE, _MAX_PIECE = 4 << 10, 64 << 10, 8 << 20
+_MAX_SECONDS = 1 << 36  # a time that is larger is in milliseconds
 
 
 class FileSystemStore(Store):
@@ -145,10 +145,10 @@ class FileSystemStore(Store):
                 with faults():
                     piece = await in_own_thread(call)
             except asyncio.CancelledError:  # the piece did not arrive in time
-                self._piece = max(_LEAST_PIECE, size // 4)
+                self._piece = max(_MIN_PIECE, size // 4)
                 raise
             fitting = int(size / max(time.monotonic() - began, 1e-3))
-            self._piece = max(_LEAST_PIECE, min(_MOST_PIECE, 4 * size, fitting))
+            self._piece = max(_MIN_PIECE, min(_MAX_PIECE, 4 * size, fitting))
             # Checked after the piece has arrived: if the object has not changed, the piece is right.
             now = await self._now(path)
             if now is None or not info.is_same(now):
@@ -216,4 +216,4 @@ def _nanoseconds(when: Any) -> int:
         when = when.timestamp()
     if not isinstance(when, (int, float)):
         return 0
-    return int(when * 1e6) if when > _MOST_SECONDS else int(when * 1e9)
+    return int(when * 1e6) if when > _MAX_SECONDS else int(when * 1e9)

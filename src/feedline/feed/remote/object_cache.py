@@ -58,7 +58,7 @@ from feedline.feed.remote.requests import (
 )
 from feedline.feed.remote.stores import ObjectInfo, Store
 
-LEAST_BYTES = 64 << 20
+MIN_BYTES = 64 << 20
 """The smallest cache: opening a corpus reads bytes that need room."""
 
 _MAGIC = b"feedcch1"
@@ -971,8 +971,8 @@ def cache_at(folder: Path, budget_bytes: int) -> Iterator[Cache]:
     Raises:
         DataError: the folder is not writable, others can write to it, or it is too small.
     """
-    if budget_bytes < LEAST_BYTES:
-        raise ValueError(f"expected cache_bytes of at least {LEAST_BYTES}, got {budget_bytes}")
+    if budget_bytes < MIN_BYTES:
+        raise ValueError(f"expected cache_bytes of at least {MIN_BYTES}, got {budget_bytes}")
     folder = Path(os.path.realpath(folder))
     while True:
         with _caches_lock:

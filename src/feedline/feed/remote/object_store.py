@@ -36,7 +36,7 @@ _CLIENT_OPTIONS = frozenset(
 _WRITES_AT_ONCE = 8  # parts of one object
 _WRITE_TIMEOUT = "600s"  # for one part
 _SIGNED_FOR = datetime.timedelta(minutes=5)
-_LEAST_SECRET = 4  # characters: a shorter value may be a part of any word
+_MIN_SECRET = 4  # characters: a shorter value may be a part of any word
 
 
 class BucketStore(Store):
@@ -232,6 +232,6 @@ def _unquoted(message: str, options: Mapping[str, Any]) -> str:
     message = next(iter(message.splitlines()), "")
     for name, value in options.items():
         message = message.replace(f'"{value}"', f"what {name} says")
-        if len(str(value)) >= _LEAST_SECRET:
+        if len(str(value)) >= _MIN_SECRET:
             message = message.replace(str(value), f"<{name}>")
     return message

@@ -39,7 +39,7 @@ DEFAULT_BYTES = 16 << 30
 
 _AT_ONCE = 32  # requests for sizes
 _BELONGS = {".bin": ".idx", ".idx": ".bin"}  # Megatron's tokens and their index
-_MOST_NAME = 255  # bytes, of file systems
+_MAX_NAME = 255  # bytes, of file systems
 
 _log = logging.getLogger("feedline")
 
@@ -138,7 +138,7 @@ class Mirror:
             DataError: no file can have the object's name.
         """
         parts = key.split("/")
-        if any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > _MOST_NAME for part in parts):
+        if any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > _MAX_NAME for part in parts):
             raise DataError(
                 "expected objects with names that files can have, got one with an empty part, `..` or a part that is "
                 "too long",

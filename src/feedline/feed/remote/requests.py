@@ -40,9 +40,9 @@ IN_FLIGHT = 32
 STALL_S = 20.0
 """Seconds without a byte after which a request has failed."""
 
-_FIRST_DELAY_S, _MOST_DELAY_S = 0.1, 20.0
-_LEAST_HEDGE_S, _HEDGE = 0.25, 3.0  # at least, and times the 95th percentile of earlier delays
-_LEAST_SEEN = 16  # first bytes, before any request is made twice
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 20.0
+_MIN_HEDGE_S, _HEDGE = 0.25, 3.0  # at least, and times the 95th percentile of earlier delays
+_MIN_SAMPLES = 16  # first bytes, before any request is made twice
 _HEDGED_SHARE = 0.05  # of all requests
 _PROBE_S = 10.0  # for asking how long to wait
 _FILE_THREADS = 6
@@ -102,10 +102,10 @@ class Traffic:
 
     def slow_s(self) -> float | None:
         """Return the seconds after which a request without a byte is slow. None: not known yet."""
-        if len(self.first_bytes) < _LEAST_SEEN:
+        if len(self.first_bytes) < _MIN_SAMPLES:
             return None
         delays = sorted(self.first_bytes)
-        return max(_LEAST_HEDGE_S, _HEDGE * delays[int(0.95 * (len(delays) - 1))])
+        return max(_MIN_HEDGE_S, _HEDGE * delays[int(0.95 * (len(delays) - 1))])
 
 
 TRAFFIC = Traffic()
@@ -445,7 +445,7 @@ class Tries:
         if not fault.again:
             raise self._error(fault, elapsed_s) from fault
         TRAFFIC.failed += 1
-        most = min(_MOST_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._attempts - 1, 16))
+        most = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._attempts - 1, 16))
         delay = most * (0.5 + loop().random.random() / 2)
         remaining_s = self.patience.deadline_s - elapsed_s
         if fault.throttled and remaining_s > 0:

@@ -53,8 +53,8 @@ _VARIABLES = re.compile(
     r"|STORAGE_EMULATOR_HOST"
 )
 _SECOND_NS = 1_000_000_000
-_MOST_PARTS = 9_000  # stores take 10,000
-_MOST_ANSWER = 300
+_MAX_PARTS = 9_000  # stores take 10,000
+_MAX_ANSWER = 300
 
 WRITE_BYTES = 8 << 20
 """Limit of bytes that one request writes, and size of the parts of a larger object, except for very large ones."""
@@ -157,7 +157,7 @@ class Body:
     @property
     def part_bytes(self) -> int:
         """Size of a part in bytes."""
-        return max(WRITE_BYTES, -(-self.size // _MOST_PARTS))
+        return max(WRITE_BYTES, -(-self.size // _MAX_PARTS))
 
     def end(self) -> None:
         """Make `parts` raise, so that the store drops the parts that it has."""
@@ -336,7 +336,7 @@ def fault_of(error: BaseException) -> StoreFault:
     """Return the fault for an exception of a library or of Python's network modules."""
     text = str(error).split("\n\nDebug source:")[0].split("<?xml")[0]
     text = re.sub(r"\s+", " ", text).strip(" :")
-    text = re.sub(_ADDRESS.pattern + r"\S+", lambda match: without_credentials(match[0]), text)[:_MOST_ANSWER]
+    text = re.sub(_ADDRESS.pattern + r"\S+", lambda match: without_credentials(match[0]), text)[:_MAX_ANSWER]
     name = type(error).__name__
     if isinstance(error, asyncio.IncompleteReadError):
         return StoreFault("the connection was closed", again=True)

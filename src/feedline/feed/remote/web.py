@@ -48,10 +48,10 @@ WEB_OPTIONS = (
 """Options of obstore's client that this client supports."""
 
 _PIECE = 256 << 10
-_MOST_HEAD = 256 << 10
-_MOST_REDIRECTS = 10
+_MAX_HEAD = 256 << 10
+_MAX_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_MOST_IDLE = 32
+_MAX_IDLE = 32
 _CONNECT_S = 2.0  # for one of several addresses of a host
 _MISSING = frozenset({404, 410})
 _REFUSED = frozenset({401, 408, 425, 429, 500, 502, 503, 504})
@@ -197,7 +197,7 @@ class WebClient:
         first = _origin_of(url)
         client_headers: Mapping[str, str] = self._own
         with faults():
-            for _ in range(_MOST_REDIRECTS):
+            for _ in range(_MAX_REDIRECTS):
                 answer = await self._asked(method, url, {**client_headers, **headers})
                 try:
                     place = answer.headers.get("Location")
@@ -210,7 +210,7 @@ class WebClient:
                         client_headers = {}
                 finally:
                     self._left(answer)
-            raise StoreFault(f"more than {_MOST_REDIRECTS} redirects")
+            raise StoreFault(f"more than {_MAX_REDIRECTS} redirects")
 
     async def _asked(self, method: str, url: str, headers: Mapping[str, str]) -> Response:
         parts, origin = urllib.parse.urlsplit(url), _origin_of(url)
@@ -280,7 +280,7 @@ class WebClient:
         """Keep a connection for the next request, if all of the answer was read."""
         connection = answer.connection
         idle = self._idle.setdefault((connection.origin, connection.proxy), [])
-        if answer.ended and len(idle) < _MOST_IDLE:
+        if answer.ended and len(idle) < _MAX_IDLE:
             idle.append(connection)
         else:
             connection.writer.transport.abort()
@@ -320,7 +320,7 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
                     family=family,
                     ssl=tls,
                     server_hostname=origin.host if tls is not None else None,
-                    limit=_MOST_HEAD,
+                    limit=_MAX_HEAD,
                 )
         except ssl.SSLCertVerificationError:
             raise

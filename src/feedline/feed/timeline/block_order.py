@@ -18,7 +18,7 @@ from feedline.feed.timeline.feedline import FeedlineOrder
 BLOCK_BYTES = 1 << 20
 
 # Planning a sweep takes O(blocks) time and memory, so beyond a tebibyte blocks grow with the corpus.
-MOST_BLOCKS = 1 << 20
+MAX_BLOCKS = 1 << 20
 
 
 class Blocks:
@@ -39,7 +39,7 @@ class Blocks:
     def __init__(self, chunks: ChunkTable) -> None:
         size = BLOCK_BYTES
         counts = _counts(chunks, size)
-        while counts.sum() > max(MOST_BLOCKS, len(chunks)):
+        while counts.sum() > max(MAX_BLOCKS, len(chunks)):
             size *= 2
             counts = _counts(chunks, size)
         self.chunk: Ints = np.repeat(np.arange(len(chunks), dtype=np.int64), counts)

@@ -48,7 +48,7 @@ CALLS = 2
 
 _INTERVAL_S = 0.2  # an interval takes about that long ...
 _INTERVAL_BYTES = 16 << 20  # ... unless its results are larger than that
-_MOST_UNITS = 32  # of an interval
+_MAX_UNITS = 32  # of an interval
 _LOOK_S = 1.0  # seconds between checks of conditions that send no event
 
 
@@ -348,7 +348,7 @@ class _Dispatcher:
         units: list[bytes] = []
         with pool.lock:
             queue = pool.own[member.index] or pool.queue
-            most = min(_MOST_UNITS, -(-len(queue) // (CALLS * (ready if queue is pool.queue else 1))))
+            most = min(_MAX_UNITS, -(-len(queue) // (CALLS * (ready if queue is pool.queue else 1))))
             if self._seen:
                 most = min(most, int(_INTERVAL_S / max(self._mean_s, 1e-6)), _INTERVAL_BYTES // max(self._largest, 1))
             while queue and len(units) < max(most, 1):

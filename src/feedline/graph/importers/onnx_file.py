@@ -63,7 +63,7 @@ _SETTINGS: dict[str, dict[int, str]] = {
         for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
 }
-_MOST_VALUES = 16  # of a setting that is displayed
+_MAX_VALUES = 16  # of a setting that is displayed
 _STATISTICS = re.compile(r"running_(mean|var)|moving_(mean|variance|var)|num_batches_tracked")
 
 
@@ -160,7 +160,7 @@ class _OnnxImporter:
 
     def _remember(self, name: str, tensor: Any) -> None:
         """Keep the value of a small tensor that is in the file itself."""
-        if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= _MOST_VALUES:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= _MAX_VALUES:
             self._values[name] = onnx.numpy_helper.to_array(tensor).tolist()
 
     def _key(self, name: str) -> str:

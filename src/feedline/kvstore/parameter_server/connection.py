@@ -1,6 +1,6 @@
 """A worker's connection to one server: pushes in flight, the replay log, and recovery.
 
-A push is appended to the replay log and sent. Up to `MOST_IN_FLIGHT` pushes are in flight. The next one waits, which is
+A push is appended to the replay log and sent. Up to `MAX_IN_FLIGHT` pushes are in flight. The next one waits, which is
 the back-pressure. The log keeps each push until a snapshot of the server contains it. When a server has been away, the
 connection asks which push it applied last and replays the missing pushes in order. Pushes are numbered, which makes a
 replay idempotent (`feedline.kvstore.parameter_server.shard`). An updater's exception is raised here once, whether the
@@ -12,7 +12,7 @@ resumed later, since the next step depends only on the numbers of the pushes log
 
 A server that works, however slowly, is waited for: it answers `Server.beat` meanwhile. A server that answers neither
 hangs or cannot be reached. That is an error after ``timeout_s``, or after `START_S` while its process starts. A server
-that each replay kills again is an error after `MOST_RECOVERIES`.
+that each replay kills again is an error after `MAX_RECOVERIES`.
 
 Costs: a push of more than `INLINE_BYTES` is copied once, into Ray's shared memory, where the server reads it and the
 log keeps it.
@@ -36,7 +36,7 @@ from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.wire_format import Item
 
 #: Largest number of pushes in flight.
-MOST_IN_FLIGHT = 4
+MAX_IN_FLIGHT = 4
 #: Largest size in bytes of arrays that are sent within the message.
 INLINE_BYTES = 1 << 16
 #: Seconds between polls of a server that restarts.
@@ -44,7 +44,7 @@ PAUSE_S = 0.05
 #: Seconds between checks for Ctrl-C, and for a heartbeat, during a wait.
 SLICE_S = 0.25
 #: Largest number of times in a row that a server is restarted, or lacks pushes, without answering one.
-MOST_RECOVERIES = 10
+MAX_RECOVERIES = 10
 
 _log = logging.getLogger("feedline")
 
@@ -180,7 +180,7 @@ class ServerConnection:
 
     def _send_all(self) -> None:
         while self._sent < self._last.number:
-            while len(self._in_flight) >= MOST_IN_FLIGHT:
+            while len(self._in_flight) >= MAX_IN_FLIGHT:
                 self._settle_oldest()
             # The next push to send may have changed meanwhile: a restarted server needs the pushes that it lacks.
             unsent = next((push for push in self._log if push.number > self._sent), None)
@@ -348,10 +348,10 @@ class ServerConnection:
     def _recover(self, cause: Exception | None) -> None:
         """Wait for the server to come back, so that `flush` continues with the first push that it lacks."""
         self._recoveries += 1
-        if self._recoveries > MOST_RECOVERIES:
+        if self._recoveries > MAX_RECOVERIES:
             self._recoveries = 0
             raise StoreError(
-                f"expected {self.called} to catch up, but it has not answered after {MOST_RECOVERIES} restarts or "
+                f"expected {self.called} to catch up, but it has not answered after {MAX_RECOVERIES} restarts or "
                 "replays; Ray's logs say why it ends"
             ) from cause
         greeting = self._greeted(cause)

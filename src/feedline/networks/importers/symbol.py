@@ -19,7 +19,7 @@ from feedline.networks.importers.symbol_names import scoped
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
 NO_SHAPES = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
-MOST_OUTPUTS = 1 << 16
+MAX_OUTPUTS = 1 << 16
 STATISTICS = ("_moving_var", "_moving_mean", "_running_var", "_running_mean")
 NORMALISES = ("BatchNorm", "BatchNorm_v1", "_contrib_SyncBatchNorm")
 BUFFERS = (*STATISTICS, "_state", "_state_cell")
@@ -161,7 +161,7 @@ class _SymbolImporter:
             items = {str(key): str(value) for key, value in attributes.items()}
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"expected op, name and inputs in node {i} of the symbol's JSON, got {node!r}") from error
-        if any(not 0 <= n < i or not 0 <= out < MOST_OUTPUTS for n, out in inputs):
+        if any(not 0 <= n < i or not 0 <= out < MAX_OUTPUTS for n, out in inputs):
             raise ValueError(f"expected inputs of node {i}, {name!r}, to be nodes before it, got {inputs}")
         return kind, name, items, inputs
 
@@ -195,7 +195,7 @@ class _SymbolImporter:
             n, out = _place(head)
         except (TypeError, ValueError) as error:
             raise ValueError(f"expected [node, output] in head {i} of the symbol's JSON, got {head!r}") from error
-        if not 0 <= n < len(self.nodes) or not 0 <= out < MOST_OUTPUTS:
+        if not 0 <= n < len(self.nodes) or not 0 <= out < MAX_OUTPUTS:
             raise ValueError(f"expected a node of the symbol's JSON in head {i}, got {head!r}")
         return n, out
 

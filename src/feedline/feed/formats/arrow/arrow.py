@@ -72,7 +72,7 @@ from feedline.feed.unique import distinct
 Paths = str | os.PathLike[str]
 Ints = NDArray[np.int64]
 
-_MOST_LOST = 1 << 20  # sequences of a batch that keep their places if it cannot be read
+_MAX_LOST = 1 << 20  # sequences of a batch that keep their places if it cannot be read
 _VIEW_BYTES = 4 << 20  # of a chunk of chosen rows, part of the order
 _REQUESTS = 16  # at a time, for the buffers that views need
 
@@ -400,7 +400,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         if isinstance(error, TooLargeError):
             what = f"lists of unequal lengths take {error} bytes, more than memory={self._memory}"
         reason = f"expected a record batch of {int(file.rows[i])} rows that can be read, got damage: {what}"
-        if stop - start > _MOST_LOST:
+        if stop - start > _MAX_LOST:
             # A damaged batch may claim any number of rows.
             raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'

@@ -28,7 +28,7 @@ from feedline.feed.formats.store.mapped_files import FileMap
 
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
-_MOST_COMPRESSED_ROWS = 1 << 31
+_MAX_COMPRESSED_ROWS = 1 << 31
 
 
 def prefix_bytes(message: bytes | memoryview) -> int:
@@ -131,7 +131,7 @@ class ArrowFile:
         self.compressed = bool(of_batches[:, 5].any())
         self.aligned = not ((self.starts + self.heads) % 8).any()
         # A row takes at least a bit, unless all of its columns are empty.
-        most = np.where(of_batches[:, 5] > 0, _MOST_COMPRESSED_ROWS, most_items(self.bodies))
+        most = np.where(of_batches[:, 5] > 0, _MAX_COMPRESSED_ROWS, most_items(self.bodies))
         if (wrong := np.flatnonzero(self.rows > most)).size:
             at = int(wrong[0])
             raise self.damaged(

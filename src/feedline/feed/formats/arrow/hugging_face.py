@@ -28,7 +28,7 @@ from feedline.feed.files.paths import looking, open_file, status_of
 
 STATE, INFO, DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 INDICES = "indices.arrow"
-_MOST_BYTES = 64 << 20  # of a file that describes a dataset
+_MAX_BYTES = 64 << 20  # of a file that describes a dataset
 _SHARD = re.compile(r"(?P<split>.+?)-\d{5}-of-\d{5}")
 # Words in a path that `datasets` takes for the name of a split, and the split.
 _WORDS = {
@@ -359,8 +359,8 @@ def _pattern(files: Iterable[Path]) -> str:
 def _json(path: Path) -> dict[str, Any]:
     with open_file(path) as file:
         size = status_of(file).st_size
-        if size > _MOST_BYTES:
-            raise DataError(f"expected a description of at most {_MOST_BYTES} bytes, got {size}", path=str(path))
+        if size > _MAX_BYTES:
+            raise DataError(f"expected a description of at most {_MAX_BYTES} bytes, got {size}", path=str(path))
         text = file.read()
     try:
         document = json.loads(text)

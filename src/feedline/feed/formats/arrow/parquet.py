@@ -212,7 +212,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
 
 _TAIL_BYTES = 8  # bytes: length of the footer, magic
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes between columns in use are read
-_PAGE_HEADER_BYTES, _MOST_PAGE_HEADER_BYTES = (
+_PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = (
     1 << 10,
     16 << 20,
 )  # bytes of a page's header to read at first, and at most
@@ -468,7 +468,7 @@ class _ParquetFile:
                 raise self._damaged(f"{where} cannot be read: {what} in a page's header", at + byte) from error
             if page is not None:
                 return page
-            if len(data) < room or room >= _MOST_PAGE_HEADER_BYTES:
+            if len(data) < room or room >= _MAX_PAGE_HEADER_BYTES:
                 raise self._damaged(f"{where} cannot be read: a page's header does not end", at)
             room *= 16
 

@@ -58,7 +58,7 @@ _FAULT = np.dtype(
     [("byte", "<i8"), ("expected", "<i8"), ("got", "<i8"), ("stream", "<i4"), ("code", "<i4"), ("sequence", "<i8")]
 )
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
-_MOST_STREAMS = 1 << 16
+_MAX_STREAMS = 1 << 16
 _FEW, _TINY = 1024, 64 << 10
 _DAMAGED = "the file is damaged or was truncated; write it again from its source"
 # As CbfError in native/include/feedline/cbf.h. {e} and {g}: expected and got.
@@ -434,8 +434,8 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     magic, num_chunks, num_streams = _COUNTS.unpack_from(raw)
     if magic != MAGIC:
         raise damaged("expected a header that begins as the file does, got other bytes", at)
-    if not 1 <= num_streams <= _MOST_STREAMS:
-        raise damaged(f"expected 1 to {_MOST_STREAMS} streams, got {num_streams}", at + 12)
+    if not 1 <= num_streams <= _MAX_STREAMS:
+        raise damaged(f"expected 1 to {_MAX_STREAMS} streams, got {num_streams}", at + 12)
     fields, byte = [], _COUNTS.size
     for _ in range(num_streams):
         if byte + 5 > len(raw):

@@ -28,7 +28,7 @@ from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe, describe_index_error
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.indexed_corpus import MOST_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
+from feedline.feed.formats.indexed.indexed_corpus import MAX_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
 from feedline.feed.formats.indexed.rows import PAD, ReadRows, RowText, TextCorpus
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
@@ -226,7 +226,7 @@ class CTFDeserializer(TextCorpus, Keyed):
             with of.file.opened() as text:
                 return in_file(text, row)
 
-        if len(rows) > MOST_AT_ONCE:
+        if len(rows) > MAX_AT_ONCE:
             return LazyErrors(rows, alone)
         return {row: in_file(text, row) for row in rows.tolist()}
 

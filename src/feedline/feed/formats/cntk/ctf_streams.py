@@ -8,7 +8,7 @@ from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import open_regular
 
-_MOST_DIGITS = 20  # of an index
+_MAX_DIGITS = 20  # of an index
 
 
 def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -> dict[str, Stream]:
@@ -78,7 +78,7 @@ def _look(
     size = len(values)
     if sparse:
         indices = [value.split(b":")[0] for value in values]
-        if wrong := [v for v, i in zip(values, indices, strict=True) if not i.isdigit() or len(i) > _MOST_DIGITS]:
+        if wrong := [v for v, i in zip(values, indices, strict=True) if not i.isdigit() or len(i) > _MAX_DIGITS]:
             raise DataError(
                 f"expected index:value pairs, got `{wrong[0][:80].decode('utf-8', 'replace')}`",
                 path=path,

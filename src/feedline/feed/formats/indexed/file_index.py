@@ -39,7 +39,7 @@ from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file, room_for
 from feedline.feed.files.cache_files import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.files.change_detection import Watched
-from feedline.feed.files.compressed_text import MOST_SPAN, POINT, WINDOW_BYTES, Unpacker
+from feedline.feed.files.compressed_text import MAX_SPAN, POINT, WINDOW_BYTES, Unpacker
 from feedline.feed.files.compressed_text import unpacker as make_unpacker
 from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
 from feedline.feed.files.streaming import blocks
@@ -203,7 +203,7 @@ class TextIndex:
             or (text[1:] < text[:-1]).any()
             or (int(packed[0]), int(text[0]), int(text[-1])) != (0, 0, head.unpacked)
             or int(packed[-1]) > head.file_size
-            or (text[1:] - text[:-1] > np.uint64(MOST_SPAN)).any()
+            or (text[1:] - text[:-1] > np.uint64(MAX_SPAN)).any()
             or head.unpacked >= 2**62
             or (points["bits"] > 7).any()
             or (points["window"][points["kind"] != 0] > np.uint64(max(0, windows - WINDOW_BYTES))).any()

@@ -27,7 +27,7 @@ from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
 from feedline.feed.unique import distinct
 
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 """Errors of a chunk that are described when it is read. If there are more, each is described on access."""
 
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes are read rather than skipped

@@ -38,7 +38,7 @@ from feedline.feed.files.read_into import read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import (
-    MOST_AT_ONCE,
+    MAX_AT_ONCE,
     ChunkPlace,
     IndexedCorpus,
     IndexedFile,
@@ -57,7 +57,7 @@ UNPACK_BYTES = 64 << 30
 HEAD_BYTES = 4 << 20
 """First bytes of a text, from which streams are inferred."""
 
-MOST_ROW = 64 << 20
+MAX_ROW = 64 << 20
 """Bytes of text of a row. An open quote swallows the rest of the text, and a small packed file may have a huge row."""
 
 NAMES = {code: name for name, code in _native.ROW_ERRORS.items()}
@@ -82,7 +82,7 @@ def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
     if NAMES[code] == "utf16_input":
         return utf16_error(path)
     return DataError(
-        f"expected rows of at most {MOST_ROW} bytes, got a longer one",
+        f"expected rows of at most {MAX_ROW} bytes, got a longer one",
         path=str(path),
         byte=byte,
         hint="does a line end in another way, or a quote never close? Write large values to files of their own",
@@ -366,7 +366,7 @@ class RowsDeserializer(TextCorpus):
         names = list(self.schema)
         # Many errors are only created on access, as a row can be shorter than its error. They need a copy of the text,
         # as the buffer is reused.
-        snapshot = buffer.copy() if len(rows) > MOST_AT_ONCE else buffer
+        snapshot = buffer.copy() if len(rows) > MAX_AT_ONCE else buffer
 
         def of_record(k: int) -> DataError:
             record = records[k]
@@ -394,7 +394,7 @@ class RowsDeserializer(TextCorpus):
             return of_record(int(np.searchsorted(of_records, row, side="right")) - 1)
 
         errors: Mapping[int, DataError] = LazyErrors(rows, of_row)
-        return Chunk(self.schema, values, errors if len(rows) > MOST_AT_ONCE else dict(errors))
+        return Chunk(self.schema, values, errors if len(rows) > MAX_AT_ONCE else dict(errors))
 
     def _line(self, entries: NDArray[Any], row: int) -> int | None:
         """Return the line of a row, if keys are numbers of lines."""

@@ -16,7 +16,7 @@ from feedline.feed.formats.shards_guess import INDEX, folder_of, read_index
 DAMAGED = "restore the file, or write it again"
 """Advice about damage."""
 
-_MOST_ITEMS = 1 << 24
+_MAX_ITEMS = 1 << 24
 
 
 class ShardFile(NamedTuple):
@@ -111,7 +111,7 @@ class IndexEntry:
     def items(self, key: str, kind: type) -> list[Any]:
         """Return a list of objects of one kind."""
         value = self.data.get(key)
-        if not isinstance(value, list) or len(value) > _MOST_ITEMS or not all(isinstance(f, kind) for f in value):
+        if not isinstance(value, list) or len(value) > _MAX_ITEMS or not all(isinstance(f, kind) for f in value):
             raise self.wrong(f"a list `{key}` of {kind.__name__}", value)
         return value
 

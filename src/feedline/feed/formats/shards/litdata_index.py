@@ -30,7 +30,7 @@ _DTYPES = {  # a dtype's place is its number
 _LACKING = ("bfloat16",)  # in NumPy
 _ROWS_END = struct.Struct("<I8s")  # at the end of a chunk of rows: size of the Arrow file before it, and a mark
 _ROWS_MARK = b"LDARW01\0"
-_MOST_DEEP = 64
+_MAX_DEPTH = 64
 _DEFAULT_RUN = 256
 
 
@@ -230,8 +230,8 @@ def _leaves(tree: dict[str, Any], level: int) -> list[list[str]]:
     children: Sequence[dict[str, Any]] = tree["children_spec"]
     if tree["type"] is None:
         return [[]]
-    if level == _MOST_DEEP:
-        raise ValueError(f"deeper than {_MOST_DEEP}")
+    if level == _MAX_DEPTH:
+        raise ValueError(f"deeper than {_MAX_DEPTH}")
     keys: Any = tree["context"]
     if isinstance(keys, dict):
         keys = keys["dict_context"]  # of a defaultdict

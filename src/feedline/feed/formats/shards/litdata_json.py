@@ -25,7 +25,7 @@ import numpy as np
 _BRACKETS = (b"[", b"{")
 _LISTS = {2: ("<i8", 8), 3: ("<f8", 8), 4: ("?", 1)}
 _KINDS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}  # kinds of values in rows to kinds of single values
-_MOST_DEEP = 200
+_MAX_DEPTH = 200
 
 
 def json_text(data: bytes) -> str:
@@ -75,8 +75,8 @@ class _LeafReader:
         return self.take(self.count(1)).decode()
 
     def value(self, kind: int, level: int) -> Any:
-        if level == _MOST_DEEP:
-            raise ValueError(f"expected values at most {_MOST_DEEP} deep in one another, got deeper ones")
+        if level == _MAX_DEPTH:
+            raise ValueError(f"expected values at most {_MAX_DEPTH} deep in one another, got deeper ones")
         if kind == 0:
             return json.loads(self.text())
         if kind == 1:

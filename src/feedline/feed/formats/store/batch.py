@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.feed.formats.store.mapped_files import StoreMap
 
-MOST_HEAD_BYTES = 64 << 20
+MAX_HEAD_BYTES = 64 << 20
 """Maximum bytes of the head of a message, in which each stream takes a few hundred."""
 
 
@@ -56,7 +56,7 @@ class ArrowBatch:
         self._file, self._start, self._size = file, start, size
         # FFFFFFFF, int32 length of the metadata, metadata, body
         marker, length = file.copy(8, start).view("<i4").tolist()
-        if marker != -1 or not 0 < length <= min(size - 8, MOST_HEAD_BYTES):
+        if marker != -1 or not 0 < length <= min(size - 8, MAX_HEAD_BYTES):
             raise ValueError(f"expected a message of {size} bytes, got one with {length} bytes of metadata")
         head = file.copy(8 + length, start)
         # Pages that are never written take no memory.

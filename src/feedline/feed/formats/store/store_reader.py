@@ -26,7 +26,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.fetched_views import check_room_for_bounds
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.store import stream_columns
-from feedline.feed.formats.store.batch import MOST_HEAD_BYTES, ArrowBatch
+from feedline.feed.formats.store.batch import MAX_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped_files import ADVICE, StoreMap, open_inside
@@ -204,7 +204,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         mapped.file.hold(start, min(size, _HEAD_BYTES))
         # The marker, and the length of the metadata that follows. Reading the batch checks it.
         _, length = mapped.file.copy(8, start).view("<i4").tolist()
-        if _HEAD_BYTES < 8 + length <= min(size, MOST_HEAD_BYTES):
+        if _HEAD_BYTES < 8 + length <= min(size, MAX_HEAD_BYTES):
             mapped.file.hold(start, 8 + length)
         try:
             batch = ArrowBatch(mapped.file, start, size, mapped.arrow)
@@ -426,7 +426,7 @@ class _MappedPart:
         fields = [stream_columns.field(name, stream, name in part.ragged) for name, stream in schema.items()]
         self.arrow = pa.schema(fields)
         # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
-        head = min(int(part.chunks["byte"][0]), MOST_HEAD_BYTES)
+        head = min(int(part.chunks["byte"][0]), MAX_HEAD_BYTES)
         # Request both ends at once, as both are needed.
         file.advise("willneed", 0, head)
         file.advise("willneed", file.size - 8)

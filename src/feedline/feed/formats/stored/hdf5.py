@@ -30,15 +30,15 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.stored.hdf5_heaps import check_heaps
 from feedline.feed.formats.stored.stored_arrays import StoredArrays
 
-_MOST_OPEN = 16  # files at a time
-_MOST_LINKS = 16  # soft links that lead to one another
-_MOST_LISTED = 20  # datasets in an error
+_MAX_OPEN = 16  # files at a time
+_MAX_LINKS = 16  # soft links that lead to one another
+_MAX_LISTED = 20  # datasets in an error
 _BLOCK_BYTES = 64 << 10  # of rows that are read together where some are damaged, of a dataset without blocks
 _HEAP_ROWS = 64  # the same, of strings and vectors
 _DEFLATE, _CHECKSUM = 1, 3  # filters of HDF5
-_MOST_RATIO = 1032  # bytes that one of deflate can become
+_MAX_RATIO = 1032  # bytes that one of deflate can become
 _PART_BYTES = 1 << 20  # of a block that are decoded at a time
-_MOST_UNCHECKED = 128 << 20  # bytes that a stored block may become without a check
+_MAX_UNCHECKED = 128 << 20  # bytes that a stored block may become without a check
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
@@ -135,7 +135,7 @@ class _OpenFiles:
         state = (status.st_size, status.st_mtime_ns)
         if self._states.setdefault(path, state) != state:
             raise DataError("expected the file as it was when it was opened: it has changed", path=path)
-        while len(files) >= _MOST_OPEN:
+        while len(files) >= _MAX_OPEN:
             files.popitem(last=False)[1].close()
         try:
             files[path] = h5py.File(path if object_at(path) is None else open_file(path, -1), "r")
@@ -270,7 +270,7 @@ class _Dataset:
                 mask, data = dataset.id.read_direct_chunk(place)
             except (OSError, RuntimeError, ValueError):
                 continue  # never written, or damaged: the library reports it when it reads
-            if mask >> deflated & 1 or len(data) * _MOST_RATIO <= max(most, _MOST_UNCHECKED):
+            if mask >> deflated & 1 or len(data) * _MAX_RATIO <= max(most, _MAX_UNCHECKED):
                 continue
             unpacker, total = zlib.decompressobj(), 0
             try:
@@ -311,7 +311,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
     import h5py
 
     where = f"`{name}` in {place.file.filename}"
-    budget = iter(range(_MOST_LINKS)) if links is None else links  # in all, as a path may pass each link many times
+    budget = iter(range(_MAX_LINKS)) if links is None else links  # in all, as a path may pass each link many times
     if name.startswith("/"):
         place = place.file
     for part in (part for part in name.split("/") if part not in ("", ".")):
@@ -322,7 +322,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
             )
         if isinstance(link, h5py.SoftLink):
             if next(budget, None) is None:
-                raise SchemaError(f"expected at most {_MOST_LINKS} links that lead to one another: {where}")
+                raise SchemaError(f"expected at most {_MAX_LINKS} links that lead to one another: {where}")
             place = _find(place, link.path, budget)
         elif link is None:
             raise SchemaError(f"expected {where}, got nothing there; {_listed(place)}")
@@ -359,7 +359,7 @@ def _dataset_names(root: Any) -> Iterator[str]:
             names.append(name)
     links = (
         "links that lead nowhere or to other files, and names that are not UTF-8, are not read: "
-        f"{'; '.join(left_out[:_MOST_LISTED])}"
+        f"{'; '.join(left_out[:_MAX_LISTED])}"
     )
     if names and left_out:
         warnings.warn(
@@ -390,9 +390,9 @@ def _listed(place: Any) -> str:
     def note(name: str, item: Any) -> bool | None:
         if isinstance(item, h5py.Dataset):
             lines.append(f"{name} {item.shape}")
-        return True if len(lines) > _MOST_LISTED else None
+        return True if len(lines) > _MAX_LISTED else None
 
     if isinstance(place, h5py.Group):
         place.visititems(note)
-    suffix = ", ..." if len(lines) > _MOST_LISTED else ""
-    return f"there are: {', '.join(lines[:_MOST_LISTED])}{suffix}" if lines else "there are no datasets"
+    suffix = ", ..." if len(lines) > _MAX_LISTED else ""
+    return f"there are: {', '.join(lines[:_MAX_LISTED])}{suffix}" if lines else "there are no datasets"

@@ -36,9 +36,9 @@ from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams,
 
 _SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes are unknown before they are read
 _SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
-_MOST_TOGETHER = 128 << 20  # bytes of a larger chunk, at whose end blocks of several sizes end
+_MAX_CHUNK_BYTES = 128 << 20  # bytes of a larger chunk, at whose end blocks of several sizes end
 _KEPT_BYTES = 64 << 20  # of blocks of a column that chunks have cut
-_MOST_CHUNKS = 1 << 22  # more chunks, 128 TiB by default, are a sign of a damaged number of rows
+_MAX_CHUNKS = 1 << 22  # more chunks, 128 TiB by default, are a sign of a damaged number of rows
 
 
 Columns = dict[str, tuple[Any, Stream]]
@@ -338,9 +338,9 @@ class StoredArrays(Concatenated, Reopened):
                 raise SchemaError(f"{error} ({name}); {hint}") from None
             for column in stored:
                 column.first = first
-            if corpus.num_sequences // corpus.step > _MOST_CHUNKS:
+            if corpus.num_sequences // corpus.step > _MAX_CHUNKS:
                 raise DataError(
-                    f"expected at most {_MOST_CHUNKS} chunks, got {corpus.num_sequences} rows in chunks of "
+                    f"expected at most {_MAX_CHUNKS} chunks, got {corpus.num_sequences} rows in chunks of "
                     f"{corpus.step}",
                     path=name,
                     hint="the file is damaged, or pass larger chunk_sequences=",
@@ -417,7 +417,7 @@ def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
     row = max(1, sum(column.row_bytes for column in columns))
     most = max(1, min(CHUNK_BYTES, memory_bytes) // row)
     together = math.lcm(*(column.step for column in columns))
-    if together <= max(most, min(_MOST_TOGETHER, memory_bytes) // row):
+    if together <= max(most, min(_MAX_CHUNK_BYTES, memory_bytes) // row):
         return max(1, most // together) * together
 
     def cost(rows: int) -> float:
@@ -426,7 +426,7 @@ def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
 
     def most_bytes(column: StoredColumn) -> int:
         # A large block is decoded whole anyway, but a block of many small rows must not make the chunk that long.
-        return memory_bytes if 2 * column.row_bytes >= row else min(_MOST_TOGETHER, memory_bytes)
+        return memory_bytes if 2 * column.row_bytes >= row else min(_MAX_CHUNK_BYTES, memory_bytes)
 
     steps = {column.step for column in columns if column.step * row <= most_bytes(column)}
     return min((max(1, most // step) * step for step in sorted(steps)), key=cost, default=most)

@@ -18,7 +18,7 @@ from feedline.feed.formats.stored.stored_arrays import StoredArray, StoredArrays
 from feedline.feed.formats.stored.zarr_store import Keys, StoredFiles, document, is_array, join, list_stores, open_keys
 
 _ROOT_NAME = "x"  # of an array that is a store by itself
-_MOST_LISTED = 20  # arrays in an error
+_MAX_LISTED = 20  # arrays in an error
 
 
 class ZarrDeserializer(StoredArrays):
@@ -122,14 +122,14 @@ def _listed(keys: Keys, place: str) -> str:
         return f"there is one array: {_ROOT_NAME}"
     arrays: list[str] = []
     groups = [place]
-    while groups and len(arrays) <= _MOST_LISTED:
+    while groups and len(arrays) <= _MAX_LISTED:
         group = groups.pop(0)
-        for name in keys.names(group)[: 10 * _MOST_LISTED]:
+        for name in keys.names(group)[: 10 * _MAX_LISTED]:
             inner = document(keys, join(group, name))
             if inner is not None and is_array(inner):
                 shape = inner[1].get("shape")
                 arrays.append(f"{join(group, name)} {tuple(shape) if isinstance(shape, list) else shape}")
             elif inner is not None:
                 groups.append(join(group, name))
-    suffix = ", ..." if len(arrays) > _MOST_LISTED else ""
-    return f"there are: {', '.join(arrays[:_MOST_LISTED])}{suffix}" if arrays else "there are no arrays"
+    suffix = ", ..." if len(arrays) > _MAX_LISTED else ""
+    return f"there are: {', '.join(arrays[:_MAX_LISTED])}{suffix}" if arrays else "there are no arrays"

@@ -27,9 +27,9 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.stored.zarr_codecs import Bound, bounded_v2, bounded_v3, with_checked_strings
 from feedline.feed.formats.stored.zarr_store import V2_ARRAY, Keys, join
 
-_MOST_ACROSS = 1 << 14  # chunks that a row may be spread over
-_MOST_AT_A_TIME = 1 << 12  # chunks in a call of the library, as it lists them all
-_MOST_WIDER, _MOST_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
+_MAX_CHUNKS_PER_ROW = 1 << 14  # chunks that a row may be spread over
+_MAX_CHUNKS_PER_CALL = 1 << 12  # chunks in a call of the library, as it lists them all
+_MAX_WIDER, _MAX_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
 _TEXT, _BYTES = "vlen-utf8", "vlen-bytes"
 _OTHERS = "declare the streams that you need: x=fl.Stream(..., field='name')"
 
@@ -84,10 +84,10 @@ class ZarrArray:
         across = [-(-size // max(1, step)) for size, step in zip(self.shape[1:], self._chunks[1:], strict=True)]
         self._across = math.prod(across)
         decoded = math.prod(self._chunks) * max(1, stored.itemsize)
-        if decoded > memory_bytes or self._across > _MOST_ACROSS:
+        if decoded > memory_bytes or self._across > _MAX_CHUNKS_PER_ROW:
             raise DataError(
-                f"expected chunks of at most {memory_bytes} bytes (memory) and at most {_MOST_ACROSS} of them across a "
-                f"row, got {decoded} bytes and {self._across} chunks in `{name}`",
+                f"expected chunks of at most {memory_bytes} bytes (memory) and at most {_MAX_CHUNKS_PER_ROW} of them "
+                f"across a row, got {decoded} bytes and {self._across} chunks in `{name}`",
                 path=self._document,
                 hint="raise memory=, or write it in other chunks",
             )
@@ -99,7 +99,7 @@ class ZarrArray:
         Raises:
             DataError: a chunk cannot be read. The error names its file if the rows are in one row of chunks.
         """
-        step = max(1, _MOST_AT_A_TIME // self._across) * self.block
+        step = max(1, _MAX_CHUNKS_PER_CALL // self._across) * self.block
         bounds = [start, *range((start // step + 1) * step, stop, step), stop]
         try:
             parts = [self._read((slice(a, b),)) for a, b in itertools.pairwise(bounds)]
@@ -212,7 +212,7 @@ def _most_decoded(array: Any, memory_bytes: int) -> int:
     if item.kind not in "biufcSU":
         return memory_bytes
     decoded: int = math.prod(map(int, array.shards or array.chunks)) * max(1, item.itemsize)
-    return min(memory_bytes, _MOST_WIDER * decoded + _MOST_MORE)
+    return min(memory_bytes, _MAX_WIDER * decoded + _MAX_MORE)
 
 
 def _with_codecs(described: dict[str, Any], replacement: Callable[[Any], Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from feedline.feed.files.remote import pread
 
 V3, V2_ARRAY, V2_GROUP = "zarr.json", ".zarray", ".zgroup"
 _DOCUMENTS = (V3, V2_ARRAY, V2_GROUP)
-_MOST_BYTES = 64 << 20  # of a document
+_MAX_BYTES = 64 << 20  # of a document
 _SUFFIXES = (".zarr", ".zarr.zip")  # of stores in a folder
 _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
@@ -246,7 +246,7 @@ def document(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
     if any(part in (".", "..") for part in key.split("/")):
         return None
     for name in _DOCUMENTS:
-        text = keys.read(join(key, name), most_bytes=_MOST_BYTES)
+        text = keys.read(join(key, name), most_bytes=_MAX_BYTES)
         if text is not None:
             return name, _parsed(text, keys.where(join(key, name)))
     return None
