@@ -6,6 +6,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/order.cpp
   native/src/order_cntk.cpp
   native/src/packing.cpp
+  native/src/balance.cpp
   native/src/packed_rows.cpp
   native/src/gather.cpp
   native/src/gather_job.cpp
@@ -56,6 +57,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/module.cpp
   native/bindings/order.cpp
   native/bindings/packing.cpp
+  native/bindings/balance.cpp
   native/bindings/packed_rows.cpp
   native/bindings/fetch.cpp
   native/bindings/array_checks.cpp

@@ -6,6 +6,7 @@ namespace nb = nanobind;
 
 void bind_order(nb::module_& m);
 void bind_packing(nb::module_& m);
+void bind_balance(nb::module_& m);
 void bind_packed_rows(nb::module_& m);
 void bind_fetch(nb::module_& m);
 void bind_array_checks(nb::module_& m);
@@ -36,6 +37,7 @@ NB_MODULE(_kernels, m) {
     m.doc() = "feedline's native kernels. Their contracts: native/include/feedline.";
     bind_order(m);
     bind_packing(m);
+    bind_balance(m);
     bind_packed_rows(m);
     bind_fetch(m);
     bind_array_checks(m);
