@@ -1,72 +1,131 @@
-"""The share of each minibatch that a reader takes: (index, count), from an argument or the ranks of the program."""
+"""The share of each minibatch that a rank takes, from an argument, a mesh, or the ranks of the program."""
 
 from __future__ import annotations
 
 import operator
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from feedline.errors import StateError
 from feedline.interop.launchers import launched
-from feedline.interop.meshes import check_meshes
+from feedline.interop.meshes import Mesh, MeshShare, is_mesh, share_of, share_of_program
 
 Share = tuple[int, int]
 
 
+@dataclass(frozen=True)
 class Partition:
+    """The share of each minibatch that a rank takes: a ``partition`` of sources and loaders.
+
+    A dimension of a mesh has a role. ``"data"`` divides minibatches, ``"model"`` gets the same samples. The usual names
+    are known: ``dp``, ``dp_replicate``, ``dp_shard``, ``fsdp``, ``hsdp``, ``data``, ``batch``, ``replica`` divide;
+    ``tp``, ``pp``, ``mp``, ``model``, ``tensor``, ``pipe`` do not. See docs/how-to/several-workers.md.
+
+    Args:
+        ranks: (index, count), a torch ``DeviceMesh`` or a slice of one, or a JAX ``Mesh``. ``"auto"``: the mesh that
+            the program has made with torch, else the rank and world size of torch.distributed if it is initialised at
+            the first read, else of mpiexec or srun, else (0, 1).
+        roles: role by name of a dimension of the mesh, for other names.
+
+    Raises:
+        TypeError: ``ranks`` is something else, or there are ``roles`` without a mesh.
+        ValueError: not 0 <= index < count, or a dimension of the mesh has no known role.
+    """
+
+    ranks: Share | Mesh | str = "auto"
+    roles: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.roles is not None and not is_mesh(self.ranks):
+            raise TypeError(f"expected roles with a mesh, got {self.ranks!r}")
+        if not self.is_auto:
+            object.__setattr__(self, "ranks", self.ranks if is_mesh(self.ranks) else checked(self.ranks))
+            self.share()
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the share is found at the first read."""
+        return isinstance(self.ranks, str) and self.ranks == "auto"
+
+    def share(self) -> Share:
+        """Return (index, count).
+
+        Raises:
+            ValueError: the program has made several meshes, or one with an unknown dimension.
+            RuntimeError: the variables of a launcher contradict each other.
+        """
+        if self.is_auto:
+            share = ranks()
+            mesh = share_of_program(share[1]) if share[1] > 1 else None
+            return share if mesh is None else _uncut(mesh)
+        if is_mesh(self.ranks):
+            return _uncut(share_of(self.ranks, self.roles))
+        return checked(self.ranks)
+
+
+#: What a ``partition=`` takes.
+PartitionLike = Partition | Share | Mesh | str
+
+
+def partition_of(value: PartitionLike) -> Partition:
+    """Return an argument as a `Partition`.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    return value if isinstance(value, Partition) else Partition(value)
+
+
+class FixedShare:
     """The share of a feed, fixed at the first read.
 
     Args:
-        share: (index, count). None: the result of `ranks` at the first read.
+        partition: the argument of the feed.
         arcs: number of arcs of the order, and so the maximum of shares. None: any number.
 
     Raises:
-        ValueError: ``share`` is not a share, or there are more shares than arcs.
+        ValueError: there are more shares than arcs.
     """
 
-    def __init__(self, share: Share | None = None, arcs: int | None = None) -> None:
-        self._arcs = arcs
-        self._settled = None if share is None else self._checked(share)
-        self._declared = share is not None
+    def __init__(self, partition: Partition, arcs: int | None = None) -> None:
+        self._partition, self._arcs = partition, arcs
+        self._share = None if partition.is_auto else self._checked(partition.share())
 
-    def resolve(self, override: Share | None = None) -> Share:
+    def resolve(self, override: PartitionLike | None = None) -> Share:
         """Return the share for one call.
 
         Raises:
-            StateError: the share found in torch.distributed has changed since the first read.
-            ValueError: ``override`` is not a share, there are more shares than arcs, or there is none though the
-                program has made a mesh with ranks that read the same samples.
+            StateError: the share that was found at the first read has changed since.
+            ValueError: ``override`` is not a share, there are more shares than arcs, or the program has made several
+                meshes, or one with an unknown dimension.
             RuntimeError: the variables of a launcher contradict each other.
         """
         if override is not None:
-            return self._checked(override)
-        if self._declared and self._settled is not None:
-            return self._settled
-        share = ranks()
-        if self._settled is None:
-            self._settled = self._of_ranks(share)
-        elif share != self._settled:
+            return self._checked(partition_of(override).share())
+        if not self._partition.is_auto and self._share is not None:
+            return self._share
+        share = self._partition.share() if self._share is None else ranks()
+        if self._share is None:
+            self._share, self._ranks = self._checked(share), ranks()
+        elif share != self._ranks:
             raise StateError(
                 "expected the partition found at the first read, but torch.distributed has changed since. "
                 "Initialise it before the first minibatch, or pass partition=(index, count)",
-                saved={"partition": list(self._settled)},
+                saved={"partition": list(self._ranks)},
                 current={"partition": list(share)},
             )
-        return self._settled
+        return self._share
 
-    def peek(self, override: Share | None = None) -> Share:
+    def peek(self, override: PartitionLike | None = None) -> Share:
         """Return the share as `resolve` would, without fixing it."""
         if override is not None:
-            return self._checked(override)
-        return self._settled if self._settled is not None else self._of_ranks(ranks())
-
-    def _of_ranks(self, share: Share) -> Share:
-        if share[1] > 1:
-            check_meshes()
-        return self._checked(share)
+            return self._checked(partition_of(override).share())
+        return self._share if self._share is not None else self._checked(self._partition.share())
 
     def _checked(self, share: Share) -> Share:
-        share = checked(share)
         if self._arcs is not None and share[1] > self._arcs:
             raise ValueError(
                 f"expected at most {self._arcs} ranks, one for each of fl.Arcs({self._arcs}), got {share[1]}; use "
@@ -75,13 +134,22 @@ class Partition:
         return share
 
 
+def _uncut(share: MeshShare) -> Share:
+    if share.cuts > 1:
+        raise ValueError(
+            f"expected a mesh without cuts of sequences, got one that cuts them in {share.cuts}: give its dimension "
+            'the role "model", so that its ranks get whole sequences, which the model cuts'
+        )
+    return share.part, share.parts
+
+
 def on_this_machine(count: int) -> int:
     """Return how many of ``count`` workers run here, according to torchrun, or all of them if unknown."""
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(local_size), count) if local_size.isdecimal() else count
 
 
-def checked(share: Share) -> Share:
+def checked(share: Any) -> Share:
     """Return ``share`` as two ints.
 
     Raises:

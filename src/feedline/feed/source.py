@@ -32,7 +32,7 @@ from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.jumps import declared_jumps
 from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
-from feedline.feed.partition import Partition, on_this_machine
+from feedline.feed.partition import FixedShare, Partition, PartitionLike, on_this_machine, partition_of
 from feedline.feed.plan import PlannedMinibatch, count_left, planned
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Deserializer, Ordered, checked_seed, finish_of, is_sized, sources_of, whole_number
@@ -64,8 +64,8 @@ class MinibatchSource:
         shuffle: True: all data as one window if that is cheap (arrays in memory, and stores and mapped arrays of up to
             4 GiB), else windows of 256 MiB stored bytes. A `Window`: windows of that size. ``"whole"``: all data as one
             window at any cost (corpora with random access). False: the order of the corpus.
-        partition: (index, count), the share of each minibatch that this reader takes. None: the rank and world size
-            of torch.distributed if it is initialised at the first read, else of mpiexec or srun, else (0, 1).
+        partition: the share of each minibatch that this reader takes: (index, count), a mesh, or a `Partition`. None or
+            "auto": the mesh or the ranks of the program, see `Partition`.
         max_sweeps, max_samples: end of the source, counted from the start of the axis, not from a restore, and
             checked before each sequence (the last may overshoot).
         on_error: ``"raise"``, ``"skip"``, or a `Quarantine`. With the last two an unreadable sequence keeps its place
@@ -114,7 +114,7 @@ class MinibatchSource:
         *,
         seed: int = 0,
         shuffle: bool | str | Window = True,
-        partition: tuple[int, int] | None = None,
+        partition: PartitionLike | None = None,
         max_sweeps: int | None = None,
         max_samples: int | None = None,
         on_error: str | Quarantine = "raise",
@@ -158,7 +158,7 @@ class MinibatchSource:
             corpus = Skipping(corpus, skip)
         self.corpus = corpus
         self._seed = seed
-        self._partition = Partition(partition, arcs)
+        self._partition = FixedShare(Partition() if partition is None else partition_of(partition), arcs)
         self._truncated = truncation_length is not None
         self._packer = rule_of(corpus, filling, truncation_length, arcs)
         stages: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
@@ -236,13 +236,13 @@ class MinibatchSource:
 
     # ---- reading ----------------------------------------------------------------------------------
 
-    def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
+    def next_minibatch(self, size: int, partition: PartitionLike | None = None) -> Minibatch:
         """Return the next minibatch, or this rank's part of it.
 
         Args:
             size: budget of the global minibatch in samples: as many whole sequences as fit, or a single longer one.
                 With ``truncation_length`` the pieces of as many lanes as fit, or of one.
-            partition: (index, count) for this call only, instead of the source's own.
+            partition: the share for this call only, instead of the source's own.
 
         Returns:
             A true `Minibatch`, possibly with an empty part. After the end a false one, every time.
@@ -260,7 +260,7 @@ class MinibatchSource:
     def _next(
         self,
         size: int,
-        partition: tuple[int, int] | None,
+        partition: PartitionLike | None,
         finish: Callable[[Minibatch], object] | None = None,
     ) -> Minibatch:
         """Implement `next_minibatch`. ``finish`` is called with the minibatch before it counts as delivered."""
@@ -326,7 +326,7 @@ class MinibatchSource:
         self,
         size: int = DEFAULT_MINIBATCH_SIZE,
         until: Span | None = None,
-        partition: tuple[int, int] | None = None,
+        partition: PartitionLike | None = None,
         device: Any = None,
         *,
         progress: Progress = None,
@@ -383,7 +383,7 @@ class MinibatchSource:
     def __bool__(self) -> bool:
         return True  # not the length: it may be unknown
 
-    def _count_left(self, size: int, until: Span | None, partition: tuple[int, int] | None) -> int:
+    def _count_left(self, size: int, until: Span | None, partition: PartitionLike | None) -> int:
         if isinstance(self._timeline, UnsizedOrder):
             raise TypeError(
                 "the number of minibatches of a corpus without chunk_info is unknown: its chunks would have to be read"
@@ -398,7 +398,7 @@ class MinibatchSource:
         self,
         size: int = DEFAULT_MINIBATCH_SIZE,
         start: Position | None = None,
-        partition: tuple[int, int] | None = None,
+        partition: PartitionLike | None = None,
     ) -> Iterator[PlannedMinibatch]:
         """Plan which sequences the next minibatches hold, without reading data or moving the source.
 

@@ -20,7 +20,7 @@ from feedline.data import Minibatch, Position, Schema, Span, Stream
 from feedline.data.value import counted_lengths
 from feedline.errors import SchemaError, StateError
 from feedline.feed import states
-from feedline.feed.partition import Partition
+from feedline.feed.partition import FixedShare, Partition, PartitionLike, partition_of
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import whole_number
 from feedline.feed.spans import upto
@@ -66,14 +66,13 @@ class UserMinibatchSource(abc.ABC):
     delivered, and after the end every minibatch is false.
 
     Attributes:
-        partition: (index, count) of this worker. None: torch.distributed's rank and world size if initialised at the
-            first read, else mpiexec's or srun's, else (0, 1).
+        partition: the share of this worker, see `Partition`. None: that of the mesh or the ranks of the program.
         device: passed to ``make_minibatch``. feedline's own values stay in host memory until
             ``minibatch["x"].torch(device)``.
         is_infinite: whether it never ends.
     """
 
-    partition: tuple[int, int] | None = None
+    partition: PartitionLike | None = None
     device: Any = None
     is_infinite: bool = False
 
@@ -120,15 +119,15 @@ class UserMinibatchSource(abc.ABC):
         return _Progress()
 
     @functools.cached_property
-    def _partition(self) -> Partition:
-        return Partition(self.partition)
+    def _partition(self) -> FixedShare:
+        return FixedShare(Partition() if self.partition is None else partition_of(self.partition))
 
-    def next_minibatch(self, size: int, partition: tuple[int, int] | None = None) -> Minibatch:
+    def next_minibatch(self, size: int, partition: PartitionLike | None = None) -> Minibatch:
         """Return the next minibatch, or this worker's part of it.
 
         Args:
             size: maximum number of samples over all workers.
-            partition: (index, count) for this call only, instead of the source's own.
+            partition: the share for this call only, instead of the source's own.
 
         Returns:
             A true `Minibatch`, possibly with an empty part. After the end a false one, every time.
@@ -139,7 +138,7 @@ class UserMinibatchSource(abc.ABC):
         """
         return self._next(size, partition)
 
-    def _next(self, size: int, partition: tuple[int, int] | None) -> Minibatch:
+    def _next(self, size: int, partition: PartitionLike | None) -> Minibatch:
         size = whole_number("a minibatch size", size, 1)
         index, count = self._partition.resolve(partition)
         progress = self._progress
@@ -155,7 +154,7 @@ class UserMinibatchSource(abc.ABC):
         self,
         size: int = DEFAULT_MINIBATCH_SIZE,
         until: Span | None = None,
-        partition: tuple[int, int] | None = None,
+        partition: PartitionLike | None = None,
         *,
         progress: Progress = None,
     ) -> Iterator[Minibatch]:

@@ -1,20 +1,29 @@
-"""Meshes of a program's ranks: whether ranks that need the same samples would get different ones.
+"""Meshes of ranks: which ranks read different samples, which the same, and which a cut of each sequence.
 
-torch keeps no list of the `DeviceMesh`es that a program has made, so this module searches the objects of Python's
-garbage collector: some hundredths of a second, once for each feed, and only with several ranks. It does not find later
-meshes, meshes without references, or meshes moved away by ``gc.freeze()``, nor groups of ranks that are no mesh, such
-as Megatron's and DeepSpeed's.
+A dimension of a mesh has a role, by its name or by the user's choice: ``"data"`` splits minibatches, ``"model"`` gets
+the same samples, ``"context"`` gets the same sequences, each cut along its length.
+
+torch keeps no list of the `DeviceMesh`es that a program has made, so `share_of_program` searches the objects of
+Python's garbage collector: some hundredths of a second, once for each feed, and only with several ranks. It does not
+find later meshes, meshes without references, or meshes moved away by ``gc.freeze()``, nor groups of ranks that are no
+mesh, such as Megatron's and DeepSpeed's.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
-#: Names of dimensions whose ranks read different samples. The ranks of any other dimension are presumed to read the
-#: same ones.
-DATA = frozenset(
-    [
+import numpy as np
+from numpy.typing import NDArray
+
+DATA, MODEL, CONTEXT = ROLES = ("data", "model", "context")
+
+#: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may mean either of two.
+NAMES = {
+    DATA: (
         "batch",
         "data",
         "data_parallel",
@@ -27,42 +36,190 @@ DATA = frozenset(
         "replica",
         "replicate",
         "shard",
-    ]
-)
+    ),
+    MODEL: ("model", "model_parallel", "mp", "pipe", "pipeline", "pp", "stage", "tensor", "tp"),
+    CONTEXT: ("context", "cp", "seq", "sequence", "sp"),
+}
+_ROLE_OF = {name: role for role, names in NAMES.items() for name in names}
 
 
-def check_meshes() -> None:
-    """Check that every rank may read other samples than all others.
+class TorchMesh(Protocol):
+    """The part of torch's ``DeviceMesh`` that is used here."""
+
+    @property
+    def mesh_dim_names(self) -> tuple[str, ...] | None:
+        """Names of the dimensions."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of ranks along each dimension."""
+
+    def get_coordinate(self) -> Sequence[int] | None:
+        """Return the place of this rank, or None if it is not in the mesh."""
+
+
+class JaxMesh(Protocol):
+    """The part of JAX's ``Mesh`` that is used here."""
+
+    @property
+    def axis_names(self) -> tuple[Any, ...]:
+        """Names of the dimensions."""
+
+    @property
+    def devices(self) -> NDArray[Any]:
+        """The devices of all processes."""
+
+    @property
+    def local_devices(self) -> Sequence[Any]:
+        """The devices of this process."""
+
+
+Mesh = TorchMesh | JaxMesh
+
+
+class MeshShare(NamedTuple):
+    """The share of a rank.
+
+    Attributes:
+        part, parts: number of its part of each minibatch, and of all parts.
+        cut, cuts: number of its cut of each sequence, and of all cuts.
+    """
+
+    part: int
+    parts: int
+    cut: int = 0
+    cuts: int = 1
+
+
+def is_mesh(value: object) -> TypeGuard[Mesh]:
+    """Return whether ``value`` is a torch ``DeviceMesh`` or a JAX ``Mesh``."""
+    return _is_torch(value) or _is_jax(value)
+
+
+def share_of(mesh: Any, roles: Mapping[str, str] | None = None) -> MeshShare:
+    """Return the share of this rank.
+
+    Args:
+        mesh: torch ``DeviceMesh``, a slice of one, or a JAX ``Mesh``.
+        roles: role by name of a dimension, for names that are not in `NAMES` or mean something else.
 
     Raises:
-        ValueError: the program has made a mesh with ranks that have to read the same samples.
+        ValueError: a dimension has no known role, ``roles`` names an unknown dimension or role, this rank is not in the
+            mesh, or the devices of a JAX process are not a block of the mesh.
+    """
+    names: Sequence[str | None]
+    if _is_jax(mesh):
+        names, sizes = mesh.axis_names, mesh.devices.shape
+        own = {device.id for device in mesh.local_devices}
+        coordinates = np.argwhere(np.vectorize(lambda device: device.id in own, otypes=[bool])(mesh.devices))
+    else:
+        sizes = tuple(mesh.shape)
+        names = mesh.mesh_dim_names or (None,) * len(sizes)
+        coordinate = mesh.get_coordinate()
+        coordinates = np.empty((0, len(sizes)), np.int64) if coordinate is None else np.array([coordinate])
+    of_dimension = _roles(names, sizes, roles or {})
+    if not len(coordinates):
+        raise ValueError(f"expected a mesh with this rank, got {_shape(names, sizes)} without it")
+    data = _block(coordinates, sizes, [role == DATA for role in of_dimension], "minibatches")
+    return MeshShare(*data, *_block(coordinates, sizes, [role == CONTEXT for role in of_dimension], "sequences"))
+
+
+def share_of_program(world_size: int) -> MeshShare | None:
+    """Return the share of this rank by the mesh that the program has made with torch, or None if there is none.
+
+    Args:
+        world_size: number of ranks of the program.
+
+    Raises:
+        ValueError: there are several meshes with different shares, one does not have all ranks, or a dimension has no
+            known role.
     """
     module = sys.modules.get("torch.distributed.device_mesh")
     kind = getattr(module, "DeviceMesh", None)
     if kind is None:
-        return
-    for mesh in [obj for obj in gc.get_objects() if type(obj) is kind]:
-        part = getattr(mesh, "_root_mesh", None) is not None  # a slice of another mesh, which is found itself
-        if mesh.get_coordinate() is None or (part and mesh.ndim == 1):
-            continue
-        names = mesh.mesh_dim_names or (None,) * mesh.ndim
-        wide = {name or f"dimension {i}": mesh.size(i) for i, name in enumerate(names) if mesh.size(i) > 1}
-        unnamed = mesh.mesh_dim_names is None
-        unknown = [name for name in wide if name.lower() not in DATA]
-        if unknown and not (unnamed and len(wide) == 1):
-            raise ValueError(_refusal(wide, unknown, unnamed))
+        return None
+    meshes = [obj for obj in gc.get_objects() if type(obj) is kind and obj.get_coordinate() is not None]
+    # Slices of a mesh have fewer ranks than it, or one dimension. A mesh may also be a line of all ranks that was given
+    # other dimensions, which are then those that matter.
+    roots = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is None]
+    reshaped = [mesh for mesh in meshes if mesh not in roots and mesh.ndim > 1 and mesh.size() == world_size]
+    shares: dict[MeshShare, str] = {}
+    for mesh in [*reshaped, *(mesh for mesh in roots if mesh.ndim > 1 or not reshaped)]:
+        shape = _shape(mesh.mesh_dim_names or (None,) * mesh.ndim, mesh.shape)
+        if mesh.size() != world_size:
+            raise ValueError(
+                f"expected a partition, as this program has made a mesh of some of its {world_size} ranks ({shape}). "
+                "Pass partition=mesh if only these train together, else partition=(index, count)"
+            )
+        shares[share_of(mesh)] = shape
+    if len(shares) > 1:
+        raise ValueError(
+            f"expected a partition, as this program has made several meshes ({'; '.join(shares.values())}), which give "
+            "this rank different shares. Pass the mesh of the ranks that train together: partition=mesh"
+        )
+    return next(iter(shares), None)
 
 
-def _refusal(wide: dict[str, int], unknown: list[str], unnamed: bool) -> str:
-    data = [name for name in wide if name not in unknown]
-    shape = ", ".join(f"{name}: {size}" for name, size in wide.items())
-    if len(data) == 1:
-        write = f'partition=(mesh["{data[0]}"].get_local_rank(), mesh["{data[0]}"].size())'
-    elif unnamed or data:
-        write = "partition=(index, count), counting the ranks that read different samples"
-    else:
-        write = "partition=(0, 1), if all of them read the same samples"
-    return (
-        f"expected a partition, as this program has made a mesh of ranks ({shape}): those that differ only in "
-        f"{' and '.join(unknown)} may have to read the same samples, but would get different ones. Pass {write}"
+def _is_torch(value: object) -> bool:
+    module = sys.modules.get("torch.distributed.device_mesh")
+    kind = getattr(module, "DeviceMesh", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _is_jax(value: object) -> bool:
+    module = sys.modules.get("jax.sharding")
+    kind = getattr(module, "Mesh", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _roles(names: Sequence[str | None], sizes: Sequence[int], roles: Mapping[str, str]) -> list[str]:
+    """Return the role of each dimension."""
+    for dimension, role in roles.items():
+        if dimension not in names:
+            raise ValueError(f"expected roles of dimensions of the mesh, {_shape(names, sizes)}, got {dimension!r}")
+        if role not in ROLES:
+            raise ValueError(f"expected the role of {dimension!r} to be one of {', '.join(ROLES)}, got {role!r}")
+    wide = [i for i, size in enumerate(sizes) if size > 1]
+    result: list[str] = []
+    unknown: list[str | None] = []
+    for i, name in enumerate(names):
+        known = None if name is None else roles.get(name) or _ROLE_OF.get(name.lower())
+        # Any role fits a dimension of one rank, and the only one of a mesh without names divides minibatches.
+        if known is None and i in wide and (name is not None or wide != [i]):
+            unknown.append(name)
+        result.append(known or DATA)
+    if not unknown:
+        return result
+    if None in unknown:
+        raise ValueError(
+            f"expected names of the dimensions of the mesh, got none for {_shape(names, sizes)}: pass mesh_dim_names= "
+            "to init_device_mesh"
+        )
+    written = ", ".join(f'"{name}": ...' for name in unknown)
+    raise ValueError(
+        f"expected known dimensions of the mesh, got {_shape(names, sizes)}, where {' and '.join(map(str, unknown))} "
+        f'may read different samples ("data"), the same ("model"), or cuts of the same ("context"). Pass '
+        f"partition=fl.Partition(mesh, roles={{{written}}})"
     )
+
+
+def _block(
+    coordinates: NDArray[np.int64], sizes: Sequence[int], chosen: Sequence[bool], divided: str
+) -> tuple[int, int]:
+    """Return (index, count) of this process along the chosen dimensions, which its devices cover as a block."""
+    dimensions = [i for i, is_chosen in enumerate(chosen) if is_chosen]
+    total, places = 1, np.zeros(len(coordinates), np.int64)
+    for i in dimensions:
+        places, total = places * sizes[i] + coordinates[:, i], total * sizes[i]
+    first, own = int(places.min()), len(np.unique(places))
+    if int(places.max()) - first + 1 != own or first % own or total % own:
+        raise ValueError(
+            f"expected the devices of a process as one block of those that divide {divided}, got numbers "
+            f"{np.unique(places).tolist()} of {total}: order the devices of the mesh by process"
+        )
+    return first // own, total // own
+
+
+def _shape(names: Sequence[str | None], sizes: Sequence[int]) -> str:
+    labels = (name or f"dimension {i}" for i, name in enumerate(names))
+    return ", ".join(f"{label}: {size}" for label, size in zip(labels, sizes, strict=True))

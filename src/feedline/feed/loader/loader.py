@@ -27,6 +27,7 @@ from feedline.feed.loader.options import SAMPLERS, LoaderOptions, expect_process
 from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
+from feedline.feed.partition import PartitionLike
 from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.timeline import Window
@@ -84,9 +85,9 @@ class DataLoader(_Base):
             over a `Mixture` as it is at the first ``iter``. A state has the seed of its sweep.
         workers: "process", "thread", "ray" (actors of Ray, on any machine of its cluster), or "auto": threads if
             Python runs without the GIL, else processes.
-        partition: (index, count): deliver this rank's share of global batches of ``batch_size * count`` items. "auto":
-            rank and world size of torch.distributed, else of mpiexec or srun. All ranks get the same number of batches,
-            of which the last may be empty.
+        partition: (index, count), a mesh, or a `Partition`: deliver this rank's share of global batches of
+            ``batch_size * count`` items. "auto": the mesh or the ranks of the program, see `Partition`. All ranks get
+            the same number of batches, of which the last may be empty. None: no shares.
         on_error: "raise", "skip", or a `Quarantine`. The last two drop items that raise from their batch, and list
             them. They keep their place in the order.
         device: device to deliver tensors on. To CUDA they are copied ahead, overlapping with computation.
@@ -150,7 +151,7 @@ class DataLoader(_Base):
         in_order: bool = True,
         seed: int | None = None,
         workers: str = "auto",
-        partition: tuple[int, int] | str | None = None,
+        partition: PartitionLike | None = None,
         on_error: str | Quarantine = "raise",
         device: Any = None,
         transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]] = (),

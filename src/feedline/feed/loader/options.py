@@ -24,7 +24,7 @@ from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
-from feedline.feed.partition import Partition, ranks
+from feedline.feed.partition import FixedShare, PartitionLike, partition_of, ranks
 from feedline.feed.progress_bar import Progress, expect_progress
 from feedline.feed.protocol import Deserializer, checked_seed, says_where_batches_end, whole_number
 from feedline.feed.timeline import Window
@@ -76,7 +76,7 @@ class LoaderOptions:
     in_order: bool
     seed: int | None
     workers: str
-    partition: tuple[int, int] | str | None
+    partition: PartitionLike | None
     on_error: str | Quarantine
     device: Any
     transforms: Sequence[Transform | Callable[..., Mapping[str, Any]]]
@@ -310,19 +310,17 @@ class LoaderOptions:
         elif self.batch_size is None:
             raise ValueError("expected a batch_size for a corpus, got None")
 
-    def _partition(self) -> Partition:
-        if self.partition == "auto":
-            return Partition()
-        if isinstance(self.partition, str):
-            raise ValueError(f'expected partition=(index, count) or "auto", got {self.partition!r}')
-        partition = Partition((0, 1) if self.partition is None else self.partition)
-        share = partition.peek()
+    def _partition(self) -> FixedShare:
+        partition = partition_of((0, 1) if self.partition is None else self.partition)
+        if partition.is_auto:
+            return FixedShare(partition)
+        share = partition.share()
         if share[1] > 1 and self.seed is None and (self.shuffle or self.weighted is not None):
             raise ValueError(
                 f"expected a seed with partition={share} and a random order, got none: ranks that draw separate "
                 'seeds would follow different orders. Pass seed=, or partition="auto"'
             )
-        return partition
+        return FixedShare(partition)
 
 
 def is_iterable_style(dataset: Any) -> bool:
