@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.files.lru import LruCache
-from feedline.feed.protocol import CHUNK_MASK, Deserializer, RowsOfDocuments, chunk_starts
+from feedline.feed.protocol import CHUNK_MASK, Deserializer, DocumentsOfRows, RowsOfDocuments, chunk_starts
 from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
@@ -58,7 +58,7 @@ class PackedDocuments:
         counts = np.zeros(len(ids), np.int64)
         parts: list[tuple[Ints, Ints, Ints]] = []
         for chunk in distinct(chunks).tolist():
-            ordinals, bounds = self._chunks.get(chunk)
+            ordinals, _, bounds = self._chunks.get(chunk)
             at = np.flatnonzero(chunks == chunk)
             rows = ids[at] - self._starts[chunk & CHUNK_MASK]
             counts[at] = bounds[rows + 1] - bounds[rows]
@@ -71,7 +71,7 @@ class PackedDocuments:
             result[np.repeat(bounds[at], lengths) + nth] = ordinals[np.repeat(firsts, lengths) + nth]
         return RowDocuments(result, bounds)
 
-    def _packed(self, chunk: int) -> tuple[Ints, Ints]:
+    def _packed(self, chunk: int) -> DocumentsOfRows:
         rows = self._corpus.capability(RowsOfDocuments)
         if rows is None:
             raise TypeError(
@@ -80,5 +80,5 @@ class PackedDocuments:
         return rows.documents(chunk)
 
 
-def _cost(documents: tuple[Ints, Ints]) -> int:
-    return documents[0].nbytes + documents[1].nbytes
+def _cost(documents: DocumentsOfRows) -> int:
+    return sum(array.nbytes for array in documents)

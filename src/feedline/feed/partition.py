@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import StateError
+from feedline.feed.packing.balance import Balance, WorkRule, squares
+from feedline.feed.protocol import Deserializer
 from feedline.interop.launchers import launched
 from feedline.interop.meshes import Mesh, MeshShare, is_mesh, share_of, share_of_program
 
@@ -24,21 +26,32 @@ class Partition:
     are known: ``dp``, ``dp_replicate``, ``dp_shard``, ``fsdp``, ``hsdp``, ``data``, ``batch``, ``replica`` divide;
     ``tp``, ``pp``, ``mp``, ``model``, ``tensor``, ``pipe`` do not. See docs/how-to/several-workers.md.
 
+    Ranks get about the same number of samples by default. For models whose work does not grow with samples alone,
+    ``balance`` assigns the sequences of each minibatch by their work: the longest first, each to the rank with the
+    least work so far. A rank's sequences keep their order. Minibatches, states and the order stay the same.
+
     Args:
         ranks: (index, count), a torch ``DeviceMesh`` or a slice of one, or a JAX ``Mesh``. ``"auto"``: the mesh that
             the program has made with torch, else the rank and world size of torch.distributed if it is initialised at
             the first read, else of mpiexec or srun, else (0, 1).
         roles: role by name of a dimension of the mesh, for other names.
+        balance: ``"samples"``: sequence after sequence, by position. ``"squares"``: by the squares of their lengths in
+            samples, as attention costs, of each document in a row of `Packed`. Or a function that returns the work of
+            sequences, (n,), for their lengths, int64 (n,), the same on every rank. In a `DataLoader` all ranks get
+            the same number of sequences, by position.
 
     Raises:
-        TypeError: ``ranks`` is something else, or there are ``roles`` without a mesh.
+        TypeError: ``ranks`` or ``balance`` is something else, or there are ``roles`` without a mesh.
         ValueError: not 0 <= index < count, or a dimension of the mesh has no known role.
     """
 
     ranks: Share | Mesh | str = "auto"
     roles: Mapping[str, str] | None = None
+    balance: str | WorkRule = "samples"
 
     def __post_init__(self) -> None:
+        if self.balance not in ("samples", "squares") and not callable(self.balance):
+            raise TypeError(f'expected balance to be "samples", "squares" or a function, got {self.balance!r}')
         if self.roles is not None and not is_mesh(self.ranks):
             raise TypeError(f"expected roles with a mesh, got {self.ranks!r}")
         if not self.is_auto:
@@ -65,6 +78,17 @@ class Partition:
             return _uncut(share_of(self.ranks, self.roles))
         return checked(self.ranks)
 
+    def balance_over(self, corpus: Deserializer) -> Balance | None:
+        """Return the rule that assigns the sequences of a corpus by their work, or None for equal samples."""
+        return None if self.rule is None else Balance(self.rule, corpus, same_number=False)
+
+    @property
+    def rule(self) -> WorkRule | None:
+        """The work of sequences by their lengths, or None for equal numbers of samples."""
+        if callable(self.balance):
+            return self.balance
+        return squares if self.balance == "squares" else None
+
 
 #: What a ``partition=`` takes.
 PartitionLike = Partition | Share | Mesh | str
@@ -86,12 +110,15 @@ class FixedShare:
         partition: the argument of the feed.
         arcs: number of arcs of the order, and so the maximum of shares. None: any number.
 
+    Attributes:
+        balance: the rule by which shares are balanced.
+
     Raises:
         ValueError: there are more shares than arcs.
     """
 
     def __init__(self, partition: Partition, arcs: int | None = None) -> None:
-        self._partition, self._arcs = partition, arcs
+        self._partition, self._arcs, self.balance = partition, arcs, partition.balance
         self._share = None if partition.is_auto else self._checked(partition.share())
 
     def resolve(self, override: PartitionLike | None = None) -> Share:
@@ -104,7 +131,7 @@ class FixedShare:
             RuntimeError: the variables of a launcher contradict each other.
         """
         if override is not None:
-            return self._checked(partition_of(override).share())
+            return self._overridden(override)
         if not self._partition.is_auto and self._share is not None:
             return self._share
         share = self._partition.share() if self._share is None else ranks()
@@ -122,8 +149,17 @@ class FixedShare:
     def peek(self, override: PartitionLike | None = None) -> Share:
         """Return the share as `resolve` would, without fixing it."""
         if override is not None:
-            return self._checked(partition_of(override).share())
+            return self._overridden(override)
         return self._share if self._share is not None else self._checked(self._partition.share())
+
+    def _overridden(self, override: PartitionLike) -> Share:
+        partition = partition_of(override)
+        if partition.balance not in ("samples", self.balance):
+            raise ValueError(
+                f"expected the balance of the feed, {self.balance!r}, for a single minibatch, got "
+                f"{partition.balance!r}: pass it where the feed is made"
+            )
+        return self._checked(partition.share())
 
     def _checked(self, share: Share) -> Share:
         if self._arcs is not None and share[1] > self._arcs:

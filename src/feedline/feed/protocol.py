@@ -313,6 +313,20 @@ class Ordered:
         raise NotImplementedError
 
 
+class DocumentsOfRows(NamedTuple):
+    """The documents, or pieces of documents, in the rows of a chunk.
+
+    Attributes:
+        ordinals: int64 (m,), ordinal of each document in the corpus that the rows are from.
+        lengths: int64 (m,), samples of it in its row.
+        bounds: int64 (rows + 1,): row k has the documents ``bounds[k]`` to ``bounds[k + 1]``.
+    """
+
+    ordinals: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+
 class RowsOfDocuments:
     """A corpus whose sequences are rows of documents.
 
@@ -322,13 +336,8 @@ class RowsOfDocuments:
 
     finish: Any
 
-    def documents(self, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which documents the rows of a chunk are packed from, without reading.
-
-        Returns:
-            ``(ordinals, bounds)``: int64 (m,), ordinals of documents in the corpus that they are from, and int64
-            (sequences + 1,): row k has the documents ``ordinals[bounds[k]:bounds[k + 1]]``.
-        """
+    def documents(self, chunk: int) -> DocumentsOfRows:
+        """Return the documents of the rows of a chunk, without reading."""
         raise NotImplementedError
 
 

@@ -158,9 +158,11 @@ class MinibatchSource:
             corpus = Skipping(corpus, skip)
         self.corpus = corpus
         self._seed = seed
-        self._partition = FixedShare(Partition() if partition is None else partition_of(partition), arcs)
+        partition = Partition() if partition is None else partition_of(partition)
+        self._partition = FixedShare(partition, arcs)
         self._truncated = truncation_length is not None
-        self._packer = rule_of(corpus, filling, truncation_length, arcs)
+        balance = partition.balance_over(corpus)
+        self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
         stages: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if (finish := finish_of(corpus)) is not None:
             stages.insert(0, finish)

@@ -15,6 +15,7 @@ from feedline.feed.concatenated import Concatenated
 from feedline.feed.protocol import (
     Capability,
     Deserializer,
+    DocumentsOfRows,
     Extent,
     Fetchable,
     Keyed,
@@ -93,7 +94,7 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
         """See `Deserializer.capability`. Rows of documents are available only if all parts have them."""
         return None if kind is RowsOfDocuments and self.finish is None else super().capability(kind)
 
-    def documents(self, chunk: int) -> tuple[Ints, Ints]:
+    def documents(self, chunk: int) -> DocumentsOfRows:
         """Return the documents from which the part's rows are packed."""
         part, number = self._part_of(chunk)
         rows = part.capability(RowsOfDocuments)

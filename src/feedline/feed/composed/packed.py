@@ -28,6 +28,7 @@ from feedline.feed.protocol import (
     CHUNK_MASK,
     ChunkInfo,
     Deserializer,
+    DocumentsOfRows,
     Extent,
     Fetchable,
     Ordered,
@@ -261,11 +262,12 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         document = order[which]
         return _Pieces(starts // self.row, document, starts - (ends[which] - lengths[document]), stops - starts)
 
-    def documents(self, chunk: int) -> tuple[Ints, Ints]:
+    def documents(self, chunk: int) -> DocumentsOfRows:
         """Return the documents of the rows of a chunk, in the sweep that its number carries."""
         number = chunk & CHUNK_MASK
         pieces = self._packed(chunk >> CHUNK_BITS, number)
-        return pieces.document + self._documents.starts[number], self._bounds(pieces, number)
+        ordinals = pieces.document + self._documents.starts[number]
+        return DocumentsOfRows(ordinals, pieces.length, self._bounds(pieces, number))
 
     def _bounds(self, pieces: _Pieces, number: int) -> Ints:
         """Return the index of the first piece of each row, and the number of pieces."""

@@ -3,7 +3,8 @@
 Every rank computes the same global minibatch and takes its part, so all ranks take the same number of steps. A sequence
 that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``, or to the last one if it
 starts at the very end, having no samples. The parts in rank order are the global minibatch. (In orders in arcs, a rank
-takes sequences from the windows of arcs that it owns, so that it reads nothing else.) Cost: one binary search per
+takes sequences from the windows of arcs that it owns, so that it reads nothing else. With a `Balance` it takes
+sequences by their work.) Cost: one binary search per
 minibatch and segment.
 """
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
+from feedline.feed.packing.balance import Balance
 from feedline.feed.packing.ownership import Ownership
 from feedline.feed.packing.packer import Plan, nothing_left
 from feedline.feed.timeline import Segment
@@ -30,10 +32,12 @@ class Whole:
     Args:
         arcs: number of arcs, of which part r of w takes the sequences of r, r + w, r + 2w, ... (see `timeline.arcs`).
             None: each part takes a run of neighbours.
+        balance: rule by which parts have equal work. None: equal numbers of samples.
     """
 
-    def __init__(self, arcs: int | None = None) -> None:
+    def __init__(self, arcs: int | None = None, balance: Balance | None = None) -> None:
         self._ownership = None if arcs is None else Ownership(arcs)
+        self._balance = balance
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
         """See `Packer`. Minibatches cross sweeps."""
@@ -70,6 +74,8 @@ class Whole:
         needed = None
         if count == 1:
             mine = tuple(parts)
+        elif self._balance is not None:
+            mine = self._balance.take(parts, index, count)
         elif self._ownership is None:
             mine = _by_place(parts, total, index, count)
         else:

@@ -1,0 +1,123 @@
+"""Equal work for all ranks: the sequences of a global minibatch are assigned by their work, not by position.
+
+A rule gives the work of a sequence by its length. Every rank computes the assignment of the whole minibatch, so that a
+share is a function of the minibatch, and states, plans and other numbers of ranks are as without it. A row of documents
+has the work of all its documents. Cost: about 30 microseconds per 1,000 sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from feedline import _native
+from feedline.feed.files.lru import LruCache
+from feedline.feed.packing.axis import SegmentSlice
+from feedline.feed.protocol import Deserializer, RowsOfDocuments
+from feedline.feed.unique import distinct
+
+Ints = NDArray[np.int64]
+
+#: Work of sequences, (n,), by their lengths in samples, int64 (n,).
+WorkRule = Callable[[Ints], ArrayLike]
+
+_CACHE_BYTES = 64 << 20
+_WORK_BITS = 40
+
+
+class Balance:
+    """Assigns the sequences of minibatches to ranks, so that all have about as much work.
+
+    Args:
+        rule: the work of sequences.
+        corpus: corpus that the sequences are from.
+        same_number: whether ranks get as many sequences as by position.
+    """
+
+    def __init__(self, rule: WorkRule, corpus: Deserializer, *, same_number: bool) -> None:
+        self._rule, self._corpus, self._same_number = rule, corpus, same_number
+        self._rows = corpus.capability(RowsOfDocuments)
+        self._work_of_chunks = LruCache(self._work_of_rows, lambda work: work.nbytes, _CACHE_BYTES)
+
+    def take(self, parts: Sequence[SegmentSlice], index: int, count: int) -> tuple[SegmentSlice, ...]:
+        """Return the sequences of rank ``index`` of ``count``, in order."""
+        work = np.concatenate([self._work(part) for part in parts])
+        counts = by_position(len(work), count) if self._same_number else None
+        chosen = assign(work, count, counts) == index
+        share, first = [], 0
+        for segment, a, b in parts:
+            which = np.flatnonzero(chosen[first : first + b - a])
+            if len(which):
+                share.append(SegmentSlice(segment.take(which + a), 0, len(which)))
+            first += b - a
+        return tuple(share)
+
+    def _work(self, part: SegmentSlice) -> NDArray[np.float64]:
+        segment, a, b = part
+        if self._rows is None:
+            ends = segment.ends
+            lengths = self._lengths(segment.ordinals[a:b]) if ends is None else np.diff(ends[a : b + 1])
+            return work_of(self._rule, lengths)
+        chunks, rows = segment.plan.chunks[segment.place[a:b]], segment.index[a:b]
+        work = np.empty(b - a, np.float64)
+        for chunk in distinct(chunks).tolist():
+            at = chunks == chunk
+            work[at] = self._work_of_chunks.get(chunk)[rows[at]]
+        return work
+
+    def _lengths(self, ordinals: Ints) -> Ints:
+        lengths = self._corpus.lengths(ordinals)
+        return np.ones(len(ordinals), np.int64) if lengths is None else lengths
+
+    def _work_of_rows(self, chunk: int) -> NDArray[np.float64]:
+        """Return the work of each row of a chunk."""
+        assert self._rows is not None
+        _, lengths, bounds = self._rows.documents(chunk)
+        total = np.concatenate([[0.0], np.cumsum(work_of(self._rule, lengths))])
+        work: NDArray[np.float64] = np.diff(total[bounds])
+        return work
+
+
+def squares(lengths: Ints) -> NDArray[np.float64]:
+    """Return the work of attention: the squares of lengths."""
+    return np.square(lengths, dtype=np.float64)
+
+
+def work_of(rule: WorkRule, lengths: Ints) -> NDArray[np.float64]:
+    """Return the work of sequences, float64 (n,).
+
+    Raises:
+        ValueError: the rule does not return a finite number of at least 0 for each length.
+    """
+    work = np.asarray(rule(lengths), np.float64)
+    if work.shape != lengths.shape:
+        raise ValueError(f"expected work (n,) for n = {len(lengths)} lengths from {rule!r}, got shape {work.shape}")
+    bad = np.flatnonzero(~(work >= 0) | np.isinf(work))
+    if len(bad):
+        at = int(bad[0])
+        raise ValueError(f"expected finite work of at least 0 from {rule!r}, got {work[at]} for length {lengths[at]}")
+    return work
+
+
+def assign(work: NDArray[np.float64], count: int, counts: Ints | None = None) -> NDArray[np.int32]:
+    """Return the rank of each sequence, int32 (n,): the longest first, each to the rank with the least work.
+
+    Args:
+        work: float64 (n,), finite and at least 0.
+        count: number of ranks.
+        counts: int64 (count,), number of sequences of each rank. None: any numbers.
+    """
+    # Compared as integers of up to 40 bits, so that every machine gets the same sums.
+    largest = float(work.max(initial=0.0))
+    if (work != np.floor(work)).any() or largest >= 1 << _WORK_BITS:
+        work = np.floor(np.ldexp(work, _WORK_BITS - math.frexp(largest)[1]))
+    return _native.balance(work.astype(np.int64), count, counts)
+
+
+def by_position(n: int, count: int) -> Ints:
+    """Return the number of sequences of each rank by position, int64 (count,): sequence o is of rank o * count // n."""
+    bounds = -(-np.arange(count + 1, dtype=np.int64) * n // count)
+    return np.diff(bounds)
