@@ -25,18 +25,18 @@ def rule(name):
     return "squares" if name == "squares" else lambda lengths: np.array([RULES[name](n) for n in lengths.tolist()])
 
 
-def owners(name, lengths, count):
-    """Return the rank of each sequence by the twin. Fractions are compared by 40 bits, as the page says."""
+def owners(name, lengths, count, counts=None):
+    """Return the rank of each sequence by the twin, which compares fractions by 40 bits."""
     work = [RULES[name](n) for n in lengths]
     largest = max(work, default=0)
     if any(w != int(w) for w in work):
         work = [int(np.ldexp(w, 40 - np.frexp(largest)[1])) for w in work]
-    return slow([int(w) for w in work], count)
+    return slow([int(w) for w in work], count, counts)
 
 
 @given(worlds(), st.sampled_from(sorted(RULES)), st.integers(1, 60), st.integers(2, 5))
 def test_ranks_share_each_minibatch_by_work(world, name, size, count):
-    """Each sequence goes to the rank of the twin, in order; minibatches, positions and states are as without balance."""
+    """Each sequence goes to the rank of the twin. Minibatches, positions and states are as without balance."""
     whole = world.source(max_sweeps=2)
     ranks = [world.source(max_sweeps=2, partition=fl.Partition((i, count), balance=rule(name))) for i in range(count)]
     plans = [world.source(max_sweeps=2, partition=fl.Partition((i, count), balance=rule(name))) for i in range(count)]
@@ -97,6 +97,96 @@ def test_rows_count_the_work_of_their_documents(lengths, seed, size):
             assert [segment.tolist() for segment in part["segment"].sequences()] == wanted
 
 
+def numbers(n, count):
+    """Return how many of ``n`` items each rank has by position."""
+    return [sum(o * count // n == i for o in range(n)) for i in range(count)]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=40),
+    st.sampled_from(sorted(RULES)),
+    st.integers(1, 6),
+    st.integers(2, 4),
+    st.sampled_from([False, True, "weighted"]),
+)
+def test_ranks_share_each_batch_by_work_and_number(drop_last, lengths, name, size, count, shuffle):
+    """Ranks of a loader get as many items as by position, and the samplers' order is the same."""
+    by_length = fl.BatchByLength(lengths=lengths)
+    sampler = fl.Weighted(np.arange(1, len(lengths) + 1)) if shuffle == "weighted" else None
+
+    def loader(batch_size, partition):
+        return fl.DataLoader(
+            [np.full(n, i) for i, n in enumerate(lengths)],
+            batch_size=batch_size,
+            shuffle=None if sampler else shuffle,
+            sampler=sampler,
+            seed=5,
+            batch_sampler=by_length if isinstance(partition, fl.Partition) else None,
+            collate_fn=lambda items: [(len(item), item[:1].tolist()) for item in items],
+            drop_last=drop_last,
+            partition=partition,
+        )
+
+    whole = list(loader(size * count, (0, 1)))
+    ranks = [list(loader(size, fl.Partition((i, count), balance=rule(name)))) for i in range(count)]
+    assert [len(rank) for rank in ranks] == [len(whole)] * count
+    assert len(loader(size, fl.Partition((0, count), balance=rule(name)))) == len(whole)
+    for step, expected in enumerate(whole):
+        owner = owners(name, [n for n, _ in expected], count, numbers(len(expected), count))
+        for i, rank in enumerate(ranks):
+            wanted = [item for item, at in zip(expected, owner, strict=True) if at == i]
+            assert rank[step] == wanted or (not wanted and len(rank[step]) == 0)
+
+
+@given(worlds(order="feedline"), st.integers(1, 6), st.integers(2, 4))
+def test_ranks_share_each_batch_of_a_corpus_by_work_and_number(world, size, count):
+    def loader(batch_size, partition):
+        return fl.DataLoader(
+            world.corpus(), batch_size=batch_size, shuffle=True, seed=3, partition=partition, collate_fn=list
+        )
+
+    def content(items):
+        return [(np.reshape(item["x"], (-1, 2))[:, 0].tolist(), item["t"]) for item in items]
+
+    whole = [content(items) for items in loader(size * count, (0, 1))]
+    ranks = [list(loader(size, fl.Partition((i, count), balance="squares"))) for i in range(count)]
+    assert [len(rank) for rank in ranks] == [len(whole)] * count
+    for step, expected in enumerate(whole):
+        owner = owners("squares", [len(x) for x, _ in expected], count, numbers(len(expected), count))
+        for i, rank in enumerate(ranks):
+            assert content(rank[step]) == [item for item, at in zip(expected, owner, strict=True) if at == i]
+
+
+@given(st.lists(st.integers(1, 50), min_size=12, max_size=40), st.integers(0, 3), st.integers(2, 3))
+def test_a_loader_resumes_with_other_balanced_ranks(lengths, steps, later):
+    """The batches after a state are those of the whole job, whoever goes on."""
+
+    def loader(size, partition):
+        return fl.DataLoader(
+            [np.full(n, i) for i, n in enumerate(lengths)],
+            batch_size=size,
+            shuffle=True,
+            seed=5,
+            batch_sampler=fl.BatchByLength(lengths=lengths),
+            collate_fn=lambda items: [int(item[0]) for item in items],
+            partition=partition,
+        )
+
+    first = loader(2, fl.Partition((1, 2), balance="squares"))
+    batches = iter(first)
+    for _ in range(steps):
+        next(batches)
+    state = first.state_dict()
+    whole = loader(12 // later * later, fl.Partition((0, 1), balance="squares"))
+    whole.load_state_dict(state)
+    ranks = [loader(12 // later, fl.Partition((i, later), balance="squares")) for i in range(later)]
+    for rank in ranks:
+        rank.load_state_dict(state)
+    for expected, *parts in zip(whole, *ranks, strict=True):
+        assert sorted(item for part in parts for item in part) == sorted(expected)
+
+
 def test_shares_are_as_even_as_longest_first_makes_them():
     lengths = np.random.default_rng(0).lognormal(6, 1, 20000).astype(int).clip(16, 8192)
     corpus = fl.ArrayDeserializer(t=[np.zeros(n, np.int8) for n in lengths])
@@ -141,9 +231,14 @@ def test_work_that_is_no_number_is_refused(work, message):
     assert source.position.samples == 0
 
 
+def test_a_dataset_needs_lengths():
+    with pytest.raises(ValueError, match=r"expected batch_sampler=fl.BatchByLength\(lengths=...\) with fl.Partition"):
+        fl.DataLoader(range(9), partition=fl.Partition((0, 2), balance="squares"))
+
+
 def test_arguments_of_a_balance_are_checked():
     with pytest.raises(TypeError, match='balance to be "samples", "squares" or a function, got \'squared\''):
         fl.Partition((0, 2), balance="squared")
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(8.0)), partition=(0, 2))
-    with pytest.raises(ValueError, match="expected the balance of the feed, 'samples', .* got 'squares'"):
+    with pytest.raises(ValueError, match=r"expected the balance of the feed, 'samples', .* got 'squares'"):
         source.next_minibatch(4, partition=fl.Partition((0, 2), balance="squares"))

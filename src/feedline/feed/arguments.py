@@ -88,8 +88,8 @@ class BatchByLength:
     lengths, int64 (items,), or has them under the key ``"lengths"``.
 
     Args:
-        samples: maximum of samples in a batch of this rank, in place of ``batch_size``. None, for a corpus: batches
-            keep their size.
+        samples: maximum of samples in a batch of this rank, in place of ``batch_size``. None, for a corpus or with a
+            balance of `Partition`: batches keep their size.
         lengths: (items,), number of samples of each item. None for a corpus, which knows them.
         layout: sequences in a batch are ``"padded"`` with zeros, (items, longest, ...), or ``"packed"``,
             (samples, ...).

@@ -47,10 +47,11 @@ class Partition:
 
     ranks: Share | Mesh | str = "auto"
     roles: Mapping[str, str] | None = None
-    balance: str | WorkRule = "samples"
+    balance: str | WorkRule | Balance = "samples"
 
     def __post_init__(self) -> None:
-        if self.balance not in ("samples", "squares") and not callable(self.balance):
+        known = callable(self.balance) or isinstance(self.balance, Balance) or self.balance in ("samples", "squares")
+        if not known:
             raise TypeError(f'expected balance to be "samples", "squares" or a function, got {self.balance!r}')
         if self.roles is not None and not is_mesh(self.ranks):
             raise TypeError(f"expected roles with a mesh, got {self.ranks!r}")
@@ -80,6 +81,8 @@ class Partition:
 
     def balance_over(self, corpus: Deserializer) -> Balance | None:
         """Return the rule that assigns the sequences of a corpus by their work, or None for equal samples."""
+        if isinstance(self.balance, Balance):
+            return self.balance
         return None if self.rule is None else Balance(self.rule, corpus, same_number=False)
 
     @property
@@ -111,14 +114,14 @@ class FixedShare:
         arcs: number of arcs of the order, and so the maximum of shares. None: any number.
 
     Attributes:
-        balance: the rule by which shares are balanced.
+        partition: the argument.
 
     Raises:
         ValueError: there are more shares than arcs.
     """
 
     def __init__(self, partition: Partition, arcs: int | None = None) -> None:
-        self._partition, self._arcs, self.balance = partition, arcs, partition.balance
+        self.partition, self._arcs = partition, arcs
         self._share = None if partition.is_auto else self._checked(partition.share())
 
     def resolve(self, override: PartitionLike | None = None) -> Share:
@@ -132,9 +135,9 @@ class FixedShare:
         """
         if override is not None:
             return self._overridden(override)
-        if not self._partition.is_auto and self._share is not None:
+        if not self.partition.is_auto and self._share is not None:
             return self._share
-        share = self._partition.share() if self._share is None else ranks()
+        share = self.partition.share() if self._share is None else ranks()
         if self._share is None:
             self._share, self._ranks = self._checked(share), ranks()
         elif share != self._ranks:
@@ -150,13 +153,13 @@ class FixedShare:
         """Return the share as `resolve` would, without fixing it."""
         if override is not None:
             return self._overridden(override)
-        return self._share if self._share is not None else self._checked(self._partition.share())
+        return self._share if self._share is not None else self._checked(self.partition.share())
 
     def _overridden(self, override: PartitionLike) -> Share:
         partition = partition_of(override)
-        if partition.balance not in ("samples", self.balance):
+        if partition.balance not in ("samples", self.partition.balance):
             raise ValueError(
-                f"expected the balance of the feed, {self.balance!r}, for a single minibatch, got "
+                f"expected the balance of the feed, {self.partition.balance!r}, for a single minibatch, got "
                 f"{partition.balance!r}: pass it where the feed is made"
             )
         return self._checked(partition.share())

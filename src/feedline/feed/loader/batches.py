@@ -21,6 +21,7 @@ from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, WeightedItems, batch_count
 from feedline.feed.loader.sample_seeds import SweepKey
 from feedline.feed.loader.state import ResumePoint
+from feedline.feed.packing.balance import work_of
 
 
 class Batches(ABC):
@@ -194,7 +195,7 @@ class ItemBatches(PlannedBatches):
         super().__init__(options, seed)
         self.places = n = self._length() if length is None else length
         weighted, by_length = options.weighted, options.by_length
-        self._lengths = None
+        self._lengths = self._work = None
         # The caller may change its lists: copies use the checked values.
         if weighted is None:
             self.order = Items(n, seed or 0, bool(options.shuffle))
@@ -208,6 +209,8 @@ class ItemBatches(PlannedBatches):
             self._lengths = order.checked_lengths(by_length.lengths, n)
             if self._lengths is not by_length.lengths:
                 self.options = self.options.holding(by_length=replace(by_length, lengths=self._lengths))
+            rule = options.share.partition.rule
+            self._work = None if rule is None else work_of(rule, self._lengths)
         self.in_order = not (options.shuffle or self.order.replaces)
         self._fixed = weighted is not None or by_length is not None
 
@@ -260,7 +263,8 @@ class ItemBatches(PlannedBatches):
     def rule(self, share: tuple[int, int]) -> BatchRule:
         """Return the rule that cuts a sweep into batches."""
         options = self.options
-        return BatchRule(options.samples or options.indices, share, options.drop_last, self._lengths)
+        lengths = None if options.samples is None else self._lengths
+        return BatchRule(options.samples or options.indices, share, options.drop_last, lengths, self._work)
 
     def remaining(self, place: ResumePoint, share: tuple[int, int]) -> PlannedSweep:
         """See `PlannedBatches.remaining`."""

@@ -23,6 +23,8 @@ from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned, batch_count
 from feedline.feed.loader.state import ResumePoint
+from feedline.feed.packing.balance import Balance
+from feedline.feed.partition import Partition
 from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, is_sized, says_where_batches_end
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
@@ -122,8 +124,10 @@ class CorpusBatches(Batches):
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
+        rule, corpus = options.share.partition.rule, options.dataset
+        balance = "samples" if rule is None else Balance(rule, corpus, same_number=True)
         source = self._in_order(
-            partition=(0, 1),
+            partition=Partition((0, 1), balance=balance),
             max_sweeps=None if self.endless else sweep + 1,
             threads=max(options.num_workers, 2),
             transforms=options.transforms,

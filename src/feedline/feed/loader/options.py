@@ -104,6 +104,7 @@ class LoaderOptions:
         self.is_pipe = self.is_iterable and pipes.is_pipe(self.dataset)
         self._check_batching()
         self._check_own()
+        self.share = self._partition()
         if self.is_corpus:
             self._check_corpus()
         elif self.transforms:
@@ -111,12 +112,8 @@ class LoaderOptions:
                 f"expected transforms for a corpus or a path only, got them for {shown(self.dataset, 60)}: call the "
                 "function in its __getitem__, or in collate_fn"
             )
-        elif self.by_length is not None and (self.by_length.samples is None or self.by_length.lengths is None):
-            raise ValueError(
-                "expected fl.BatchByLength(samples, lengths) for a dataset, with the number of samples of each item, "
-                f"got {self.by_length}: batches are cut before items are read"
-            )
-        self.share = self._partition()
+        else:
+            self._check_items()
         self.multiprocessing_context = _start_method(self.multiprocessing_context, self.num_workers)
         if self.collate_fn is None:
             if self.by_length is not None and not self.is_corpus:
@@ -309,6 +306,19 @@ class LoaderOptions:
                 raise ValueError(f"expected drop_last=False for {self.dataset.name}, whose batches differ in size")
         elif self.batch_size is None:
             raise ValueError("expected a batch_size for a corpus, got None")
+
+    def _check_items(self) -> None:
+        by_length, balanced = self.by_length, self.share.partition.rule is not None
+        if by_length is not None and (by_length.lengths is None or (by_length.samples is None and not balanced)):
+            raise ValueError(
+                "expected fl.BatchByLength(samples, lengths) for a dataset, with the number of samples of each item, "
+                f"got {by_length}: batches are cut before items are read"
+            )
+        if balanced and by_length is None:
+            raise ValueError(
+                "expected batch_sampler=fl.BatchByLength(lengths=...) with fl.Partition(balance=...) for a dataset: "
+                "the work of an item follows from its number of samples"
+            )
 
     def _partition(self) -> FixedShare:
         partition = partition_of((0, 1) if self.partition is None else self.partition)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
+from feedline.feed.packing.balance import assign, by_position
 from feedline.feed.protocol import ChunkInfo
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.timeline.elements import SEGMENT
@@ -189,12 +190,14 @@ class BatchRule(NamedTuple):
         share: (index, count) of this rank, (0, 1) for single items.
         drop_last: whether to drop a last batch that is not full.
         lengths: int64 (items,), samples of each item. None: items are counted.
+        work: float64 (items,), work of each item, by which ranks share batches. None: they share them by position.
     """
 
     size: int | None
     share: tuple[int, int]
     drop_last: bool
     lengths: Ints | None = None
+    work: NDArray[np.float64] | None = None
 
 
 def batches(
@@ -227,14 +230,25 @@ def batches(
             stop, lo, hi, full = _fit(ahead, cut.lengths, start=start, most=most, index=index, count=count, n=n)
         if cut.drop_last and not full:
             return
-        mine = ahead(start + lo, start + hi)
-        keys: Any = start + lo if replaces else mine
-        if done:
-            mine, keys = _without(done, mine, start + lo, None if replaces else mine)
+        if cut.work is None and not done:
+            mine = ahead(start + lo, start + hi)
+            keys: Any = start + lo if replaces else mine
+        else:
+            items = ahead(start, stop)
+            own = np.arange(lo, hi) if cut.work is None else _by_work(cut.work[items], index, count)
+            for a, b in done:
+                own = own[(start + own < a) | (start + own >= b)]
+            mine = items[own]
+            keys = start + own if replaces else mine
         if len(mine) or not done:
             spare = None if len(mine) else int(ahead(start, start + 1)[0])
             yield Planned(sweep, start, stop, mine, keys, spare=spare)
         start = stop
+
+
+def _by_work(work: NDArray[np.float64], index: int, count: int) -> Ints:
+    """Return the indices of the items of a batch that rank ``index`` of ``count`` gets, ascending."""
+    return np.flatnonzero(assign(work, count, by_position(len(work), count)) == index)
 
 
 class PlannedSweep:
@@ -313,12 +327,3 @@ def _fit(
     lo = int(np.searchsorted(starts, -(-index * samples // count)))
     hi = taken if index + 1 == count else int(np.searchsorted(starts, -(-(index + 1) * samples // count)))
     return start + taken, lo, hi, start + taken < n or samples >= most
-
-
-def _without(done: Sequence[tuple[int, int]], mine: Ints, first: int, keys: Ints | None) -> tuple[Ints, Any]:
-    """Remove delivered places from a share. Keys become an array."""
-    places = np.arange(first, first + len(mine))
-    remaining = np.ones(len(mine), np.bool_)
-    for a, b in done:
-        remaining &= (places < a) | (places >= b)
-    return mine[remaining], (places if keys is None else keys)[remaining]
