@@ -240,5 +240,5 @@ def test_arguments_of_a_balance_are_checked():
     with pytest.raises(TypeError, match='balance to be "samples", "squares" or a function, got \'squared\''):
         fl.Partition((0, 2), balance="squared")
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(8.0)), partition=(0, 2))
-    with pytest.raises(ValueError, match=r"expected the balance of the feed, 'samples', .* got 'squares'"):
+    with pytest.raises(ValueError, match=r"expected the balance of the feed, 'samples', got 'squares'"):
         source.next_minibatch(4, partition=fl.Partition((0, 2), balance="squares"))

@@ -151,3 +151,44 @@ def test_the_rest_of_a_sweep_without_samples_ends_no_minibatch():
     """As many sequences as fit: those without samples at a sweep's end leave room for the next sweep's."""
     source = fl.MinibatchSource(CountedCorpus([2, 0], [2]), shuffle=False)
     assert [source.next_minibatch(2).ids.tolist() for _ in range(3)] == [[0], [1, 0], [1, 0]]
+
+
+@given(
+    worlds(),
+    st.sampled_from(["samples", "squares"]),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 30),
+)
+def test_ranks_that_come_and_go_in_mid_run(world, balance, legs, size):
+    """Sources go on as other ranks of another number. A step that was not completed is delivered again, to them."""
+    plain = world.source(max_sweeps=3)
+    sources = [world.source(max_sweeps=3, partition=fl.Partition((i, 5), balance=balance)) for i in range(5)]
+    active = []
+    for count, steps, lost in legs:
+        state = active[0].state_dict() if active else plain.state_dict()
+        active = sources[:count]
+        for i, source in enumerate(active):
+            source.repartition((i, count))
+            if source.state_dict() != state:  # it joins
+                source.load_state_dict(state)
+        for _ in range(steps):
+            got = [one for source in active for one in sequences_of([source.next_minibatch(size)])]
+            expected = sequences_of([plain.next_minibatch(size)])
+            assert (got if balance == "samples" else sorted(got)) == (
+                expected if balance == "samples" else sorted(expected)
+            )
+        state = active[0].state_dict()
+        assert all(source.state_dict() == state for source in active)
+        if lost:
+            for source in active:
+                source.next_minibatch(size)
+                source.load_state_dict(state)
+
+
+def test_another_balance_is_refused_in_mid_run():
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(8.0)), partition=(0, 2))
+    with pytest.raises(ValueError, match=r"expected the balance of the feed, 'samples', got 'squares'"):
+        source.repartition(fl.Partition((0, 2), balance="squares"))
+    assert source.next_minibatch(4).num_samples == 2
+    source.repartition((1, 4))
+    assert source.next_minibatch(4).num_samples == 1

@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.errors import StateError
@@ -155,14 +155,26 @@ class FixedShare:
             return self._overridden(override)
         return self._share if self._share is not None else self._checked(self.partition.share())
 
+    def renewed(self, partition: PartitionLike) -> FixedShare:
+        """Return another share of the same feed.
+
+        Raises:
+            ValueError: it has another balance, there are more shares than arcs, or it is not a share.
+        """
+        return FixedShare(self._of_feed(partition), self._arcs)
+
     def _overridden(self, override: PartitionLike) -> Share:
-        partition = partition_of(override)
-        if partition.balance not in ("samples", self.partition.balance):
+        return self._checked(self._of_feed(override).share())
+
+    def _of_feed(self, value: PartitionLike) -> Partition:
+        """Return another partition of the same feed, with its balance."""
+        partition, balance = partition_of(value), self.partition.balance
+        if partition.balance not in ("samples", balance):
             raise ValueError(
-                f"expected the balance of the feed, {self.partition.balance!r}, for a single minibatch, got "
-                f"{partition.balance!r}: pass it where the feed is made"
+                f"expected the balance of the feed, {balance!r}, got {partition.balance!r}: pass it where the feed is "
+                "made"
             )
-        return self._checked(partition.share())
+        return replace(partition, balance=balance)
 
     def _checked(self, share: Share) -> Share:
         if self._arcs is not None and share[1] > self._arcs:

@@ -7,6 +7,7 @@ window of chunks and the data read ahead (the next window) in memory, one native
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -521,11 +522,7 @@ class MinibatchSource:
         self._jump(states.SavedPlace(position, None, []))
 
     def _jump(self, place: states.SavedPlace) -> None:
-        me = threading.get_ident()
-        if self._inside is not None:
-            raise refusal("this source", self._inside)
-        self._inside = me
-        try:
+        with self._alone():
             self._leave()
             self._reader.reset()
             self._reader.keep([], None)
@@ -534,6 +531,34 @@ class MinibatchSource:
             if place.jumps is not None:
                 self._axis.jumps = place.jumps
             self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
+
+    def repartition(self, partition: PartitionLike) -> None:
+        """Take another share of each minibatch from the next one on, as ranks have joined or left.
+
+        The size of a minibatch is that of all ranks together, so minibatches stay what they were. Windows, caches and
+        chunks read ahead stay. Every rank has to do this at the same position. A step that was not completed is
+        delivered again, to the new ranks, from the state before it.
+
+        Args:
+            partition: see the class. A `Partition` with the balance of the source, or without one.
+
+        Raises:
+            ValueError: another balance, more ranks than `Arcs`, or no share.
+            RuntimeError: another thread is inside a call of this source.
+        """
+        with self._alone():
+            share = self._partition.renewed(partition)
+            self._leave()
+            self._partition = share
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse other threads meanwhile."""
+        if self._inside is not None:
+            raise refusal("this source", self._inside)
+        self._inside = threading.get_ident()
+        try:
+            yield
         finally:
             self._inside = None
 
