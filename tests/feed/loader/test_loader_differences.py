@@ -374,7 +374,7 @@ def test_a_generator_or_shuffle_that_is_set_later_decides_the_order():
 DIFFERENCES = {
     "`shuffle=True`": test_the_batch_size_leaves_the_order_alone,
     "with `seed=`": test_each_iter_is_the_next_sweep,
-    "without `seed`, with a `partition`, or a `Mixture`": test_a_partition_draws_its_seed_once,
+    "without `seed`, but with a `partition` or over a `Mixture`": test_a_partition_draws_its_seed_once,
     "random numbers in samples": test_the_same_for_any_workers,
     "samples made without workers": test_samples_made_here_leave_the_generators_alone,
     "who reads the next batch": test_a_slow_sample_delays_no_other,
@@ -387,7 +387,7 @@ DIFFERENCES = {
     "`generator` or `shuffle` set later": test_a_generator_or_shuffle_that_is_set_later_decides_the_order,
     "a worker dies": test_a_worker_that_dies_once_is_no_matter,
     "`StopIteration` in a sample": test_stop_iteration_in_a_sample_does_not_end_the_data,
-    "errors of several arguments in workers": test_an_error_with_several_arguments_keeps_them,
+    "exceptions in workers whose constructor takes several arguments": test_an_error_with_several_arguments_keeps_them,
     "middle of an epoch": test_goes_on_with_other_workers_and_another_batch_size,
     "several ranks": test_ranks,
 }
