@@ -190,12 +190,10 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     code, out = run_demo(monkeypatch, capsys, SMALL, tmp_path / "out")
     lines = out.splitlines()
     assert "resumed stream identical: yes" in lines
-    assert re.search(
-        r"^parameters of 2 workers .* equal, bit for bit; .* \(tolerance .*\): the same$", out, re.MULTILINE
-    )
+    assert re.search(r"^parameters of 2 ranks .* equal, bit for bit; .* \(tolerance .*\): the same$", out, re.MULTILINE)
     assert code == 0
     assert any(line.startswith("kill -9 after") for line in lines)
-    assert any("with 2 workers" in line for line in lines)
+    assert any("with 2 ranks" in line for line in lines)
     assert re.search(r"accuracy on [\d\W]+ held-out words: ", out)
     assert re.search(r"private memory grew by .* of a file of 2.* MB", out)
     assert re.search(r"^that came from the disk: .*B/s.*; \d+% of it was in the page cache before", out, re.MULTILINE)

@@ -42,15 +42,15 @@ def test_blocks_that_are_not_run_are_few_and_say_why():
     assert reasons == [
         # An h5py dataset is read like the substitute in tests/feed/formats/test_arrays.py.
         "docs/formats/arrays.md: needs h5py",
-        # Buckets, and clusters, are those of tests/feed/remote.
-        "docs/formats/store.md: needs a bucket",
+        # Object stores are those of tests/feed/remote.
+        "docs/formats/store.md: needs an object store",
         # Run by tests/examples, under another name of the file.
         "docs/how-to/kvstore-async.md: it starts two more processes; examples/async_lstm.py is this program, "
         "and tested",
         # Not tested but for refusing an address without a token: no Ray of several hosts is at hand.
         "docs/how-to/kvstore-async.md: it needs several machines",
-        "docs/how-to/object-stores.md: needs a bucket",
-        "docs/how-to/object-stores.md: needs a bucket",
+        "docs/how-to/object-stores.md: needs an object store",
+        "docs/how-to/object-stores.md: needs an object store",
         # Run unchanged by tests/kvstore/test_hosts.py.
         "docs/how-to/several-workers.md: needs two machines",
         # Variables of launchers are set by tests/interop/test_launchers.py.

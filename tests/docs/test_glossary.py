@@ -10,7 +10,7 @@ from tests.docs.pages import ROOT
 
 def words(text):
     """Return the words that the glossary defines, in its order."""
-    return re.findall(r"^\| \*\*([^*]+)\*\* \|", text, re.MULTILINE)
+    return re.findall(r"^- \*\*([^*]+)\*\*:", text, re.MULTILINE)
 
 
 def test_the_glossary_defines_each_word_once():
@@ -20,4 +20,4 @@ def test_the_glossary_defines_each_word_once():
 
 
 def test_a_second_meaning_is_noticed():
-    assert Counter(words("| **graph** | one |\n| **node** | a |\n| **graph** | two |\n"))["graph"] == 2
+    assert Counter(words("- **graph**: one\n- **node**: a\n- **graph**: two\n"))["graph"] == 2

@@ -116,10 +116,10 @@ def last_words(example, *arguments):
 
 
 def by_rank(said):
-    """The last words of worker 0, and of worker 1; two that print at once may share a line."""
-    first, second = sorted(re.findall(r"^worker .*?(?=worker \d|$)|worker \d of .*$", said, re.MULTILINE))
-    assert (first[:13], second[:13]) == ("worker 0 of 2", "worker 1 of 2")
-    return first[15:], second[15:]
+    """The last words of rank 0, and of rank 1; two that print at once may share a line."""
+    first, second = sorted(re.findall(r"^rank .*?(?=rank \d|$)|rank \d of .*$", said, re.MULTILINE))
+    assert (first[:11], second[:11]) == ("rank 0 of 2", "rank 1 of 2")
+    return first[13:], second[13:]
 
 
 def test_data_parallel_lstm(tmp_path):
@@ -144,7 +144,7 @@ def test_matrix_factorisation():
     with Program([str(EXAMPLES / "matrix_factorisation.py"), "--sweeps", "2"], {}) as alone:
         code, said = alone.ends()
     assert code == 0, said
-    expected = float(re.match(r"worker 0 of 1: error ([\d.]+),", said)[1])
+    expected = float(re.match(r"rank 0 of 1: error ([\d.]+),", said)[1])
     first, second = last_words("matrix_factorisation", "--store", "dist_sync", "--sweeps", "2")
     assert first.split(",")[0] == second.split(",")[0]
     for words in (first, second):

@@ -131,4 +131,4 @@ def test_the_guides_commands_work_on_two_hosts(hosts, tmp_path):
             one.wait()
             one.stdout.close()
     assert [one.returncode for one in started] == [0, 0], told
-    assert "16 steps on each of 2 workers, sum 499500" in told[0]
+    assert "16 steps on each of 2 ranks, sum 499500" in told[0]
