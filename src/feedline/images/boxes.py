@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from feedline.images.step import CROP, FLIP, PAD, RESIZE, PictureOp, Sizes
 
 
-def moved(
+def move_boxes(
     boxes: NDArray[np.floating], lengths: NDArray[np.int64], sizes: Sizes, ops: Sequence[PictureOp]
 ) -> NDArray[np.floating]:
     """Return boxes after the operations on their pictures, clipped to these at each step.

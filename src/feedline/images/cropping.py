@@ -20,7 +20,7 @@ from feedline.images.step import (
     PictureStep,
     Sizes,
     borders,
-    chosen,
+    choice,
     level,
     numbers,
     same_size,
@@ -87,7 +87,7 @@ class RandomCrop(PictureStep):
         self.fill, self.padding_mode = level("fill of RandomCrop", fill), padding_mode
         self._to = width_height("size of RandomCrop", size)
         self._border = borders("padding of RandomCrop", 0 if padding is None else padding)
-        self._mode = chosen("padding_mode of RandomCrop", padding_mode, PAD_MODES)
+        self._mode = choice("padding_mode of RandomCrop", padding_mode, PAD_MODES)
         # If every border is narrower than the crop, the crop always meets the picture. Then only the rest of the crop
         # is padded, and only its part of the picture is decoded. Mirrored pixels may come from outside of the crop.
         bordered = self.padding is not None or self.pad_if_needed
@@ -170,18 +170,18 @@ class RandomResizedCrop(PictureStep):
         self.size, self.filter = size, filter
         self.scale, self.ratio = _range("scale", scale), _range("ratio", ratio)
         self._to = width_height("size of RandomResizedCrop", size)
-        self._filter = chosen("filter of RandomResizedCrop", filter, FILTERS)
+        self._filter = choice("filter of RandomResizedCrop", filter, FILTERS)
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
         """See `PictureStep.plan`: areas are u[:, 0:10], ratios u[:, 10:20], places u[:, 20:22]."""
         n = len(sizes)
-        part = _whole(sizes, self.ratio)
+        part = _largest_parts(sizes, self.ratio)
         at = (sizes - part) // 2
-        fits, first = self._drawn(sizes, u[:, 0], u[:, 10])
+        fits, first = self._draw_parts(sizes, u[:, 0], u[:, 10])
         # Nearly all first parts fit, so that few pictures need the other attempts.
         retries = np.flatnonzero(~fits)
         if len(retries):
-            retry_fits, parts = self._drawn(sizes[retries, None], u[retries, 1:10], u[retries, 11:20])
+            retry_fits, parts = self._draw_parts(sizes[retries, None], u[retries, 1:10], u[retries, 11:20])
             which = retry_fits.argmax(axis=1)
             fits[retries], first[retries] = retry_fits.any(axis=1), parts[np.arange(len(retries)), which]
         part[fits] = first[fits]
@@ -189,7 +189,7 @@ class RandomResizedCrop(PictureStep):
         crop = numbers(n, *at.T, *part.T)
         return [PictureOp(CROP, crop), PictureOp(RESIZE, numbers(n, *self._to, self._filter))], same_size(n, self._to)
 
-    def _drawn(self, sizes: Sizes, area: Draws, ratio: Draws) -> tuple[NDArray[np.bool_], Sizes]:
+    def _draw_parts(self, sizes: Sizes, area: Draws, ratio: Draws) -> tuple[NDArray[np.bool_], Sizes]:
         """Return whether parts fit, and their sizes, (..., 2)."""
         low, high = self.scale
         picture_area = (sizes[..., 0] * sizes[..., 1]).astype(np.float64)
@@ -212,7 +212,7 @@ def _range(what: str, bounds: tuple[float, float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _whole(sizes: Sizes, ratio: tuple[float, float]) -> Sizes:
+def _largest_parts(sizes: Sizes, ratio: tuple[float, float]) -> Sizes:
     """Return the size of the largest part with a ratio in range."""
     low, high = ratio
     part = sizes.copy()

@@ -18,7 +18,7 @@ from feedline.errors import SchemaError
 from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
-from feedline.images.picture_batch import Ahead, Decoding, Work, torch_pictures
+from feedline.images.picture_batch import BegunPictures, Decoding, PictureWork, torch_pictures
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
@@ -182,11 +182,11 @@ class Decode(Transform):
             if decoding.boxes is not None:
                 empty[decoding.boxes] = Value.empty(after[decoding.boxes], not values[decoding.boxes].one_sample_each)
             return Transformed({name: empty.get(name, values[name]) for name in after})
-        return Work(self._decoding, list(after), values, keys).result()
+        return PictureWork(self._decoding, list(after), values, keys).result()
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads, on at least one sequence. See `Transform.start`."""
-        return Ahead(Work(self._decoding, list(self.schema(before)), values, keys))
+        return BegunPictures(PictureWork(self._decoding, list(self.schema(before)), values, keys))
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the bytes of the decoded pictures and masks of ``sequences`` sequences."""
@@ -210,9 +210,9 @@ def views_of(steps: Sequence[PictureStep]) -> tuple[list[list[tuple[int, Picture
     own_steps = [view for _, step in pixels if isinstance(step, MultiView) for view in step.own]
     for step in (step for _, step in [*pixels, *((0, step) for view in own_steps for step in view)]):
         if isinstance(step, Normalize):
-            raise SchemaError(f"expected images.Normalize as the last step, got {_listed(steps)}")
+            raise SchemaError(f"expected images.Normalize as the last step, got {_list_steps(steps)}")
     if len(at) > 1 or any(isinstance(step, MultiView) for view in own_steps for step in view):
-        raise SchemaError(f"expected one images.MultiView at most, got {_listed(steps)}")
+        raise SchemaError(f"expected one images.MultiView at most, got {_list_steps(steps)}")
     if not at:
         return [pixels], False, normalize
     shared, later = pixels[: at[0]], pixels[at[0] + 1 :]
@@ -236,7 +236,7 @@ def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
             size = step.fixed_size(size)
         if size is None:
             raise SchemaError(
-                f"expected steps that give all pictures one size, got {_listed([step for _, step in view])}; add "
+                f"expected steps that give all pictures one size, got {_list_steps([step for _, step in view])}; add "
                 f"images.CenterCrop(224), or images.Resize((224, 224))"
             )
         sizes.append(size)
@@ -246,5 +246,5 @@ def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
     return sizes[0]
 
 
-def _listed(steps: Sequence[PictureStep]) -> str:
+def _list_steps(steps: Sequence[PictureStep]) -> str:
     return ", ".join(map(repr, steps)) or "none"

@@ -73,9 +73,9 @@ def decode(
             try:
                 pixels = fast.decode_jpeg(data.tobytes(), "GRAY" if color == "grey" else color)
             except ValueError as error:
-                raise _damaged(error) from error
-            return _turned(pixels, orientation if upright else 1)
-    with _opened(data, max_pixels) as picture:
+                raise _damage_error(error) from error
+            return _turn(pixels, orientation if upright else 1)
+    with _open(data, max_pixels) as picture:
         if color == "grey" and picture.format == "JPEG":
             picture.draft("L", picture.size)
         try:
@@ -84,8 +84,8 @@ def decode(
         except (MemoryError, DataError):
             raise
         except Exception as error:  # every format raises other exceptions
-            raise _damaged(error) from error
-        return _turned(pixels, _orientation(picture) if upright else 1)
+            raise _damage_error(error) from error
+        return _turn(pixels, _orientation(picture) if upright else 1)
 
 
 def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
@@ -95,14 +95,14 @@ def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
         DataError: the mask is damaged, too large, has colours or alpha, or numbers above 255.
         ModuleNotFoundError: Pillow is not installed.
     """
-    with _opened(data, max_pixels) as picture:
+    with _open(data, max_pixels) as picture:
         try:
             picture.load()
             numbers = np.asarray(picture)
         except MemoryError:
             raise
         except Exception as error:
-            raise _damaged(error) from error
+            raise _damage_error(error) from error
         mode = picture.mode
     if numbers.ndim != 2 or mode == "F":
         raise DataError(f"expected a mask of one number a pixel (grey, palette or 1 bit), got {mode}", hint=HINT)
@@ -118,12 +118,12 @@ def size(data: NDArray[np.uint8], max_pixels: int) -> tuple[int, int]:
         DataError: the data is no picture, or the picture is too large.
         ModuleNotFoundError: Pillow is not installed.
     """
-    with _opened(data, max_pixels) as picture:
+    with _open(data, max_pixels) as picture:
         width, height = picture.size
         return (height, width) if _orientation(picture) >= 5 else (width, height)
 
 
-def opened_by_pillow(data: bytes) -> Any:
+def open_with_pillow(data: bytes) -> Any:
     """Return a picture with its header read, as `PIL.Image.open` does, but try only the formats above.
 
     Raises:
@@ -132,7 +132,7 @@ def opened_by_pillow(data: bytes) -> Any:
     return pillow().open(io.BytesIO(data), formats=_known_formats())
 
 
-def too_large(width: int, height: int, max_pixels: int) -> DataError:
+def too_large_error(width: int, height: int, max_pixels: int) -> DataError:
     """Return the error for a picture of too many pixels."""
     return DataError(
         f"expected a picture of at most {max_pixels} pixels, got {width} x {height}",
@@ -142,10 +142,10 @@ def too_large(width: int, height: int, max_pixels: int) -> DataError:
 
 def _check_pixels(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise too_large(width, height, max_pixels)
+        raise too_large_error(width, height, max_pixels)
 
 
-def _damaged(error: Exception) -> DataError:
+def _damage_error(error: Exception) -> DataError:
     return DataError(f"expected a whole picture: {str(error) or type(error).__name__}", hint=HINT)
 
 
@@ -165,7 +165,7 @@ def _colors(picture: Any, color: str) -> NDArray[np.uint8]:
     return pixels[:, :, ::-1] if color == "BGR" else pixels
 
 
-def _turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def _turn(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Return pixels turned and mirrored by an EXIF orientation, contiguous."""
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
@@ -188,7 +188,7 @@ def _orientation(picture: Any) -> int:
 
 
 @contextlib.contextmanager
-def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
+def _open(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
     """A context with a picture of which Pillow has read the header, and in which Pillow's warnings are hidden."""
     image = pillow()
     _hide_warnings()
@@ -197,14 +197,14 @@ def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
         if not len(data):
             raise DataError("expected a picture, got no bytes", hint=HINT)
         try:
-            picture = opened_by_pillow(data.tobytes())
+            picture = open_with_pillow(data.tobytes())
         except image.UnidentifiedImageError as error:
             start = data[:8].tobytes()
             raise DataError(f"expected a picture that Pillow knows, got bytes {start!r}...", hint=HINT) from error
         except MemoryError:
             raise
         except Exception as error:
-            raise _damaged(error) from error
+            raise _damage_error(error) from error
         width, height = picture.size
         _check_pixels(width, height, max_pixels)
         yield picture

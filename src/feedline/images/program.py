@@ -34,7 +34,7 @@ class Program(NamedTuple):
             return np.empty((len(which), 0))
         return np.ascontiguousarray(np.concatenate([op.params for op in self.ops], axis=1)[which])
 
-    def of_mask(self, fill: int) -> Program:
+    def for_masks(self, fill: int) -> Program:
         """Return the operations for masks: no changes of colours, no interpolation, borders of ``fill``."""
         ops = []
         for kind, params in self.ops:
@@ -49,7 +49,7 @@ class Program(NamedTuple):
         return Program(ops, self.refused)
 
 
-def planned(
+def plan_view(
     steps: Sequence[tuple[int, PictureStep]], sizes: Sizes, draw: Callable[[int, int], Draws], to: tuple[int, int]
 ) -> Program:
     """Plan the steps of a view, one after another.

@@ -14,7 +14,7 @@ from feedline.images.step import (
     PictureOp,
     PictureStep,
     Sizes,
-    chosen,
+    choice,
     numbers,
     same_size,
     width_height,
@@ -36,7 +36,7 @@ class Resize(PictureStep):
 
     def __init__(self, size: int | Sequence[int], max_size: int | None = None, filter: str = "triangle") -> None:
         self.size, self.max_size, self.filter = size, max_size, filter
-        self._filter = chosen("filter of Resize", filter, FILTERS)
+        self._filter = choice("filter of Resize", filter, FILTERS)
         width, height = width_height("size of Resize", size)
         self._shorter = width if isinstance(size, (int, np.integer)) or len(size) == 1 else None
         self._to = None if self._shorter else (width, height)

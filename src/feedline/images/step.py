@@ -151,7 +151,7 @@ def probability(what: str, value: float) -> float:
     return float(value)
 
 
-def chosen(what: str, name: str, choices: dict[str, int]) -> int:
+def choice(what: str, name: str, choices: dict[str, int]) -> int:
     """Return the number of a choice.
 
     Raises:

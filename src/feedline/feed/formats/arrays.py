@@ -24,10 +24,10 @@ from feedline.feed.byte_strings import from_array, is_arrow, whole_arrow
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
 from feedline.feed.files.truncation_guard import seals_of
-from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
+from feedline.feed.formats.lazy_rows import LazyRows, chunk_rows, is_lazy
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable
 
-_WORTH_TELLING_BYTES = 64 << 20  # bytes
+_MIN_WARNED_BYTES = 64 << 20  # bytes
 _STRINGS = (str, bytes, bytearray, memoryview)
 
 
@@ -225,7 +225,7 @@ def _as_value(name: str, data: Any) -> Value:
 
 def _convert(data: Any) -> Value:
     if isinstance(data, DenseValue) and not data.one_sample_each and not data.rows.flags.c_contiguous:
-        return DenseValue(_packed(data.rows), data.offsets)
+        return DenseValue(_copy_contiguous(data.rows), data.offsets)
     if isinstance(data, Value):
         return data
     if is_arrow(data):
@@ -264,13 +264,13 @@ def _from_array(array: NDArray[Any]) -> Value:
     return Value.from_dense(array)
 
 
-def _packed(rows: NDArray[Any]) -> NDArray[Any]:
+def _copy_contiguous(rows: NDArray[Any]) -> NDArray[Any]:
     """Return rows without gaps. Warn if they take much more memory than the view."""
-    lies_in = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
-    if rows.nbytes > max(_WORTH_TELLING_BYTES, 2 * lies_in):
+    view_bytes = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
+    if rows.nbytes > max(_MIN_WARNED_BYTES, 2 * view_bytes):
         warnings.warn(
             f"rows of ragged sequences are copied, as they are a view with strides {rows.strides}: "
-            f"{rows.nbytes} bytes instead of the {lies_in} of the view",
+            f"{rows.nbytes} bytes instead of the {view_bytes} of the view",
             stacklevel=2,
         )
     return np.ascontiguousarray(rows)
@@ -279,7 +279,7 @@ def _packed(rows: NDArray[Any]) -> NDArray[Any]:
 def _from_list(items: Sequence[Any]) -> Value:
     if len(items) == 0:
         raise ValueError("expected at least one sequence: the shape of a sample cannot be inferred without one")
-    if _of_strings(items):
+    if _holds_strings(items):
         return strings_from_list(items)
     if hasattr(items[0], "tocsr"):
         return Value.from_sequences(items, dtype=np.result_type(*{item.dtype for item in items}))
@@ -292,7 +292,7 @@ def _from_list(items: Sequence[Any]) -> Value:
     return Value.from_sequences(arrays)
 
 
-def _of_strings(items: Sequence[Any]) -> bool:
+def _holds_strings(items: Sequence[Any]) -> bool:
     """Return whether the first sample of a list, in any sequence, is a byte string or text."""
     for item in items:
         if isinstance(item, _STRINGS):

@@ -18,17 +18,17 @@ from feedline.data import Schema, Stream
 from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, name_of
-from feedline.feed.formats.hive import tell_left_out
+from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MAX_ROW,
     UNPACK_BYTES,
     RowsDeserializer,
-    fields_of,
     head_text,
     index_error,
     packing_of_text,
+    parser_fields,
     utf16_error,
 )
 from feedline.feed.progress_bar import Progress
@@ -118,10 +118,10 @@ class CSVDeserializer(RowsDeserializer):
         places: dict[str, list[str]] = {}
         declarations = declared_streams(streams, stream_kwargs)
         if not declarations:
-            tell_left_out(paths, path, self.name, head.names)
+            warn_of_unread_columns(paths, path, self.name, head.names)
             declarations = {name: name for name in head.names}
         for name, what in declarations.items():
-            declared[name], places[name] = _declared(name, what, head, (columns or {}).get(name), str(paths[0]))
+            declared[name], places[name] = _resolve_stream(name, what, head, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():
             raise SchemaError(f"expected columns of declared streams, got those of {', '.join(sorted(unknown))}")
         self.schema = Schema(declared)
@@ -134,7 +134,7 @@ class CSVDeserializer(RowsDeserializer):
                     raise SchemaError(f"expected a column in one stream, got {cell!r} in several, one of them `{name}`")
                 targets[at] = (order[name], k)
         self._parser = _native.CsvParser(
-            fields_of(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
+            parser_fields(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
         )
         skip = int(head.header)
         kind = IndexKind(
@@ -183,7 +183,7 @@ class _Head:
         wrong = functools.partial(DataError, path=str(path))
         text, complete = head_text(path)
         decoded = text.decode("utf-8", "surrogateescape")
-        self.delimiter = _sniffed(decoded, complete) if delimiter is None else delimiter
+        self.delimiter = _sniff_delimiter(decoded, complete) if delimiter is None else delimiter
         rows, returned = _rows(decoded, self.delimiter, complete)
         if returned is not None:
             byte = len(decoded[:returned].encode("utf-8", "surrogateescape"))
@@ -254,7 +254,7 @@ def _rows(text: str, delimiter: str, complete: bool) -> tuple[list[list[str]], i
     return rows if complete else rows[:-1], returned
 
 
-def _sniffed(text: str, complete: bool) -> str:
+def _sniff_delimiter(text: str, complete: bool) -> str:
     best, most = ",", 1
     for delimiter in _DELIMITERS:
         counts = {len(row) for row in _rows(text, delimiter, complete)[0]}
@@ -263,7 +263,7 @@ def _sniffed(text: str, complete: bool) -> str:
     return best
 
 
-def _declared(
+def _resolve_stream(
     name: str, what: Columns, head: _Head, columns: Sequence[str] | None, path: str
 ) -> tuple[Stream, list[str]]:
     """Return the declaration of a stream, and its columns."""

@@ -18,9 +18,15 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats import tokens
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer
-from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.index_json import ShardFile, folders_of
-from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
+from feedline.feed.formats.shards.litdata_index import (
+    LitDataIndex,
+    dtype_of,
+    dtypes_of,
+    litdata_index,
+    unsupported_dtypes,
+)
 from feedline.feed.formats.shards.litdata_json import json_text
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
 from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardField
@@ -34,7 +40,7 @@ _MAX_DIMS = 32
 _MAX_LENGTH = (1 << 32) - 1
 
 
-class LitDataDeserializer(Forwarding, Reopened):
+class LitDataDeserializer(Forwarding, PickledByArguments):
     """A folder that LitData's ``optimize`` wrote, each sample a sequence.
 
     Chunks are read as they are, compressed by Zstandard (the file, runs of samples, or each sample) or not. If a folder
@@ -111,7 +117,7 @@ class LitDataDeserializer(Forwarding, Reopened):
             corpus = LitDataItems(indexes, declared, chunk_size=chunk_size, memory_bytes=memory)
         super().__init__(corpus)
         self.name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-        self._opened_with(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
+        self._set_arguments(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
 
 
 class LitDataItems(OffsetShards):
@@ -124,7 +130,7 @@ class LitDataItems(OffsetShards):
         folders = [index.folder for index in indexes]
         super().__init__(folders, streams, chunk_size=chunk_size, memory_bytes=memory_bytes, verify=False)
 
-    def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
+    def _describe_folder(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
         """See `OffsetShards`."""
         index = self._indexes[folder]
         return index.shards, [_field(name, encoding) for name, encoding in zip(index.names, index.formats, strict=True)]
@@ -164,7 +170,7 @@ def _with_header(kind: str) -> Array:
 
     It has the number of the dtype, the number of dimensions, and the dimensions, u32 each.
     """
-    dtypes, lacking = dtypes_of(kind), lacking_of(kind)
+    dtypes, lacking = dtypes_of(kind), unsupported_dtypes(kind)
 
     def heads(stream: Stream, ragged: bool) -> list[ArrayHead]:
         dims = [min(n, _MAX_LENGTH) for n in ((0, *stream.shape) if ragged else stream.shape)]

@@ -26,7 +26,7 @@ _TYPE = re.compile(r"[<>|=]?[?biufcOSUVmM]\w*")  # of one value: NumPy parses li
 _PICKLES = ("pkl", "pickle", "pyd", "pth", "pt")
 
 
-def form_of(field: str) -> str:
+def encoding_of(field: str) -> str:
     """Return the content of files of this suffix: ``npy``, ``json``, ``text`` or ``bytes``."""
     last = field.rpartition(".")[2]
     if last in ("npy", "json"):
@@ -34,14 +34,14 @@ def form_of(field: str) -> str:
     return "text" if last in (*_TEXTS, *_CLASSES) else "bytes"
 
 
-def check(name: str, stream: Stream, field: str) -> None:
+def check_stream(name: str, stream: Stream, field: str) -> None:
     """Check that a stream of numbers can be decoded from files of this suffix.
 
     Raises:
         SchemaError: the stream cannot be decoded.
     """
     pickle = field.rpartition(".")[2] in _PICKLES
-    if form_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
+    if encoding_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
         why = "feedline never unpickles data" if pickle else "decode its bytes in a fl.Map"
         raise SchemaError(
             f"expected bytes or str, or numbers of .npy, .json, .cls or .txt, for stream `{name}` of .{field}, got "
@@ -55,8 +55,8 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
     Raises:
         DataError: it is a ``.npy`` file whose header cannot be read, or not of numbers.
     """
-    form = form_of(field)
-    if form == "npy":
+    encoding = encoding_of(field)
+    if encoding == "npy":
         try:
             shape, _, dtype, _ = _npy_header(content)
             if dtype.kind not in "biufc":
@@ -64,39 +64,41 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
         except ValueError as error:
             raise DataError(f"{error} (member .{field} of the first sample)", path=path) from error
         return Stream(shape, dtype.newbyteorder("="))
-    if form == "text" and field.rpartition(".")[2] in _CLASSES:
+    if encoding == "text" and field.rpartition(".")[2] in _CLASSES:
         return Stream((), "int64")
-    return Stream(dtype="bytes" if form == "bytes" else "str")
+    return Stream(dtype="bytes" if encoding == "bytes" else "str")
 
 
-def numbers(files: BytesValue, stream: Stream, form: str, *, skip: Container[int]) -> tuple[DenseValue, dict[int, str]]:
+def numbers(
+    files: BytesValue, stream: Stream, encoding: str, *, skip: Container[int]
+) -> tuple[DenseValue, dict[int, str]]:
     """Return the numbers of files, rows of the stream's shape and dtype, and by index why a file cannot be decoded.
 
     Args:
         files: contents of the files.
         stream: declaration.
-        form: result of `form_of`.
+        encoding: result of `encoding_of`.
         skip: indices of files that are not decoded. Their rows are zeros, like rows of files that cannot be decoded.
     """
     count = files.num_samples
-    if form == "npy":
-        together = _alike(files, stream)
+    if encoding == "npy":
+        together = _equal_files_rows(files, stream)
         if together is not None:
             return DenseValue(together), {}
-    parse: Callable[[memoryview], Any] = {"npy": _npy, "json": _json, "text": _text}[form]
+    parse: Callable[[memoryview], Any] = {"npy": _npy, "json": _json, "text": _text}[encoding]
     rows, wrong = np.zeros((count, *stream.shape), stream.dtype), dict[int, str]()
     memory, bounds = files.data.data, files.bounds.tolist()
     for i in range(count):
         if i in skip:
             continue
         try:
-            rows[i] = converted(parse(memory[bounds[i] : bounds[i + 1]]), stream)
+            rows[i] = convert(parse(memory[bounds[i] : bounds[i + 1]]), stream)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             wrong[i] = str(error)
     return DenseValue(rows), wrong
 
 
-def converted(data: Any, stream: Stream) -> NDArray[Any]:
+def convert(data: Any, stream: Stream) -> NDArray[Any]:
     """Return numbers as a sample of a stream.
 
     Raises:
@@ -149,7 +151,7 @@ def _npy(content: memoryview) -> NDArray[Any]:
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 
-def _alike(files: BytesValue, stream: Stream) -> NDArray[Any] | None:
+def _equal_files_rows(files: BytesValue, stream: Stream) -> NDArray[Any] | None:
     """Return the rows of .npy files that all begin with the same header; None: they do not."""
     sizes = files.sizes
     if not len(sizes) or (sizes != sizes[0]).any() or sizes[0] == 0:

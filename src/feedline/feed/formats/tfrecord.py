@@ -19,16 +19,16 @@ from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.compressed_text import head_of
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
-from feedline.feed.formats.hive import tell_left_out
+from feedline.feed.formats.detect_tfrecord import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
+from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     HEAD_BYTES,
     UNPACK_BYTES,
     RowsDeserializer,
-    fields_of,
+    parser_fields,
 )
-from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
@@ -41,7 +41,7 @@ _FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that fill a ki
 
 _log = logging.getLogger("feedline")
 
-_Place = tuple[str, bool]
+_FeatureKey = tuple[str, bool]
 """The name of a feature, and whether it is among the feature lists."""
 
 
@@ -117,10 +117,12 @@ class TFRecordDeserializer(RowsDeserializer):
         first = _FirstRecords(self._paths, memory)
         declared = declared_streams(streams, stream_kwargs)
         if declared:
-            several, stepped = first.places(declared, sequences, lists, defaults)
+            several, stepped = first.sequence_and_list_streams(declared, sequences, lists, defaults)
         else:
-            declared, several, stepped = first.inferred()
-            tell_left_out(self._paths, path, self.name, {name for record in first.records for name, _ in record})
+            declared, several, stepped = first.infer()
+            warn_of_unread_columns(
+                self._paths, path, self.name, {name for record in first.records for name, _ in record}
+            )
             several = several if sequences is None else set(sequences)
             if lists is not None and set(lists) != stepped:
                 had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))
@@ -133,12 +135,12 @@ class TFRecordDeserializer(RowsDeserializer):
             if unknown := set(names) - declared.keys():
                 raise SchemaError(f"expected names of streams in `{what}`, got {', '.join(sorted(unknown))}")
         self._ragged = frozenset(several | stepped)
-        fields = fields_of(self.schema, self._ragged, memory, "TFRecord")
+        fields = parser_fields(self.schema, self._ragged, memory, "TFRecord")
         sources = [
-            (_key(stream.field or name), name in stepped, _fallback(name, stream, self._ragged, defaults))
+            (_key(stream.field or name), name in stepped, _default_bytes(name, stream, self._ragged, defaults))
             for name, stream in declared.items()
         ]
-        _check_sources(dict(zip(declared, sources, strict=True)))
+        _check_duplicates(dict(zip(declared, sources, strict=True)))
         self._parser = _native.ExampleParser(fields, sources, memory)
         self._views = any(
             s.is_bytes and name not in self._ragged and name not in defaults for name, s in declared.items()
@@ -199,7 +201,7 @@ def infer_tfrecord_streams(path: PathLike) -> dict[str, Stream]:
     Raises:
         DataError: it is no TFRecord file, none of these records can be read, or no feature is in all of them.
     """
-    return _FirstRecords([Path(path)], CHUNK_MEMORY).inferred()[0]
+    return _FirstRecords([Path(path)], CHUNK_MEMORY).infer()[0]
 
 
 class _FirstRecords:
@@ -211,18 +213,18 @@ class _FirstRecords:
     """
 
     def __init__(self, paths: Sequence[Path], memory_bytes: int) -> None:
-        self.path, self.records = paths[0], list[dict[_Place, _Feature]]()
+        self.path, self.records = paths[0], list[dict[_FeatureKey, _Feature]]()
         for path in paths:
             if records := _features(path, memory_bytes):
                 self.path, self.records = path, records
                 break
 
-    def occurrences(self, place: _Place) -> list[_Feature]:
+    def occurrences(self, place: _FeatureKey) -> list[_Feature]:
         """Return a feature in each record that has it, unless it is empty there."""
         features = [record[place] for record in self.records if place in record]
         return [feature for feature in features if feature.kind or place[1]]
 
-    def places(
+    def sequence_and_list_streams(
         self,
         streams: Mapping[str, Stream],
         sequences: Collection[str] | None,
@@ -259,7 +261,7 @@ class _FirstRecords:
                 several |= {name} if all(count % stream.size == 0 for count in counts) else set()
         return several - stepped, stepped
 
-    def inferred(self) -> tuple[dict[str, Stream], set[str], set[str]]:
+    def infer(self) -> tuple[dict[str, Stream], set[str], set[str]]:
         """Return the streams, the names with several samples in a feature, and the names of feature lists.
 
         See `infer_tfrecord_streams`.
@@ -298,7 +300,7 @@ class _FirstRecords:
         return streams, several, stepped
 
 
-def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
+def _features(path: Path, memory_bytes: int) -> list[dict[_FeatureKey, _Feature]]:
     """Return the features of the first records of a file, without records that cannot be read.
 
     A first record longer than ``memory_bytes`` cannot. Names that are not UTF-8, which protobuf refuses, are left out.
@@ -320,7 +322,7 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
         if len(data) == HEAD_BYTES and (size := int.from_bytes(data[:8], "little") + _FRAME) > HEAD_BYTES:
             room = status_of(file).st_size * (1 if packing is None else _MAX_PACKED)
             data = first(size) if size <= min(memory_bytes, room) else b""
-    records, at = list[dict[_Place, _Feature]](), 0
+    records, at = list[dict[_FeatureKey, _Feature]](), 0
     for _ in range(_FIRST_RECORDS):
         if not begins_record(data[at : at + RECORD_HEAD]):
             break
@@ -331,7 +333,7 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
             continue
         features = _native.example_features(np.frombuffer(message, np.uint8))
         if features is not None:
-            record = dict[_Place, _Feature]()
+            record = dict[_FeatureKey, _Feature]()
             for name, among, *summary in features:
                 field = name.decode("utf-8", "ignore")
                 if _key(field) == name:
@@ -353,7 +355,7 @@ def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
     return DataError(f"{what}, got one that begins with {head!r}", path=str(path), byte=byte)
 
 
-def _fallback(name: str, stream: Stream, ragged: Collection[str], defaults: Mapping[str, Any]) -> bytes | None:
+def _default_bytes(name: str, stream: Stream, ragged: Collection[str], defaults: Mapping[str, Any]) -> bytes | None:
     """Return the bytes of the default of a stream; None: it has none.
 
     Raises:
@@ -382,7 +384,7 @@ def _fallback(name: str, stream: Stream, ragged: Collection[str], defaults: Mapp
     raise SchemaError(f"expected {expected} in `defaults` for stream `{name}`, got {value!r}")
 
 
-def _check_sources(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> None:
+def _check_duplicates(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> None:
     readers: dict[tuple[bytes, bool], str] = {}
     for name, (field, among, _) in sources.items():
         reader = readers.setdefault((field, among), name)

@@ -30,7 +30,7 @@ from feedline.feed.user_values import given_values
 
 Ints = NDArray[np.int64]
 
-_LENGTHS_KEPT_BYTES = 32 << 20  # bytes
+_MAX_LENGTHS_BYTES = 32 << 20  # bytes
 _STRING_BYTES = 1 << 10  # of a byte string of unknown size
 
 
@@ -164,7 +164,7 @@ class UserDeserializer(Deserializer, Unsized):
 
     @functools.cached_property
     def _lengths(self) -> LruCache[int, Ints]:
-        return LruCache(self._lengths_of, _nbytes, _LENGTHS_KEPT_BYTES)
+        return LruCache(self._lengths_of, _nbytes, _MAX_LENGTHS_BYTES)
 
     def _lengths_of(self, chunk: int) -> Ints:
         lengths = np.asarray(self.chunk_lengths(chunk), np.int64)

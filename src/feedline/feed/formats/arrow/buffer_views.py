@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.formats.arrow.columns import Column, Flags, Ints, is_list, storage
-from feedline.feed.formats.arrow.file import ArrowFile, Batch, most_items
+from feedline.feed.formats.arrow.file import ArrowFile, Batch, max_items
 
 _INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
 
@@ -109,7 +109,7 @@ class MappedBatch:
                 f"{len(buffers) // 2}"
             )
         self._lengths: list[int] = nodes[::2].tolist()
-        if self._lengths and max(self._lengths) > most_items(batch.body):
+        if self._lengths and max(self._lengths) > max_items(batch.body):
             raise ValueError(f"expected columns that fit into {batch.body} bytes, got {max(self._lengths)} items")
         self._nulls: list[int] = nodes[1::2].tolist()
         self._begins: list[int] = (buffers[::2] + (batch.start + batch.head)).tolist()
@@ -171,7 +171,7 @@ class MappedBatch:
         """Return whether any item of a field is null."""
         return self._nulls[place.node] != 0
 
-    def where_bounds_are(self, place: Place) -> NDArray[Any]:
+    def bounds_view(self, place: Place) -> NDArray[Any]:
         """Return the pairs of bounds of all lists as a view, (rows, 2)."""
         dtype = _INT64 if _is_large(place.kind) else _INT32
         ends = self.view(place.buffer + 1, dtype, 0, self.rows + 1)
@@ -206,8 +206,8 @@ class MappedItems:
         first, bounds = self.batch.bounds(self.place, self.start, self.stop)
         return bounds, MappedItems(self.batch, self.place.children[0], first, first + int(bounds[-1]))
 
-    def fixed(self) -> tuple[int, MappedItems] | None:
-        """See `FieldItems.fixed`."""
+    def fixed_size_lists(self) -> tuple[int, MappedItems] | None:
+        """See `FieldItems.fixed_size_lists`."""
         if not self.place.children:
             return None
         size = self.place.kind.list_size
@@ -238,8 +238,8 @@ class MappedItems:
         numbers = self.batch.view(buffer, kind, self.start, self.stop)
         return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # of a store, which has bools as bytes
 
-    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
-        """See `FieldItems.copied`."""
+    def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
+        """See `FieldItems.to_memory`."""
         return _native.copied(array)
 
 
@@ -252,7 +252,7 @@ def _is_large(kind: Any) -> bool:
 # ---- the buffers that views need, where parts of the file may be missing --------------------------------
 
 
-def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
+def needed_buffers(batch: MappedBatch, place: Place, how: Column) -> list[int]:
     """Return the buffers of a column that `MappedItems` reads. It only makes views of the other buffers.
 
     Copies of lists of unequal lengths read further buffers, see `is_even`.

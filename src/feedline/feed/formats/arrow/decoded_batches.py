@@ -12,11 +12,11 @@ from typing import Any
 from feedline import _native
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.formats.arrow.columns import is_list, storage
-from feedline.feed.formats.arrow.file import ArrowFile, Batch, prefix_bytes, read_whole
-from feedline.feed.formats.store.compressed import expanded
+from feedline.feed.formats.arrow.file import ArrowFile, Batch, prefix_bytes, read_bytes
+from feedline.feed.formats.store.compressed import expanded_bytes
 
 
-def decoded_batch(
+def decode_batch(
     file: ArrowFile, batch: Batch, data: bytes | memoryview, fields: Sequence[str], memory_bytes: int
 ) -> Any:
     """Return an Arrow record batch with the columns ``fields``.
@@ -37,7 +37,7 @@ def decoded_batch(
     rows, compressed, _, _ = _native.arrow_batch(memoryview(data)[: batch.head], batch.body)
     if rows != batch.rows:
         raise ValueError(f"expected {batch.rows} rows, got {rows}")
-    size = expanded(data, prefix_bytes(data), batch.head) if compressed else len(data)
+    size = expanded_bytes(data, prefix_bytes(data), batch.head) if compressed else len(data)
     if size > memory_bytes:
         raise TooLargeError(size)
     numbers = sorted({file.schema.get_field_index(field) for field in fields})
@@ -48,8 +48,8 @@ def decoded_batch(
             size += message.head + message.body
             if size > memory_bytes:
                 raise TooLargeError(size)
-            parts.append(read_whole(file.path, message.start, message.head + message.body))
-            size += expanded(parts[-1], prefix_bytes(parts[-1]), message.head) if message.compressed else 0
+            parts.append(read_bytes(file.path, message.start, message.head + message.body))
+            size += expanded_bytes(parts[-1], prefix_bytes(parts[-1]), message.head) if message.compressed else 0
             if size > memory_bytes:
                 raise TooLargeError(size)
         decoded = pa.ipc.open_stream(b"".join([*parts, data]), options=options).read_next_batch()

@@ -42,7 +42,7 @@ def _begins_stream(head: bytes) -> bool:
     return head.startswith(STREAM_MAGIC) or 8 <= root < length < 1 << 26
 
 
-def most_items(nbytes: Any) -> Any:
+def max_items(nbytes: Any) -> Any:
     """Return the largest number of items of arrays in ``nbytes`` bytes: eight a byte, for bits, and some without
     bytes."""
     return 8 * nbytes + (1 << 20)
@@ -95,32 +95,32 @@ class ArrowFile:
             self.size = status_of(file).st_size
             begin, end = (0, self.size) if span is None else span
             if end > self.size:
-                raise self.damaged("it was truncated", self.size)
+                raise self.damage_error("it was truncated", self.size)
             head = read_at(file, 8, begin)
             self._is_stream = not head.startswith(FILE_MAGIC)
             if self._is_stream and not _begins_stream(head):
-                raise self.damaged(f"it begins with {head[:6]!r}", begin)
+                raise self.damage_error(f"it begins with {head[:6]!r}", begin)
             if not self._is_stream and read_at(file, 6, max(begin + 8, end - 6)) != FILE_MAGIC:
-                raise self.damaged("it does not end as it begins, so it was cut", end)
+                raise self.damage_error("it does not end as it begins, so it was cut", end)
             try:
                 with reading(path):
                     table, ended, swapped, heads, self.schema_message = _native.arrow_messages(
                         file.fileno(), end, begin, not self._is_stream, within_reach(file)
                     )
             except ValueError as error:
-                raise self.damaged(*error.args) from error
+                raise self.damage_error(*error.args) from error
             messages = table.reshape(-1, 6)
             if complete and self._is_stream and not ended:
-                raise self.damaged("it has no end, so its writer was killed, or it was cut", end)
+                raise self.damage_error("it has no end, so its writer was killed, or it was cut", end)
             if not self.schema_message or (messages[1:, 0] == _SCHEMA).any():
-                raise self.damaged("it does not begin with its schema", begin)
+                raise self.damage_error("it does not begin with its schema", begin)
             if swapped:
                 raise DataError("expected numbers in little-endian byte order, got big-endian ones", path=path)
             self.dictionaries = [self._dictionary(file, row) for row in messages.tolist() if row[0] == _DICTIONARY]
-        self.schema = self._parsed()
+        self.schema = self._parse_schema()
         kinds = set(messages[1:, 0].tolist()) - {_DICTIONARY, _BATCH}
         if kinds:
-            raise self.damaged(f"it holds messages of kind {min(kinds)}", begin)
+            raise self.damage_error(f"it holds messages of kind {min(kinds)}", begin)
         with_rows = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
         of_batches = messages[with_rows]
         # Of all messages, if they had to be fetched, else of none.
@@ -131,24 +131,24 @@ class ArrowFile:
         self.compressed = bool(of_batches[:, 5].any())
         self.aligned = not ((self.starts + self.heads) % 8).any()
         # A row takes at least a bit, unless all of its columns are empty.
-        most = np.where(of_batches[:, 5] > 0, _MAX_COMPRESSED_ROWS, most_items(self.bodies))
+        most = np.where(of_batches[:, 5] > 0, _MAX_COMPRESSED_ROWS, max_items(self.bodies))
         if (wrong := np.flatnonzero(self.rows > most)).size:
             at = int(wrong[0])
-            raise self.damaged(
+            raise self.damage_error(
                 f"a batch with {int(self.bodies[at])} bytes claims {int(self.rows[at])} rows", int(self.starts[at])
             )
         if not self._is_stream:
             ids: set[int] = set()
             for message in self.dictionaries:
                 if message.id in ids and not message.adds:
-                    raise self.damaged("it replaces a dictionary, which only streams may", message.start)
+                    raise self.damage_error("it replaces a dictionary, which only streams may", message.start)
                 ids.add(message.id)
         self._map: _Mapped | None = None
 
     @property
     def source(self) -> Source:
         """The file as a source of columns."""
-        return Source(shown_path(self.path), self.schema, lambda what: self.damaged(f"its {what}", 0))
+        return Source(shown_path(self.path), self.schema, lambda what: self.damage_error(f"its {what}", 0))
 
     def batch(self, number: int) -> Batch:
         """Return the place of a batch."""
@@ -199,7 +199,7 @@ class ArrowFile:
         if (remote := object_at(self.path)) is not None and begin < end:
             weakref.finalize(self, remote.hold(begin, min(end, self.size)).release).atexit = False
 
-    def damaged(self, what: str, byte: int, stream: str | None = None) -> DataError:
+    def damage_error(self, what: str, byte: int, stream: str | None = None) -> DataError:
         """Return the error for damage at a byte."""
         return DataError(
             f"expected an Arrow file, but {what}",
@@ -215,10 +215,10 @@ class ArrowFile:
             message = read_at(file, head, start)
             number, adds = dictionary(message, prefix_bytes(message))
         except ValueError as error:
-            raise self.damaged(str(error), start) from error
+            raise self.damage_error(str(error), start) from error
         return Dictionary(start, head, body, compressed=bool(compressed), id=number, adds=adds)
 
-    def _parsed(self) -> Any:
+    def _parse_schema(self) -> Any:
         import pyarrow as pa
 
         try:
@@ -229,7 +229,7 @@ class ArrowFile:
         except pa.ArrowNotImplementedError as error:
             raise unknown_types(error, self.path) from error
         except Exception as error:  # extension types that were registered parse their metadata in Python
-            raise self.damaged(f"its schema cannot be read: {error!r:.300}", 0) from error
+            raise self.damage_error(f"its schema cannot be read: {error!r:.300}", 0) from error
 
 
 def unknown_types(error: Exception, path: str) -> SchemaError:
@@ -267,7 +267,7 @@ class _Mapped(FileMap):
         return self._seals
 
 
-def read_whole(path: str, start: int, size: int) -> bytes:
+def read_bytes(path: str, start: int, size: int) -> bytes:
     """Return bytes of a file, read with ordinary reads.
 
     Raises:

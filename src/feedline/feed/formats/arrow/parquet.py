@@ -39,15 +39,15 @@ from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.arrow.file import unknown_types
 from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
-from feedline.feed.formats.hive import NULL, hive_columns
-from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import lost_chunk, unread
+from feedline.feed.formats.hive_folders import NULL, hive_columns
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
+from feedline.feed.formats.unreadable import unread_error, unreadable_chunk
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]
 
 
-class ParquetDeserializer(Deserializer, Fetchable, Reopened):
+class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
     """Parquet files. A row is a sequence.
 
     Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams. See
@@ -86,17 +86,18 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         paths = _list_files(path, split)
-        of_folders = hive_columns(paths, path)
+        folder_columns = hive_columns(paths, path)
         kinds = {
-            key: int if any(isinstance(value, int) for value in values) else str for key, values in of_folders.items()
+            key: int if any(isinstance(value, int) for value in values) else str
+            for key, values in folder_columns.items()
         }
         self._files = [
-            _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, kinds)
+            _ParquetFile(name, {key: values[i] for key, values in folder_columns.items()}, kinds)
             for i, name in enumerate(paths)
         ]
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         for name, column in self._columns.items():
-            if column.field in of_folders:
+            if column.field in folder_columns:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         self._fields = [column.field for column in self._columns.values()]
@@ -108,9 +109,9 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         self._lengths: _Lengths | None = None
         self._lock = threading.Lock()
         self._memory_bytes = memory
-        # Reopened by name, so that a second warning does not repeat the columns that were left out.
+        # Opened again by name, so that a second warning does not repeat the columns that were left out.
         names: Any = list(self.schema) if streams is None else streams
-        self._opened_with(path, names, split=split, defines_size=defines_size, memory=memory)
+        self._set_arguments(path, names, split=split, defines_size=defines_size, memory=memory)
 
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk. ``bytes`` counts the compressed bytes of the columns in use.
@@ -142,15 +143,17 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         """See `Fetchable.read_fetched`."""
         for piece in pieces:
             if isinstance(piece, Unread):
-                return self._lost(chunk, piece)
+                return self._unreadable_chunk(chunk, piece)
         pairs = zip(self.extents(chunk), pieces, strict=True)
         return self._read(chunk, [(extent.offset, piece) for extent, piece in pairs if isinstance(piece, memoryview)])
 
-    def _lost(self, chunk: int, why: Unread) -> Chunk:
+    def _unreadable_chunk(self, chunk: int, why: Unread) -> Chunk:
         """Return a chunk of unreadable sequences, as the unreadable page has a part of every row."""
         group = self._groups[chunk]
         ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
-        return lost_chunk(self.schema, ragged, group.rows, lambda i: unread(why, group.file.path, first + i))
+        return unreadable_chunk(
+            self.schema, ragged, group.rows, lambda i: unread_error(why, group.file.path, first + i)
+        )
 
     def _read(self, chunk: int, blocks: list[tuple[int, memoryview]]) -> Chunk:
         group = self._groups[chunk]
@@ -161,15 +164,15 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
             except Exception:
                 if handle.unread is None:
                     raise
-                return self._lost(chunk, handle.unread)
+                return self._unreadable_chunk(chunk, handle.unread)
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, group.rows, group.file.path, int(self._first[chunk]))
         for name, column in self._columns.items():
-            with group.file.source.telling(f"row group {group.number}, column {column.field!r},"):
+            with group.file.source.converting_errors(f"row group {group.number}, column {column.field!r},"):
                 try:
                     values[name], bad = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
                 except TooLargeError as error:
-                    raise group.file.too_large(group.number, error.args[0], self._memory_bytes) from None
+                    raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
             unreadable.mark(name, bad)
         return Chunk(self.schema, values, unreadable.errors())
 
@@ -203,7 +206,9 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         with self._lock:
             if self._lengths is None:
                 shortest = 0 if len(ragged) == len(counted) else 1
-                self._lengths = _scan(self._groups, [column.field for column in ragged], shortest, self._memory_bytes)
+                self._lengths = _count_lengths(
+                    self._groups, [column.field for column in ragged], shortest, self._memory_bytes
+                )
             return self._lengths
 
 
@@ -255,7 +260,7 @@ class _ParquetFile:
         with self.open() as handle:
             self.size = status_of(handle).st_size
             self._sizes = self._read_sizes(handle)
-            with Source(path, None, self._damaged).telling("footer"):
+            with Source(path, None, self._damage_error).converting_errors("footer"):
                 try:
                     file = pq.ParquetFile(handle)
                 except pa.ArrowNotImplementedError as error:
@@ -267,7 +272,7 @@ class _ParquetFile:
                 self._paths = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
                 widths = [width for field in self.schema for width in _leaf_widths(field.type)]
         if len(self._sizes.rows) and self._sizes.width != len(self._paths):
-            raise self._damaged(
+            raise self._damage_error(
                 f"footer cannot be read: {self._sizes.width} columns in row groups, {len(self._paths)} in its schema"
             )
         if len(widths) != len(self._paths):
@@ -287,7 +292,7 @@ class _ParquetFile:
     @property
     def source(self) -> Source:
         """The file as a source of columns."""
-        return Source(shown_path(self.path), self.schema, self._damaged)
+        return Source(shown_path(self.path), self.schema, self._damage_error)
 
     def open(self) -> BinaryIO:
         handle = open_file(self.path, -1)
@@ -324,9 +329,9 @@ class _ParquetFile:
         groups, sizes = [], self._sizes
         leaves = self._leaves(fields)
         for number in np.flatnonzero(sizes.rows).tolist():
-            decoded = self._decoded(number, leaves, sizes.values[number, leaves])
+            decoded = self._decoded_bytes(number, leaves, sizes.values[number, leaves])
             if decoded > memory_bytes:
-                raise self.too_large(number, decoded, memory_bytes)
+                raise self.size_error(number, decoded, memory_bytes)
             compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
             groups.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
         return groups
@@ -341,7 +346,7 @@ class _ParquetFile:
 
         step = self._check_pages(handle, group, fields, memory_bytes)
         names = [name for name in dict.fromkeys(fields) if name not in self._constants]
-        with self.source.telling(f"row group {group.number}"):
+        with self.source.converting_errors(f"row group {group.number}"):
             if not names:
                 return self._with_constants(None, group, fields)
             file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
@@ -382,7 +387,7 @@ class _ParquetFile:
         for batch in file.iter_batches(step, row_groups=[group.number], columns=names, use_threads=False):
             total += batch.nbytes
             if total > memory_bytes:
-                raise self.too_large(group.number, total, memory_bytes)
+                raise self.size_error(group.number, total, memory_bytes)
             batches.append(batch)
         return pa.Table.from_batches(batches)
 
@@ -391,20 +396,20 @@ class _ParquetFile:
     def _read_sizes(self, handle: BinaryIO) -> _Sizes:
         tail = read_at(handle, _TAIL_BYTES, max(0, self.size - _TAIL_BYTES))
         if tail[4:] == b"PARE":
-            raise self._encrypted()
+            raise self._encryption_error()
         if self.size < 4 + _TAIL_BYTES or tail[4:] != b"PAR1":
-            raise self._damaged(f"footer cannot be read: it ends in {tail[4:]!r}, not in b'PAR1'")
+            raise self._damage_error(f"footer cannot be read: it ends in {tail[4:]!r}, not in b'PAR1'")
         length = int.from_bytes(tail[:4], "little")
         begin = self.size - _TAIL_BYTES - length
         if begin < 4:
-            raise self._damaged(f"footer cannot be read: {length} bytes in a file of {self.size}")
+            raise self._damage_error(f"footer cannot be read: {length} bytes in a file of {self.size}")
         try:
             rows, width, *columns = _native.parquet_footer(read_at(handle, length, begin))
         except ValueError as error:
             what, byte = error.args
             if what.startswith("an encrypted "):
-                raise self._encrypted() from error
-            raise self._damaged(f"footer cannot be read: {what}", begin + byte) from error
+                raise self._encryption_error() from error
+            raise self._damage_error(f"footer cannot be read: {what}", begin + byte) from error
         return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
 
     def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
@@ -414,7 +419,7 @@ class _ParquetFile:
             [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
         )
 
-    def _decoded(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
+    def _decoded_bytes(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
         """Return the decoded bytes of columns with ``values`` values, with one offset per row for lists."""
         rows = int(self._sizes.rows[number])
         ragged = sum("." in self._paths[leaf] for leaf in leaves.tolist())
@@ -441,19 +446,19 @@ class _ParquetFile:
             end = at + int(sizes.compressed[group.number, leaf])
             where = f"row group {group.number}, column {self._paths[leaf]!r}"
             if end > self.size:
-                raise self._damaged(f"{where} cannot be read: it ends at byte {end} of {self.size}")
+                raise self._damage_error(f"{where} cannot be read: it ends at byte {end} of {self.size}")
             while counts[i] < total and at < end:
                 header, compressed, uncompressed, values = self._page(handle, at, end, where)
                 if uncompressed > memory_bytes:
-                    raise self.too_large(group.number, uncompressed, memory_bytes)
+                    raise self.size_error(group.number, uncompressed, memory_bytes)
                 counts[i] += values
                 at += header + compressed
                 if self._of_strings[leaf]:
                     # No string is longer than its page, or the page of its dictionary.
                     longest, strings = max(longest, uncompressed), max(strings, int(counts[i]))
-        decoded = self._decoded(group.number, leaves, counts)
+        decoded = self._decoded_bytes(group.number, leaves, counts)
         if decoded > memory_bytes:
-            raise self.too_large(group.number, decoded, memory_bytes)
+            raise self.size_error(group.number, decoded, memory_bytes)
         return group.rows if strings * longest <= memory_bytes else max(1, memory_bytes // (2 * max(longest, 1)))
 
     def _page(self, handle: Pages, at: int, end: int, where: str) -> tuple[int, int, int, int]:
@@ -465,21 +470,21 @@ class _ParquetFile:
                 page = _native.parquet_page(data)
             except ValueError as error:
                 what, byte = error.args
-                raise self._damaged(f"{where} cannot be read: {what} in a page's header", at + byte) from error
+                raise self._damage_error(f"{where} cannot be read: {what} in a page's header", at + byte) from error
             if page is not None:
                 return page
             if len(data) < room or room >= _MAX_PAGE_HEADER_BYTES:
-                raise self._damaged(f"{where} cannot be read: a page's header does not end", at)
+                raise self._damage_error(f"{where} cannot be read: a page's header does not end", at)
             room *= 16
 
-    def _encrypted(self) -> DataError:
+    def _encryption_error(self) -> DataError:
         return DataError(
             "expected a Parquet file that anyone can read, got an encrypted one",
             path=self.path,
             hint="decrypt it: read it with pyarrow and its keys, and write it without encryption",
         )
 
-    def _damaged(self, what: str, byte: int | None = None) -> DataError:
+    def _damage_error(self, what: str, byte: int | None = None) -> DataError:
         return DataError(
             f"expected a Parquet file, but its {what}",
             path=self.path,
@@ -487,7 +492,7 @@ class _ParquetFile:
             hint="the file is damaged or not Parquet; restore it",
         )
 
-    def too_large(self, number: int, decoded: int, memory_bytes: int) -> DataError:
+    def size_error(self, number: int, decoded: int, memory_bytes: int) -> DataError:
         return DataError(
             f"expected at most {memory_bytes} bytes in a decoded row group (memory), got {decoded} in row group "
             f"{number}",
@@ -543,7 +548,7 @@ class _Lengths(NamedTuple):
     table: NDArray[np.int32]
 
 
-def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
+def _count_lengths(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
     samples = []
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:

@@ -28,8 +28,8 @@ from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, 
 from feedline.feed.files.remote import object_at
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.indexed.indexed_corpus import by_file
-from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import lost_chunk, unread
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
+from feedline.feed.formats.unreadable import unread_error, unreadable_chunk
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -62,7 +62,7 @@ _MAX_STREAMS = 1 << 16
 _FEW, _TINY = 1024, 64 << 10
 _DAMAGED = "the file is damaged or was truncated; write it again from its source"
 # As CbfError in native/include/feedline/cbf.h. {e} and {g}: expected and got.
-_SENTENCES = {
+_MESSAGES = {
     1: "expected {e} bytes for the lengths of a chunk's sequences, got a chunk of {g}",
     2: "expected a sequence of {e} bytes, got {g} bytes to the end of its chunk",
     3: "expected a possible number of stored values, got {g}",
@@ -93,7 +93,7 @@ class CbfField(NamedTuple):
         return Stream(self.dim, self.dtype, self.sparse)
 
 
-class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened):
+class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledByArguments):
     """Sequences of CBF files, as CNTK's ``ctf2bin`` and `write_cbf` write them.
 
     Args:
@@ -127,12 +127,12 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         for file in self._files[1:]:
             if file.fields != fields:
                 raise SchemaError(
-                    f"expected the streams of {paths[0]} in every file, got {_listed(file.fields)} in {file.path}, "
-                    f"not {_listed(fields)}"
+                    f"expected the streams of {paths[0]} in every file, got {_list_fields(file.fields)} in {file.path}, "
+                    f"not {_list_fields(fields)}"
                 )
         declared = declared_streams(streams, stream_kwargs) or {field.name: field.stream for field in fields}
         self.schema = Schema(declared)
-        self._opened_with(self.paths(), dict(declared), chunk_size=chunk_size)
+        self._set_arguments(self.paths(), dict(declared), chunk_size=chunk_size)
         self._columns = [_column(name, stream, fields, self.name) for name, stream in self.schema.items()]
         self._first = np.cumsum([0, *(file.num_units for file in self._files)])
         self._starts = np.cumsum([0, *(int(file.unit_starts[-1]) for file in self._files)])
@@ -159,7 +159,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         content = ContentDigest()
         for file in self._files:
             content.array(file.table.view(np.uint8))
-            with file.opened() as stored:
+            with file.open() as stored:
                 content.file(stored, file.size)
         return content.hexdigest()
 
@@ -190,10 +190,10 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         """
         decoded = self._views.get(chunk)
         if decoded is None:
-            file, unit = self._located(chunk)
+            file, unit = self._locate(chunk)
             begin, size = file.extent(unit)
             file.compare()
-            decoded = self._decoded(chunk, np.frombuffer(file.mapped()[0], np.uint8, size, begin), mapped=True)
+            decoded = self._decode(chunk, np.frombuffer(file.map()[0], np.uint8, size, begin), mapped=True)
             if self._has_views and not decoded.errors and all(_is_view(value) for value in decoded.values.values()):
                 self._views[chunk] = decoded  # views take no memory, and save another search
         return decoded
@@ -206,20 +206,22 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         """Return the bytes of the chunk, unless they are delivered as views of local files."""
         if self._has_views and not any(file.remote for file in self._files):
             return []
-        file, unit = self._located(chunk)
+        file, unit = self._locate(chunk)
         return [Extent(str(file.path), *file.extent(unit))]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
-            file, _ = self._located(chunk)
+            file, _ = self._locate(chunk)
             ragged, first = () if self._single else self.schema, self._ordinal(chunk)
             count = self._infos[chunk].sequences
-            return lost_chunk(self.schema, ragged, count, lambda i: unread(piece, str(file.path), first + i))
-        return self._decoded(chunk, np.frombuffer(piece, np.uint8), mapped=False)
+            return unreadable_chunk(
+                self.schema, ragged, count, lambda i: unread_error(piece, str(file.path), first + i)
+            )
+        return self._decode(chunk, np.frombuffer(piece, np.uint8), mapped=False)
 
-    def _located(self, chunk: int) -> tuple[_CbfFile, int]:
+    def _locate(self, chunk: int) -> tuple[_CbfFile, int]:
         if not 0 <= chunk < len(self._infos):
             raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
         number = int(np.searchsorted(self._first, chunk, side="right")) - 1
@@ -230,7 +232,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         number = int(np.searchsorted(self._first, chunk, side="right")) - 1
         return int(self._starts[number] + self._files[number].unit_starts[chunk - self._first[number]])
 
-    def _decoded(self, chunk: int, data: NDArray[np.uint8], *, mapped: bool) -> Chunk:
+    def _decode(self, chunk: int, data: NDArray[np.uint8], *, mapped: bool) -> Chunk:
         """Return the sequences in the bytes of a chunk.
 
         Args:
@@ -238,7 +240,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
             data: bytes of the chunk.
             mapped: whether they belong to the map of the file, so that values may be views of them.
         """
-        file, unit = self._located(chunk)
+        file, unit = self._locate(chunk)
         table, sizes = file.parts(unit)
         native = [(field.sparse, field.dtype.itemsize, field.dim) for field in file.fields]
         begin, samples, stored, faults = _native.cbf_find(
@@ -261,10 +263,10 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
                 values[name], bad = _sparse(data, stream, field, places)
                 for i in np.flatnonzero(bad).tolist():
                     what = "expected as many values in the samples of a sequence as it has, got another number"
-                    errors.setdefault(i, self._damaged(chunk, what, int(places.begin[i]), i, name))
+                    errors.setdefault(i, self._damage_error(chunk, what, int(places.begin[i]), i, name))
             else:
                 values[name] = _dense(data, stream, field, places, mapped)
-        seals = file.mapped()[1] if mapped else ()
+        seals = file.map()[1] if mapped else ()
         return Chunk(self.schema, values, errors, seals=seals)
 
     def _faults(
@@ -273,21 +275,21 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         """Return the errors of unreadable sequences, by index in the chunk."""
         errors: dict[int, DataError] = {}
         starts = np.concatenate([[0], np.cumsum(table["sequences"], dtype=np.int64)])
-        file, _ = self._located(chunk)
+        file, _ = self._locate(chunk)
         for part in np.flatnonzero(faults["code"]).tolist():
             fault = faults[part]
-            what = _SENTENCES[int(fault["code"])].format(e=int(fault["expected"]), g=int(fault["got"]))
+            what = _MESSAGES[int(fault["code"])].format(e=int(fault["expected"]), g=int(fault["got"]))
             stream = file.fields[fault["stream"]].name if fault["stream"] >= 0 else None
             for i in range(int(starts[part]), int(starts[part + 1])):
-                errors[i] = self._damaged(chunk, what, int(fault["byte"]), i, stream)
+                errors[i] = self._damage_error(chunk, what, int(fault["byte"]), i, stream)
         if self._single:
             for i in np.flatnonzero(samples.max(axis=0) != 1).tolist():
                 what = "expected one sample, as the chunk table says of every sequence, got another number"
-                errors.setdefault(i, self._damaged(chunk, what, 0, i, None))
+                errors.setdefault(i, self._damage_error(chunk, what, 0, i, None))
         return errors
 
-    def _damaged(self, chunk: int, what: str, byte: int, index: int, stream: str | None) -> DataError:
-        file, unit = self._located(chunk)
+    def _damage_error(self, chunk: int, what: str, byte: int, index: int, stream: str | None) -> DataError:
+        file, unit = self._locate(chunk)
         return DataError(
             what,
             path=str(file.path),
@@ -309,14 +311,14 @@ class _CbfFile:
 
     def __init__(self, path: Path, unit_size: int) -> None:
         self.path = path
-        with self.opened() as file:
+        with self.open() as file:
             self.size = status_of(file).st_size
             self.fields, self.table, header_at = _read_header(file, self.size)
         remote = object_at(path)
         self.remote = remote is not None and not remote.whole
         self._mapped: tuple[mmap.mmap, list[NDArray[np.uint8]]] | None = None
         if not self.remote:
-            self.mapped()
+            self.map()
         self._bounds = np.append(self.table["offset"], header_at).astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         self.single = bool((self.table["sequences"] == self.table["samples"]).all())
@@ -343,16 +345,16 @@ class _CbfFile:
     def num_units(self) -> int:
         return len(self._units) - 1
 
-    def opened(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         return open_file(self.path)
 
-    def mapped(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
+    def map(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         """Return the map of the file, and its seals. A file in a store is mapped once all of its bytes are fetched."""
         if self._mapped is None:
             remote = object_at(self.path)
             if remote is not None and not remote.stays_there(0, remote.size):
                 raise RuntimeError(f"expected all of {remote.url} to have been fetched")
-            with self.opened() as file, reading(self.path):
+            with self.open() as file, reading(self.path):
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._mapped = mapped, seals_of([np.frombuffer(mapped, np.uint8)])
         return self._mapped
@@ -360,7 +362,7 @@ class _CbfFile:
     def compare(self) -> None:
         """Check that the size of the file has not changed."""
         with reading(self.path):
-            now = self.mapped()[0].size()
+            now = self.map()[0].size()
         if now != self.size:
             raise DataError(f"expected a file of {self.size} bytes, got {now}", path=str(self.path), hint=_DAMAGED)
 
@@ -391,7 +393,7 @@ class _CbfFile:
         lengths = self._lengths.get(chunk)
         if lengths is None:
             count, byte = int(self.table["sequences"][chunk]), int(self._bounds[chunk])
-            with self.opened() as file:
+            with self.open() as file:
                 raw = read_at(file, 4 * count, byte)
             total = int(self.table["samples"][chunk])
             lengths = np.frombuffer(raw, "<u4")
@@ -414,7 +416,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     """Return the streams, the chunk table, and the end of the chunks."""
     name = os.fspath(file.name)
 
-    def damaged(what: str, byte: int) -> DataError:
+    def damage_error(what: str, byte: int) -> DataError:
         return DataError(what, path=name, byte=byte, hint=_DAMAGED)
 
     head = read_at(file, _HEAD.size, 0)
@@ -424,29 +426,29 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     if version != VERSION:
         raise DataError(f"expected version {VERSION} of CBF, got {version}", path=name, byte=8)
     if size < _HEAD.size + _COUNTS.size + 8:
-        raise damaged(f"expected a file with a header, got {size} bytes", size)
+        raise damage_error(f"expected a file with a header, got {size} bytes", size)
     (at,) = struct.unpack("<q", read_at(file, 8, size - 8))
     if not _HEAD.size <= at <= size - 8 - _COUNTS.size:
-        raise damaged(
+        raise damage_error(
             f"expected the header's offset from {_HEAD.size} to {size - 8 - _COUNTS.size}, got {at}", size - 8
         )
     raw = read_at(file, size - 8 - at, at)
     magic, num_chunks, num_streams = _COUNTS.unpack_from(raw)
     if magic != MAGIC:
-        raise damaged("expected a header that begins as the file does, got other bytes", at)
+        raise damage_error("expected a header that begins as the file does, got other bytes", at)
     if not 1 <= num_streams <= _MAX_STREAMS:
-        raise damaged(f"expected 1 to {_MAX_STREAMS} streams, got {num_streams}", at + 12)
+        raise damage_error(f"expected 1 to {_MAX_STREAMS} streams, got {num_streams}", at + 12)
     fields, byte = [], _COUNTS.size
     for _ in range(num_streams):
         if byte + 5 > len(raw):
-            raise damaged("expected a stream, got the end of the header", at + byte)
+            raise damage_error("expected a stream, got the end of the header", at + byte)
         encoding, length = struct.unpack_from("<BI", raw, byte)
         if length > len(raw) - byte - 10:
-            raise damaged(f"expected a stream's name, got a length of {length} bytes", at + byte + 1)
+            raise damage_error(f"expected a stream's name, got a length of {length} bytes", at + byte + 1)
         text = raw[byte + 5 : byte + 5 + length]
         kind, dim = struct.unpack_from("<BI", raw, byte + 5 + length)
         if encoding > 1 or kind > 1 or not 1 <= dim < 2**31 or not text.isascii() or not text:
-            raise damaged(
+            raise damage_error(
                 f"expected a stream with encoding 0 or 1, an ASCII name, element type 0 or 1 and 1 to {2**31 - 1} "
                 f"values in a sample, got {encoding}, {text[:64]!r}, {kind} and {dim}",
                 at + byte,
@@ -454,9 +456,9 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
         fields.append(CbfField(text.decode(), encoding == 1, _TYPES[kind], dim))
         byte += 10 + length
     if len({field.name for field in fields}) < len(fields):
-        raise damaged(f"expected streams of different names, got {_listed(fields)}", at + _COUNTS.size)
+        raise damage_error(f"expected streams of different names, got {_list_fields(fields)}", at + _COUNTS.size)
     if len(raw) - byte != num_chunks * _TABLE.itemsize:
-        raise damaged(
+        raise damage_error(
             f"expected a table of {num_chunks} chunks, {num_chunks * _TABLE.itemsize} bytes, got {len(raw) - byte}",
             at + byte,
         )
@@ -470,7 +472,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     wrong += np.flatnonzero(table["sequences"] > np.maximum(sizes, 0)).tolist() if not wrong else []
     if wrong:
         row = int(wrong[0])
-        raise damaged(
+        raise damage_error(
             f"expected chunk {row} within the file and before the next one, with room for its sequences, got offset "
             f"{table['offset'][row]} and {table['sequences'][row]} sequences",
             at + byte + row * _TABLE.itemsize,
@@ -498,7 +500,7 @@ def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) ->
     field_name = stream.field or name
     number = next((number for number, field in enumerate(fields) if field.name == field_name), None)
     if number is None:
-        raise SchemaError(f"expected the stream `{field_name}` in {path}, which has {_listed(fields)}")
+        raise SchemaError(f"expected the stream `{field_name}` in {path}, which has {_list_fields(fields)}")
     field = fields[number]
     if stream.sparse != field.sparse or stream.size != field.dim:
         kind = "sparse" if field.sparse else "dense"
@@ -511,7 +513,7 @@ def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) ->
     return number
 
 
-def _listed(fields: Sequence[CbfField]) -> str:
+def _list_fields(fields: Sequence[CbfField]) -> str:
     return ", ".join(f"{f.name} ({'sparse' if f.sparse else 'dense'} {f.dtype.name}, {f.dim})" for f in fields)
 
 

@@ -29,7 +29,7 @@ from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import MAX_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
-from feedline.feed.formats.indexed.rows import PAD, ReadRows, RowText, TextCorpus
+from feedline.feed.formats.indexed.rows import PAD, RowText, TextCorpus, TextRows
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -114,7 +114,7 @@ class CTFDeserializer(TextCorpus, Keyed):
 
     # ---- description ------------------------------------------------------------------------------
 
-    def _empty(self) -> DataError:
+    def _empty_error(self) -> DataError:
         return DataError(
             f"expected at least one sequence with the field `{self._size_field}`, which defines the size, got none",
             path=self.name,
@@ -151,11 +151,11 @@ class CTFDeserializer(TextCorpus, Keyed):
         if place.begin < PAD or len(piece) < place.size + 2 * PAD:
             # At the ends of a file, padding is missing on one side.
             return super().read_fetched(chunk, [piece[min(place.begin, PAD) :][: place.size]])
-        with place.file.opened() as text:
+        with place.file.open() as text:
             place.file.compare(text)
-        return self._parsed(place, np.frombuffer(piece, np.uint8), [])
+        return self._parse_chunk(place, np.frombuffer(piece, np.uint8), [])
 
-    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+    def _parse(self, of: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         """Parse sequences.
 
         Raises:
@@ -163,9 +163,9 @@ class CTFDeserializer(TextCorpus, Keyed):
         """
         if of.holes and self._max_errors > 0:  # errors are counted by sample
             begin, _, why = of.holes[0]
-            raise of.file.hole(begin, why, int(of.ordinals[0]), None)
+            raise of.file.hole_error(begin, why, int(of.ordinals[0]), None)
         arguments = (buffer, PAD, of.places.view(np.uint8), of.origin)
-        with of.file.trusted():
+        with of.file.index_errors():
             if self._max_errors == 0:
                 streams, _, faults, _ = self._parser.parse(*arguments, -1)
             else:
@@ -183,20 +183,20 @@ class CTFDeserializer(TextCorpus, Keyed):
             return Chunk(self.schema, values)
         records, sequence = records.copy(), records["sequence"]
         records["byte"] += of.entries["offset"][sequence] - of.places["offset"][sequence]
-        with of.file.opened() as text:
+        with of.file.open() as text:
             if len(records):
                 self._raise_fatal(of, text, records)
             # After a failed read, no text is read again to describe other errors.
             begin = int(of.entries["offset"][0])
             near = (0, 1) if of.holes else (begin, line_of(text, begin))
             if self._max_errors > 0:
-                first = self._described(of, text, records[0], near)
+                first = self._record_error(of, text, records[0], near)
                 _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
                 return Chunk(self.schema, values)
             return Chunk(self.schema, values, self._errors(of, text, records, near))
 
     def _errors(
-        self, of: ReadRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
+        self, of: TextRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
     ) -> Mapping[int, DataError]:
         """Return the errors of unreadable sequences. If there are many, each is described on access."""
         path, holes = of.file.path, of.holes
@@ -206,29 +206,29 @@ class CTFDeserializer(TextCorpus, Keyed):
         rows = np.unique(np.concatenate([records["sequence"].astype(np.int64), *gaps]))
         place = near
 
-        def in_file(text: BinaryIO, row: int) -> DataError:
+        def error_in(text: BinaryIO, row: int) -> DataError:
             nonlocal place
             # The first gap of a sequence counts.
             for begin, end, why in holes:
                 if low[row] < end and high[row] > begin:
                     if isinstance(why, Unread):
                         why = why._replace(byte=max(begin, int(low[row])))
-                    return of.file.hole(begin, why, int(of.ordinals[row]), None)
+                    return of.file.hole_error(begin, why, int(of.ordinals[row]), None)
             if holes:
-                return _near_a_hole(path, int(of.ordinals[row]))
+                return _hole_chunk_error(path, int(of.ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
             after = place if place[0] <= record["byte"] else near  # lines are counted from the last error on
-            error = self._described(of, text, record, after)
+            error = self._record_error(of, text, record, after)
             place = int(record["byte"]), error.line or 1
             return error
 
-        def alone(row: int) -> DataError:
-            with of.file.opened() as text:
-                return in_file(text, row)
+        def error_of(row: int) -> DataError:
+            with of.file.open() as text:
+                return error_in(text, row)
 
         if len(rows) > MAX_AT_ONCE:
-            return LazyErrors(rows, alone)
-        return {row: in_file(text, row) for row in rows.tolist()}
+            return LazyErrors(rows, error_of)
+        return {row: error_in(text, row) for row in rows.tolist()}
 
     def _parse_counting(
         self, chunk: ChunkPlace[RowText] | None, arguments: tuple[Any, ...]
@@ -245,7 +245,7 @@ class CTFDeserializer(TextCorpus, Keyed):
             self._errors_left = remaining
         return streams, faults
 
-    def _raise_fatal(self, of: ReadRows, text: BinaryIO, records: NDArray[Any]) -> None:
+    def _raise_fatal(self, of: TextRows, text: BinaryIO, records: NDArray[Any]) -> None:
         """Raise the error that made the parser give up, if it did."""
         last = records[-1]
         code = NAMES[int(last["code"])]
@@ -259,13 +259,13 @@ class CTFDeserializer(TextCorpus, Keyed):
             what = f"expected at most {limit} bytes when decoded at a time (memory), got {needed} before the end"
             hint = "raise memory=, or lower chunk_size="
         else:
-            what, hint = self._described(of, text, cause, (0, 1)).what, None
+            what, hint = self._record_error(of, text, cause, (0, 1)).what, None
             if code == "errors_exhausted":
                 what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
         line = line_of(text, byte)
         raise DataError(what, path=str(of.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
-    def _described(self, of: ReadRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
+    def _record_error(self, of: TextRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
         names = list(self.schema)
         return describe(
             of.file.path, text, record, streams=names, lenient=self._lenient, ordinals=of.ordinals, near=near
@@ -290,7 +290,7 @@ def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenien
     )
 
 
-def _near_a_hole(path: Path, ordinal: int) -> DataError:
+def _hole_chunk_error(path: Path, ordinal: int) -> DataError:
     return DataError(
         "expected valid text, got an error in a chunk that the disk cannot read completely",
         path=str(path),

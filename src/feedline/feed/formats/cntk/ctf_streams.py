@@ -41,7 +41,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
             field, _, body = sample.replace(b"\t", b" ").partition(b" ")
             if field.startswith(b"#") or not field.strip():
                 continue
-            _look(
+            _add_sample(
                 field.strip().decode("utf-8", "replace"), body.split(), kinds=kinds, sizes=sizes, path=name, line=number
             )
     if not kinds:
@@ -60,7 +60,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
     return {field: Stream(sizes[field], sparse=bool(kind)) for field, kind in kinds.items()}
 
 
-def _look(
+def _add_sample(
     field: str,
     values: list[bytes],
     *,

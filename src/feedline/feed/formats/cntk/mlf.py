@@ -27,7 +27,7 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     IndexedFile,
     check_memory,
     line_of,
-    read_together,
+    merge_reads,
 )
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
@@ -40,7 +40,7 @@ _NAMES = {code: name for name, code in _native.MLF_ERRORS.items()}
 _SHOWN = 200
 _SKIP = 'pass on_error="skip" to the source to skip such utterances and list them'
 _BYTES_PER_FRAME = 32  # of a decoded chunk, at most
-_SENTENCES = {
+_MESSAGES = {
     "no_header": "expected `#!MLF!#` as first line",
     "no_name": "expected the name of an utterance in quotes",
     "cut": "expected a line with `.` at the end of an utterance, got the end of the text",
@@ -155,10 +155,10 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         entries = file.entries_at(local)
         frames, text_bytes = (int(entries[field].sum(dtype=np.uint64)) for field in ("samples", "size"))
         check_memory(frames * _BYTES_PER_FRAME + text_bytes, self._memory_bytes, self.name)
-        lows, highs, places, position = read_together(entries)
+        lows, highs, places, position = merge_reads(entries)
         buffer = np.empty(int(places[-1]), np.uint8)
         errors: dict[int, DataError] = {}
-        with file.opened() as text:
+        with file.open() as text:
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 read_exactly(text, buffer[place : place + high - low], low, file.path)
             file.compare(text)
@@ -169,7 +169,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
                 byte = int(fault["byte"] - position[k]) + int(entries["offset"][k])
                 near = (byte, line_of(text, byte, near))
                 errors[k] = DataError(
-                    _what(text, int(fault["code"]), byte, self._classes),
+                    _message(text, int(fault["code"]), byte, self._classes),
                     path=str(file.path),
                     byte=byte,
                     line=near[1],
@@ -244,12 +244,12 @@ def _classes(schema: Schema, names: Sequence[bytes] | None, boundaries: bool) ->
 
 
 def _index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-    return DataError(_what(text, code, byte, 0), path=str(path), byte=byte, line=line_of(text, byte))
+    return DataError(_message(text, code, byte, 0), path=str(path), byte=byte, line=line_of(text, byte))
 
 
-def _what(text: BinaryIO, code: int, byte: int, classes: int) -> str:
+def _message(text: BinaryIO, code: int, byte: int, classes: int) -> str:
     """Return the error message for a fault at a byte."""
-    what = _SENTENCES[_NAMES[code]].format(classes=classes)
+    what = _MESSAGES[_NAMES[code]].format(classes=classes)
     shown = read_at(text, _SHOWN, byte).split(b"\n")[0].decode(errors="replace").strip()
     return f"{what}, got {shown[:120]!r}" if shown and _NAMES[code] not in ("cut", "no_lines", "too_long") else what
 

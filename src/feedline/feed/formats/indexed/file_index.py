@@ -220,7 +220,7 @@ class TextIndex:
         point = self.points[number]
         if not point["kind"]:
             return None
-        self._look_again()
+        self._drop_stale_checks()
         begin = self._windows_at + int(point["window"])
         window = np.frombuffer(self._mapped[begin : begin + WINDOW_BYTES], np.uint8)
         if _native.crc32c(window) != point["window_crc"]:
@@ -243,7 +243,7 @@ class TextIndex:
         Raises:
             DamagedIndexError: they are damaged.
         """
-        self._look_again()
+        self._drop_stale_checks()
         entries = self._entries[self.first[chunk] : self.first[chunk + 1]]
         if not self._checked[chunk]:
             if not self._is_sound(self.table[chunk], entries):
@@ -257,13 +257,13 @@ class TextIndex:
         Raises:
             DamagedIndexError: they are damaged.
         """
-        self._look_again()
+        self._drop_stale_checks()
         if not self._checked.all():
             for chunk in distinct(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 
-    def _look_again(self) -> None:
+    def _drop_stale_checks(self) -> None:
         """Forget checks that a modification of the file has invalidated."""
         if self._watched.cut:
             raise DamagedIndexError(f"truncated to {self._watched.size()} bytes since it was opened")
@@ -330,25 +330,25 @@ def open_index(
             ):
                 return _build(text, path, kind, file=file, progress=progress)
         hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
-        beside = _beside(path, kind)
+        adjacent = _path_next_to(path, kind)
         if cache is True:
-            targets = [beside, _in_folder(user_cache(), path, kind)]
+            targets = [adjacent, _path_in_folder(user_cache(), path, kind)]
         else:
             refuse_foreign(Path(cache))
-            targets = [_in_folder(Path(cache), path, kind)]
+            targets = [_path_in_folder(Path(cache), path, kind)]
         for target in [] if rebuild else targets[:]:
             try:
-                stored = _stored(text, target, kind)
+                stored = _load_stored(text, target, kind)
             except _ForeignIndexError as foreign:
                 _log.info("%s", foreign)
-                if target is beside:
+                if target is adjacent:
                     targets.remove(target)  # not replaced, as its owner would just rebuild it in turn
                 continue
             if stored is not None:
                 return stored
         for target in targets:
             try:
-                if target is not beside:
+                if target is not adjacent:
                     with room_for(target.name, target.parent, target, hint):
                         own_folder(target.parent)
                 # Write permission for the text does not extend to its index, which is replaced, never modified.
@@ -369,11 +369,11 @@ def open_index(
 # ---- location -----------------------------------------------------------------------------------------
 
 
-def _beside(path: Path, kind: IndexKind) -> Path:
+def _path_next_to(path: Path, kind: IndexKind) -> Path:
     return path.with_name(f"{path.name[:180]}.{kind.variant}{INDEX_SUFFIX}")
 
 
-def _in_folder(folder: Path, path: Path, kind: IndexKind) -> Path:
+def _path_in_folder(folder: Path, path: Path, kind: IndexKind) -> Path:
     place = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=6).hexdigest()
     return folder / f"{path.name[:160]}.{place}.{kind.variant}{INDEX_SUFFIX}"
 
@@ -382,7 +382,7 @@ class _ForeignIndexError(Exception):
     """An index that an untrusted user wrote."""
 
 
-def _stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | None:
+def _load_stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | None:
     try:
         with open_regular(place, buffering=0) as file:
             if not is_trusted(file, place.parent, {os.fstat(text.fileno()).st_uid}):

@@ -60,7 +60,7 @@ class IndexedFile:
         table = self.index.table
         return list(zip(*(table[k].tolist() for k in ("sequences", "samples", "bytes")), strict=True))
 
-    def checked(self, get: Callable[[TextIndex], _T]) -> _T:
+    def read_index(self, get: Callable[[TextIndex], _T]) -> _T:
         """Return ``get(index)``, rebuilding a damaged index first."""
         try:
             return get(self.index)
@@ -69,15 +69,15 @@ class IndexedFile:
                 _log.warning("the index of %s is damaged (%s); rebuilding it", self.path, damage)
                 fresh = open_index(self.path, self._kind, self._cache, rebuild=True)
                 if not np.array_equal(fresh.table, self.index.table):
-                    raise self._changed() from damage
+                    raise self._change_error() from damage
                 self.index = fresh
         return get(self.index)
 
     def entries_at(self, ordinals: Ints, field: str | None = None) -> NDArray[Any]:
         """Return the index's entries of sequences, checked, or one field of them. See `TextIndex.at`."""
-        return self.checked(lambda index: index.at(ordinals, field))
+        return self.read_index(lambda index: index.at(ordinals, field))
 
-    def opened(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         """Open the file."""
         return open_file(self.path)
 
@@ -85,10 +85,10 @@ class IndexedFile:
         """Check, after reading, that the file has not changed since it was indexed."""
         now, then = status_of(file), self.index.header
         if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
-            raise self._changed()
+            raise self._change_error()
 
     @contextlib.contextmanager
-    def trusted(self) -> Iterator[None]:
+    def index_errors(self) -> Iterator[None]:
         """A context in which native code reads text by entries of the index, and raises a ValueError if they are
         impossible."""
         try:
@@ -101,7 +101,7 @@ class IndexedFile:
                 hint="open it again",
             ) from error
 
-    def _changed(self) -> DataError:
+    def _change_error(self) -> DataError:
         return DataError(
             "expected the file as it was when it was opened, got one that has changed since",
             path=str(self.path),
@@ -170,13 +170,13 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         self._starts = offsets_of(file.index.header.sequences for file in files)
         self._chunk_starts = offsets_of(len(file.index.table) for file in files)
         if not self._infos:
-            raise self._empty()
+            raise self._empty_error()
 
     def _open(self, path: Path, kind: IndexKind, progress: Progress) -> Any:
         """Return a file with its index."""
         return IndexedFile(path, kind, self._arguments["cache"], progress)
 
-    def _empty(self) -> DataError:
+    def _empty_error(self) -> DataError:
         return DataError(f"expected at least one {self._unit}, got none", path=self.name)
 
     def chunks(self) -> list[ChunkInfo]:
@@ -298,7 +298,7 @@ def by_file(ordinals: Ints, starts: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         yield number, at, ordinals[at] - starts[number]
 
 
-def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
+def merge_reads(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the bytes to read for entries of an index, in the order of the file, with one read for neighbours.
 
     Returns:

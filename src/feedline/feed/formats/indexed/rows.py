@@ -43,7 +43,7 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     IndexedCorpus,
     IndexedFile,
     Ordinals,
-    read_together,
+    merge_reads,
 )
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Extent, Fetchable, Piece, Unread
@@ -168,7 +168,7 @@ class RowText(IndexedFile):
                 into[low - begin : high - begin] = ord(" ")
                 holes.append((low, high, Unread(gap[2], max(gap[0], first + packed_begin))))
                 continue
-            window = self.checked(lambda index, number=number: index.window(number))  # type: ignore[misc]
+            window = self.read_index(lambda index, number=number: index.window(number))  # type: ignore[misc]
             try:
                 text = self._points.span(number, packed[packed_begin:packed_end], window)
                 into[low - begin : high - begin] = text[low - text_begin : high - text_begin]
@@ -177,10 +177,10 @@ class RowText(IndexedFile):
                 holes.append((low, high, str(error)))
         return holes
 
-    def hole(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
+    def hole_error(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
         """Return the error for a row in a hole."""
         if isinstance(why, Unread):
-            return unreadable.unread(why, str(self.source), sequence)
+            return unreadable.unread_error(why, str(self.source), sequence)
         assert self._points is not None
         span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
         return DataError(
@@ -193,7 +193,7 @@ class RowText(IndexedFile):
         )
 
 
-class ReadRows(NamedTuple):
+class TextRows(NamedTuple):
     """Rows, or sequences of them, whose text was read.
 
     Attributes:
@@ -238,11 +238,11 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
         """
         place = self._place(chunk)
         file, size = place.file, place.size
-        self._bounded(size, file)
-        with file.opened() as text, self._lent(size) as buffer:
+        self._check_text_size(size, file)
+        with file.open() as text, self._text_buffer(size) as buffer:
             holes = file.fill(text, buffer[PAD : PAD + size], place.begin)
             file.compare(text)
-            return self._parsed(place, buffer, holes)
+            return self._parse_chunk(place, buffer, holes)
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the part of the file with the chunk's text."""
@@ -257,45 +257,45 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
             return self.read(chunk)  # reads as much as possible
         place = self._place(chunk)
         file, begin, size = place.file, place.begin, place.size
-        self._bounded(size, file)
-        with file.opened() as text, self._lent(size) as buffer:
+        self._check_text_size(size, file)
+        with file.open() as text, self._text_buffer(size) as buffer:
             file.compare(text)
             first, _ = file.extent(begin, size)
             holes = file.unpack(np.frombuffer(piece, np.uint8), first, buffer[PAD : PAD + size], begin)
-            return self._parsed(place, buffer, holes)
+            return self._parse_chunk(place, buffer, holes)
 
-    def _lent(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
+    def _text_buffer(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
         """Return a buffer for the text of a chunk, lent until it is parsed, or given away if views need it."""
         return contextlib.nullcontext(self._buffers.give(size)) if self._views else self._buffers.lend(size)
 
-    def _bounded(self, size: int, file: RowText) -> None:
+    def _check_text_size(self, size: int, file: RowText) -> None:
         """Check that ``size`` bytes of text may be read at a time.
 
         Raises:
             DataError: they may not.
         """
 
-    def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
-        entries = place.file.checked(lambda index: index.entries(place.local))
-        return self._parse(ReadRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
+    def _parse_chunk(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
+        entries = place.file.read_index(lambda index: index.entries(place.local))
+        return self._parse(TextRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return sequences of one file. ``local`` is ascending."""
         file = self._files[number]
         entries = file.entries_at(local)
-        lows, highs, places, position = read_together(entries)
-        self._bounded(int(places[-1]), file)
+        lows, highs, places, position = merge_reads(entries)
+        self._check_text_size(int(places[-1]), file)
         holes: list[Hole] = []
-        with file.opened() as text, self._buffers.lend(int(places[-1])) as buffer:
+        with file.open() as text, self._buffers.lend(int(places[-1])) as buffer:
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 holes += file.fill(text, buffer[PAD + place : PAD + place + high - low], low)
             file.compare(text)
             moved = entries.copy()
             moved["offset"] = position
-            return self._parse(ReadRows(file, local + self._starts[number], entries, moved, holes), buffer)
+            return self._parse(TextRows(file, local + self._starts[number], entries, moved, holes), buffer)
 
     @abstractmethod
-    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+    def _parse(self, of: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         """Parse the text in ``buffer``, which has padding on both sides."""
 
     def close(self) -> None:
@@ -318,7 +318,7 @@ class RowsDeserializer(TextCorpus):
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
         return self._digest(self._identity)
 
-    def _bounded(self, size: int, file: RowText) -> None:
+    def _check_text_size(self, size: int, file: RowText) -> None:
         if size > self._memory_bytes:
             raise DataError(
                 f"expected at most {self._memory_bytes} bytes of {self._content} at a time (memory), got {size}",
@@ -327,12 +327,12 @@ class RowsDeserializer(TextCorpus):
                 + ("; a row may be that long as nothing ends it" if self._numbers_lines else ""),
             )
 
-    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+    def _parse(self, of: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         file, ordinals, entries, places, holes, chunk = of
         parser, origin = self._parser, of.origin
         views = self._views and chunk is not None
         parse = parser.view if views and isinstance(parser, _native.ExampleParser) else parser.parse
-        with file.trusted():
+        with file.index_errors():
             streams, faults = parse(buffer, PAD, places.view(np.uint8), origin)
         records = faults.view(_RECORD)
         if len(records) and NAMES[int(records[-1]["code"])] == "memory_limit":
@@ -368,13 +368,13 @@ class RowsDeserializer(TextCorpus):
         # as the buffer is reused.
         snapshot = buffer.copy() if len(rows) > MAX_AT_ONCE else buffer
 
-        def of_record(k: int) -> DataError:
+        def record_error(k: int) -> DataError:
             record = records[k]
             row = int(record["row"])
             at, position = int(record["byte"]), int(places["offset"][row]) - origin
             shown = bytes(snapshot[PAD + at : PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
-            what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
+            what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, excerpt(shown), shown[:1])
             if not self._numbers_lines:
                 what += f", in {self._unit} {int(entries['key'][row])}"
             return DataError(
@@ -387,13 +387,13 @@ class RowsDeserializer(TextCorpus):
                 hint=SKIP if hint is None else f"{hint}; {SKIP}",
             )
 
-        def of_row(row: int) -> DataError:
+        def row_error(row: int) -> DataError:
             for low, high, why in holes:  # the first hole of a row counts
                 if begin[row] < high and end[row] > low:
-                    return file.hole(low, why, int(ordinals[row]), self._line(entries, row))
-            return of_record(int(np.searchsorted(of_records, row, side="right")) - 1)
+                    return file.hole_error(low, why, int(ordinals[row]), self._line(entries, row))
+            return record_error(int(np.searchsorted(of_records, row, side="right")) - 1)
 
-        errors: Mapping[int, DataError] = LazyErrors(rows, of_row)
+        errors: Mapping[int, DataError] = LazyErrors(rows, row_error)
         return Chunk(self.schema, values, errors if len(rows) > MAX_AT_ONCE else dict(errors))
 
     def _line(self, entries: NDArray[Any], row: int) -> int | None:
@@ -405,13 +405,13 @@ class RowsDeserializer(TextCorpus):
         """Return the fault of a row, and advice."""
 
 
-def show(text: bytes) -> str:
+def excerpt(text: bytes) -> str:
     """Return the beginning of a piece of text, for an error."""
     line = text.split(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
     return line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
 
 
-def fields_of(
+def parser_fields(
     schema: Schema, ragged: frozenset[str], memory_bytes: int, what: str
 ) -> list[tuple[int, tuple[int, ...], bool]]:
     """Return the fields of a parser for the streams of a schema.

@@ -18,19 +18,19 @@ from feedline.feed.formats.shards.index_json import ShardFile
 
 Lengths = NDArray[np.int32]
 
-WORTH_BYTES = 64 << 20
+MIN_CACHED_BYTES = 64 << 20
 """Bytes of shards above which their lengths are kept."""
 
 SUFFIX = ".feedline-lengths"
 """Suffix of files of lengths."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32c of the lengths, their number
-_ELSEWHERE = "set XDG_CACHE_HOME to another folder"
+_CACHE_HINT = "set XDG_CACHE_HOME to another folder"
 _MAGIC = b"FLLENGTH"
 _VERSION = 1
 
 
-def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: Callable[[], Lengths]) -> Lengths:
+def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: Callable[[], Lengths]) -> Lengths:
     """Return the lengths of ``count`` sequences.
 
     Args:
@@ -39,7 +39,7 @@ def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: C
         count: number of sequences.
         counted: function that counts.
     """
-    if sum(shard.size for shard in shards) < WORTH_BYTES:
+    if sum(shard.size for shard in shards) < MIN_CACHED_BYTES:
         return counted()
     identity = hashlib.blake2b(about.encode(), digest_size=16)
     for shard in shards:
@@ -56,7 +56,7 @@ def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: C
 
     name = f"{identity.hexdigest()}{SUFFIX}"
     for rebuild in (False, True):
-        with cached_file(user_cache(), name, usable, write, rebuild=rebuild, elsewhere=_ELSEWHERE) as file:
+        with cached_file(user_cache(), name, usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
             lengths = _read(file, count)
         if lengths is not None:
             return lengths

@@ -64,7 +64,7 @@ class BatchInMemory:
         if memory_bytes is None:
             if is_compressed(data, 8):
                 raise ValueError("expected buffers that are not compressed, got compressed ones")
-        elif (expands := expanded(data, 8, 8 + length)) > memory_bytes:
+        elif (expands := expanded_bytes(data, 8, 8 + length)) > memory_bytes:
             raise ValueError(f"expected buffers of {memory_bytes} bytes at most, got {expands}")
         try:
             self.arrow: Any = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
@@ -89,7 +89,7 @@ class BatchInMemory:
         return self.view(buffer, np.dtype(np.int64), count)
 
 
-def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> int:
+def expanded_bytes(message: bytes | bytearray | memoryview, start: int, body: int) -> int:
     """Return the bytes that the buffers of a compressed record batch, or dictionary, claim to expand to.
 
     Args:

@@ -107,14 +107,14 @@ class Journal:
                 entry.unlink()
         for saved in self.records:
             if (path := self.folder / saved.part.file).exists():
-                target.finished(path)
+                target.add_file(path)
 
     @property
     def progress(self) -> SourceProgress:
         """The progress of reading the source for the complete parts."""
         return self.records[-1].progress if self.records else SourceProgress(0, 0, 0)
 
-    def reading(self, chunk: int, sequences: int, skipped: int) -> None:
+    def begin_chunk(self, chunk: int, sequences: int, skipped: int) -> None:
         """Note that chunk number ``chunk`` comes next, after ``sequences`` written and ``skipped`` unreadable ones."""
         self._marks.append((sequences, SourceProgress(chunk, 0, skipped)))
 
@@ -127,7 +127,7 @@ class Journal:
         table = [part.file, part.bytes, sorted(part.ragged), part.rows, part.totals]
         record(self._path(len(self.records)), [table, sequences, sorted(ragged), compression, progress])
         self.records.append(PartRecord(part, sequences, set(ragged), compression, progress))
-        self.target.finished(self.folder / part.file)
+        self.target.add_file(self.folder / part.file)
 
     def publish(self) -> None:
         """Make the store appear."""

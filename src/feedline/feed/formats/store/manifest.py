@@ -34,7 +34,7 @@ COMPRESSED_VERSION = 2
 STRINGS_VERSION = 3
 _CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
 _UNSET = b'"crc32c": "00000000"'
-_LARGEST_BYTES = 1 << 30  # maximum bytes of a manifest, where a chunk takes about fifty
+_MAX_BYTES = 1 << 30  # maximum bytes of a manifest, where a chunk takes about fifty
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class Manifest:
             )
         with open_inside(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > _LARGEST_BYTES:
-                raise DataError(f"expected a manifest of at most {_LARGEST_BYTES} bytes, got {size}", path=str(path))
+            if size > _MAX_BYTES:
+                raise DataError(f"expected a manifest of at most {_MAX_BYTES} bytes, got {size}", path=str(path))
             try:
                 text = pread(file, size, 0)
             except OSError as error:

@@ -45,7 +45,7 @@ def open_inside(path: Path) -> Iterator[BinaryIO]:
         # Each mapping keeps a descriptor open, by which Python looks up the size.
         hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
         if path.is_symlink():
-            raise no_file(path, stat.S_IFLNK) from error
+            raise not_a_file(path, stat.S_IFLNK) from error
         raise DataError(
             f"expected a readable file: {error.strerror}",
             path=str(path),
@@ -55,7 +55,7 @@ def open_inside(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def no_file(path: Path, mode: int) -> DataError:
+def not_a_file(path: Path, mode: int) -> DataError:
     """Return the error for something else in the place of a store's file."""
     if stat.S_ISLNK(mode):
         return DataError(
@@ -77,7 +77,7 @@ def check_size(path: Path, size: int) -> None:
     except OSError as error:
         raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
     if not stat.S_ISREG(status.st_mode):
-        raise no_file(path, status.st_mode)
+        raise not_a_file(path, status.st_mode)
     _compare(str(path), size_of(path), size)
 
 

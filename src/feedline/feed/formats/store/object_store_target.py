@@ -33,7 +33,7 @@ def unfinished_store(names: Iterable[str]) -> bool:
     return bool(listing) and all(_FILE.fullmatch(name) for name in listing)
 
 
-class BucketFolder(Target):
+class ObjectStoreFolder(Target):
     """A folder of an object store. See the module.
 
     Args:
@@ -101,10 +101,10 @@ class BucketFolder(Target):
         uploaded = None if self._uploads is None else self._uploads.stored.get(file)
         return uploaded is not None and uploaded.size == size
 
-    def finished(self, path: Path) -> None:
+    def add_file(self, path: Path) -> None:
         """See `Target.finished`."""
         assert self._uploads is not None
-        self._forget_old()
+        self._delete_old_manifest()
         self._uploads.begin(path)
 
     def publish(self, folder: Path) -> None:
@@ -112,7 +112,7 @@ class BucketFolder(Target):
         uploads = self._uploads
         assert uploads is not None
         manifest = (folder / MANIFEST).read_bytes()
-        self._forget_old()
+        self._delete_old_manifest()
         uploads.drain()
         for path in sorted(folder.iterdir()):
             if _FILE.fullmatch(path.name):
@@ -128,7 +128,7 @@ class BucketFolder(Target):
         uploads.close()
         discard(folder, self.local_path)
 
-    def _forget_old(self) -> None:
+    def _delete_old_manifest(self) -> None:
         if self._replaces and self._uploads is not None:
             self._uploads.delete(MANIFEST)
         self._replaces = False

@@ -28,7 +28,7 @@ from feedline.errors import DataError
 _ATTEMPTS = 100
 
 
-class Workplace:
+class StagingFolder:
     """A new hidden folder next to ``path``, locked.
 
     Args:

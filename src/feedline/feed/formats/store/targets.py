@@ -44,7 +44,7 @@ class Target(abc.ABC):
         """Return whether a file of the store has arrived, so that the local disk does not need it."""
         return False
 
-    def finished(self, path: Path) -> None:  # noqa: B027  # folders take all files at once, when they are published
+    def add_file(self, path: Path) -> None:  # noqa: B027  # folders take all files at once, when they are published
         """Note that a file of the store is complete, in the folder that will be published."""
 
     @abc.abstractmethod

@@ -26,7 +26,7 @@ from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal, PartTable
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, lengths_header
-from feedline.feed.formats.store.staging import Workplace
+from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.joined_values import copied, joined
 from feedline.feed.protocol import whole_number
@@ -96,10 +96,10 @@ class StoreWriter:
         self.manifest: Manifest | None = None
         """The manifest written; None until `close`."""
         self._journal = journal
-        self._workplace: Workplace | Journal | None = journal
+        self._workplace: StagingFolder | Journal | None = journal
         with self._cleaning_up():
             # Next to the destination: on the same file system, so that renaming is atomic.
-            self._workplace = journal or Workplace(self.target.local_path, self.target.publish)
+            self._workplace = journal or StagingFolder(self.target.local_path, self.target.publish)
             self._folder = self._workplace.folder
             self._lengths = {name: LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
             if journal is not None:
@@ -199,7 +199,7 @@ class StoreWriter:
             fields = [stream_columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
             file = self._folder / f"part-{len(self._parts):05d}.arrow"
             if self._compression == "auto":
-                self._compression = _worthwhile(values, self._ragged, pa.schema(fields))
+                self._compression = _choose_codec(values, self._ragged, pa.schema(fields))
             self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged), self._compression)
         part = self._part
         part.add(_batch(values, part.ragged, part.arrow), values, self.schema)
@@ -420,7 +420,7 @@ def _batch(values: Piece, ragged: Collection[str], schema: Any) -> Any:
     return pa.record_batch(arrays, schema=schema)
 
 
-def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
+def _choose_codec(values: Piece, ragged: set[str], schema: Any) -> str | None:
     """Return the first codec that shrinks a chunk by a third. Deterministic, so that equal data give equal stores."""
     import pyarrow as pa
 

@@ -27,8 +27,8 @@ from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import PathLike, list_files, open_file, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.stored.hdf5_heaps import check_heaps
-from feedline.feed.formats.stored.stored_arrays import StoredArrays
+from feedline.feed.formats.hdf5_zarr.hdf5_heaps import check_heaps
+from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArrays
 
 _MAX_OPEN = 16  # files at a time
 _MAX_LINKS = 16  # soft links that lead to one another
@@ -107,7 +107,7 @@ class _OpenFiles:
     """The files of a corpus: few are open at a time, and one thread uses them, as the library locks globally."""
 
     def __init__(self) -> None:
-        self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_no_files)
+        self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_new_state)
         self._states: dict[str, tuple[int, ...]] = {}
 
     @contextlib.contextmanager
@@ -115,9 +115,9 @@ class _OpenFiles:
         """A context in which one thread uses a file."""
         lock, files = self._state.get()
         with lock:
-            yield self.opened(files, path)
+            yield self._open_locked(files, path)
 
-    def opened(self, files: OrderedDict[str, Any], path: str) -> Any:
+    def _open_locked(self, files: OrderedDict[str, Any], path: str) -> Any:
         """Return an open file. The caller holds the lock.
 
         Raises:
@@ -150,7 +150,7 @@ class _OpenFiles:
                 files.popitem()[1].close()
 
 
-def _no_files() -> tuple[Any, OrderedDict[str, Any]]:
+def _new_state() -> tuple[Any, OrderedDict[str, Any]]:
     # A thread may enter the lock again: columns are created and read while their file is open.
     return threading.RLock(), OrderedDict()
 
@@ -325,7 +325,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
                 raise SchemaError(f"expected at most {_MAX_LINKS} links that lead to one another: {where}")
             place = _find(place, link.path, budget)
         elif link is None:
-            raise SchemaError(f"expected {where}, got nothing there; {_listed(place)}")
+            raise SchemaError(f"expected {where}, got nothing there; {_describe_datasets(place)}")
         else:
             place = place[part]
     return place
@@ -336,7 +336,9 @@ def _dataset(root: Any, name: str) -> Any:
 
     dataset = _find(root, name)
     if not isinstance(dataset, h5py.Dataset):
-        raise SchemaError(f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_listed(dataset)}")
+        raise SchemaError(
+            f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_describe_datasets(dataset)}"
+        )
     return dataset
 
 
@@ -367,7 +369,7 @@ def _dataset_names(root: Any) -> Iterator[str]:
         )
     if not names:
         raise SchemaError(
-            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_listed(root)}; "
+            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_describe_datasets(root)}; "
             f"{f'{links}; ' if left_out else ''}pass group=, or declare streams: x=fl.Stream(..., field='group/name')"
         )
     return iter(names)
@@ -381,7 +383,7 @@ def _is_dimension(dataset: Any) -> bool:
     return str(name, "latin-1").startswith(_NO_VARIABLE) if isinstance(name, bytes) else name.startswith(_NO_VARIABLE)
 
 
-def _listed(place: Any) -> str:
+def _describe_datasets(place: Any) -> str:
     """Return a sentence on the datasets in a group and below."""
     import h5py
 

@@ -41,7 +41,7 @@ class Bound:
         self.most, self.items = most, most
 
 
-def bounded_v2(described: dict[str, Any], bound: Bound) -> Any:
+def bound_codec_v2(described: dict[str, Any], bound: Bound) -> Any:
     """Return the codec that an entry of a version 2 document describes, bounded; None: it does not expand data.
 
     Args:
@@ -52,7 +52,7 @@ def bounded_v2(described: dict[str, Any], bound: Bound) -> Any:
     return _Bounded(numcodecs.registry.get_codec(described), bound) if name in _CHECKS else None
 
 
-def bounded_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
+def bound_codec_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
     """Return the same for an entry of a version 3 document."""
     entry = described if isinstance(described, dict) else {"name": described}
     name = str(entry.get("name")).removeprefix(_PREFIX)
@@ -66,7 +66,7 @@ def bounded_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
     return _BoundedV3(_Bounded(numcodecs.registry.get_codec({"id": name, **needed}), bound))
 
 
-def with_checked_strings(described: dict[str, Any], bound: Bound) -> dict[str, Any]:
+def add_string_checks(described: dict[str, Any], bound: Bound) -> dict[str, Any]:
     """Return a version 2 document whose codecs of strings decode no more strings than a chunk can have.
 
     The codecs stay, as the zarr library finds the kind of an array by them. A check comes before each.

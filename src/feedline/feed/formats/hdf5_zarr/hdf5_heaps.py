@@ -41,11 +41,11 @@ def check_heaps(dataset: Any, path: str, start: int, stop: int) -> None:
         size = os.fstat(file.fileno()).st_size
         for address in distinct(references["address"][references["count"] > 0]).tolist():
             at = address + base
-            if not _sound(file, at, size):
+            if not _is_sound(file, at, size):
                 raise DataError("expected a heap of strings or vectors, got a damaged one", path=path, byte=at)
 
 
-def _sound(file: BinaryIO, at: int, file_size: int) -> bool:
+def _is_sound(file: BinaryIO, at: int, file_size: int) -> bool:
     """Whether a walk over the objects of a collection ends."""
     if at + _HEAD.size > file_size:
         return False
@@ -88,11 +88,11 @@ def _references(dataset: Any, path: str, start: int, stop: int) -> NDArray[Any] 
         if stored.get_chunk_info_by_coord((first,)).byte_offset is None:
             continue  # never written
         mask, data = stored.read_direct_chunk((first,))
-        parts.append(_as_references(_unfiltered(data, filters, mask, rows * _REFERENCE.itemsize)))
+        parts.append(_as_references(_undo_filters(data, filters, mask, rows * _REFERENCE.itemsize)))
     return np.concatenate(parts) if parts else None
 
 
-def _unfiltered(data: bytes, filters: list[int], mask: int, size: int) -> bytes:
+def _undo_filters(data: bytes, filters: list[int], mask: int, size: int) -> bytes:
     for i, code in reversed(list(enumerate(filters))):
         if mask & (1 << i):
             continue

@@ -24,14 +24,14 @@ from zarr.storage import StorePath
 
 from feedline.concurrency.thread_pool import call_each
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.stored.zarr_codecs import Bound, bounded_v2, bounded_v3, with_checked_strings
-from feedline.feed.formats.stored.zarr_store import V2_ARRAY, Keys, join
+from feedline.feed.formats.hdf5_zarr.zarr_codecs import Bound, add_string_checks, bound_codec_v2, bound_codec_v3
+from feedline.feed.formats.hdf5_zarr.zarr_store import V2_ARRAY, Keys, join
 
 _MAX_CHUNKS_PER_ROW = 1 << 14  # chunks that a row may be spread over
 _MAX_CHUNKS_PER_CALL = 1 << 12  # chunks in a call of the library, as it lists them all
 _MAX_WIDER, _MAX_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
 _TEXT, _BYTES = "vlen-utf8", "vlen-bytes"
-_OTHERS = "declare the streams that you need: x=fl.Stream(..., field='name')"
+_DECLARE_HINT = "declare the streams that you need: x=fl.Stream(..., field='name')"
 
 
 class ZarrArray:
@@ -67,7 +67,7 @@ class ZarrArray:
             if text:
                 as_bytes = _as_bytes(file_name, bounded, self._array.metadata.fill_value)
                 self._array = AsyncArray.from_dict(stored_at, _with_bounds(file_name, as_bytes, bound))
-            bound.most = _most_decoded(self._array, memory_bytes)
+            bound.most = _max_decoded_bytes(self._array, memory_bytes)
             bound.items = math.prod(map(int, self._array.chunks))
             self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
             self._chunks: tuple[int, ...] = tuple(map(int, self._array.chunks))
@@ -76,9 +76,9 @@ class ZarrArray:
                 raise ValueError(f"chunks {self._chunks} for the shape {self.shape}")
         except Exception as error:  # of many types
             self._refuse_metadata(error)
-        self.dtype = np.dtype("U") if text else self._plain(stored)
+        self.dtype = np.dtype("U") if text else self._plain_dtype(stored)
         if not self.shape:
-            raise self._refusal("an array with one row per sequence", "a scalar", _OTHERS)
+            raise self._refusal("an array with one row per sequence", "a scalar", _DECLARE_HINT)
         if self.dtype.kind in "SU" and len(self.shape) != 1:
             raise self._refusal("one string per sequence", f"shape {self.shape}", "write it as shape (N,)")
         across = [-(-size // max(1, step)) for size, step in zip(self.shape[1:], self._chunks[1:], strict=True)]
@@ -140,7 +140,7 @@ class ZarrArray:
         names = _codecs_v2(described)
         if _TEXT not in names and _BYTES not in names:
             how = f"with the codec `{names[0]}`" if names else "without a codec"
-            raise self._refusal("numbers or strings", f"objects {how}", f"write {_TEXT} or {_BYTES}; {_OTHERS}")
+            raise self._refusal("numbers or strings", f"objects {how}", f"write {_TEXT} or {_BYTES}; {_DECLARE_HINT}")
 
     def _refuse_metadata(self, error: Exception) -> NoReturn:
         if type(error).__name__ == "UnknownCodecError":  # there are two of them
@@ -152,7 +152,7 @@ class ZarrArray:
             hint="the metadata are damaged, or of a kind that it does not know",
         ) from error
 
-    def _plain(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+    def _plain_dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
         """Return the dtype of numbers, or a dtype of strings of no size."""
         if stored.kind in "biufc":
             return stored.newbyteorder("=")
@@ -161,7 +161,7 @@ class ZarrArray:
         if stored.kind == "U":
             return np.dtype("U")
         what = "compound records" if stored.names else f"dtype {stored}"
-        raise self._refusal("numbers or strings", what, _OTHERS)
+        raise self._refusal("numbers or strings", what, _DECLARE_HINT)
 
     def _refusal(self, expected: str, got: str, hint: str) -> SchemaError:
         return SchemaError(f"expected {expected}, got {got}: array `{self._name}` in {self._document}; {hint}")
@@ -199,14 +199,14 @@ def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict
 
     def bounded(entry: Any) -> Any:
         if document == V2_ARRAY:
-            return bounded_v2(entry, bound) if isinstance(entry, dict) else None
-        return bounded_v3(entry, bound) if isinstance(entry, (dict, str)) else None
+            return bound_codec_v2(entry, bound) if isinstance(entry, dict) else None
+        return bound_codec_v3(entry, bound) if isinstance(entry, (dict, str)) else None
 
     limited = _with_codecs(described, bounded)
-    return with_checked_strings(limited, bound) if document == V2_ARRAY else limited
+    return add_string_checks(limited, bound) if document == V2_ARRAY else limited
 
 
-def _most_decoded(array: Any, memory_bytes: int) -> int:
+def _max_decoded_bytes(array: Any, memory_bytes: int) -> int:
     """Return the bytes that a chunk may decode to, with room for filters that store wider numbers."""
     item = np.dtype(array.dtype)
     if item.kind not in "biufcSU":
@@ -275,10 +275,10 @@ class _Store(abc_store.Store):
         """Return whether there is a value."""
         return self.keys.read(key, 0, 0) is not None
 
-    def _refused(self, *_: Any, **__: Any) -> Any:
+    def _not_implemented(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
-    set = set_partial_values = delete = list = list_prefix = list_dir = _refused
+    set = set_partial_values = delete = list = list_prefix = list_dir = _not_implemented
 
 
 _ROUNDS = 16
