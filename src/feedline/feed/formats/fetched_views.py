@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.unreadable import unread_error
+from feedline.feed.formats.unreadable import read_error
 from feedline.feed.joined_values import mapped
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
 from feedline.feed.remote.object_cache import MIN_BYTES
@@ -91,7 +91,7 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
 
     for extent, piece in zip(extents, pieces, strict=True):
         if isinstance(piece, Unread):
-            lost = {i: unread_error(piece, extent.path, i) for i in range(views.num_sequences)}
+            lost = {i: read_error(piece, extent.path, i) for i in range(views.num_sequences)}
             return Chunk(views.schema, {name: mapped(value, zeros_like) for name, value in views.values.items()}, lost)
 
     def over_piece(array: NDArray[Any]) -> NDArray[Any]:

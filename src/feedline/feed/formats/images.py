@@ -35,7 +35,7 @@ from feedline.feed.formats.detect_images import SUFFIXES
 from feedline.feed.formats.indexed.file_index import Cache
 from feedline.feed.formats.indexed.indexed_corpus import IndexedFile
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
-from feedline.feed.formats.unreadable import reraise_if_transient, unread_error
+from feedline.feed.formats.unreadable import read_error, reraise_if_transient
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -220,7 +220,7 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         def image(i: int, ordinal: int, budget_bytes: int) -> bytes:
             piece = pieces[i]
             if isinstance(piece, Unread):
-                raise unread_error(piece, self._place(ordinal)[0], ordinal)
+                raise read_error(piece, self._place(ordinal)[0], ordinal)
             _check_size(len(piece), budget_bytes)
             return bytes(piece)
 

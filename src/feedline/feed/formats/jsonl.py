@@ -263,8 +263,9 @@ def _no_row_error(path: Path) -> DataError:
             path=str(path),
             hint=declare,
         )
+    got = f"`{excerpt(first)}`" if first else "none"
     return DataError(
-        f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {f'`{excerpt(first)}`' if first else 'none'}",
+        f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {got}",
         path=str(path),
         hint=f"write one object a line, or {declare}",
     )

@@ -20,13 +20,7 @@ from feedline.feed.formats import tokens
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.index_json import ShardFile, folders_of
-from feedline.feed.formats.shards.litdata_index import (
-    LitDataIndex,
-    dtype_of,
-    dtypes_of,
-    litdata_index,
-    unsupported_dtypes,
-)
+from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, litdata_index, missing_dtypes
 from feedline.feed.formats.shards.litdata_json import json_text
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
 from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardField
@@ -170,7 +164,7 @@ def _with_header(kind: str) -> Array:
 
     It has the number of the dtype, the number of dimensions, and the dimensions, u32 each.
     """
-    dtypes, lacking = dtypes_of(kind), unsupported_dtypes(kind)
+    dtypes, lacking = dtypes_of(kind), missing_dtypes(kind)
 
     def heads(stream: Stream, ragged: bool) -> list[ArrayHead]:
         dims = [min(n, _MAX_LENGTH) for n in ((0, *stream.shape) if ragged else stream.shape)]

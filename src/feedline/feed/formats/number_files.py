@@ -26,7 +26,7 @@ _TYPE = re.compile(r"[<>|=]?[?biufcOSUVmM]\w*")  # of one value: NumPy parses li
 _PICKLES = ("pkl", "pickle", "pyd", "pth", "pt")
 
 
-def encoding_of(field: str) -> str:
+def kind_of(field: str) -> str:
     """Return the content of files of this suffix: ``npy``, ``json``, ``text`` or ``bytes``."""
     last = field.rpartition(".")[2]
     if last in ("npy", "json"):
@@ -41,7 +41,7 @@ def check_stream(name: str, stream: Stream, field: str) -> None:
         SchemaError: the stream cannot be decoded.
     """
     pickle = field.rpartition(".")[2] in _PICKLES
-    if encoding_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
+    if kind_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
         why = "feedline never unpickles data" if pickle else "decode its bytes in a fl.Map"
         raise SchemaError(
             f"expected bytes or str, or numbers of .npy, .json, .cls or .txt, for stream `{name}` of .{field}, got "
@@ -55,8 +55,8 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
     Raises:
         DataError: it is a ``.npy`` file whose header cannot be read, or not of numbers.
     """
-    encoding = encoding_of(field)
-    if encoding == "npy":
+    kind = kind_of(field)
+    if kind == "npy":
         try:
             shape, _, dtype, _ = _npy_header(content)
             if dtype.kind not in "biufc":
@@ -64,28 +64,26 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
         except ValueError as error:
             raise DataError(f"{error} (member .{field} of the first sample)", path=path) from error
         return Stream(shape, dtype.newbyteorder("="))
-    if encoding == "text" and field.rpartition(".")[2] in _CLASSES:
+    if kind == "text" and field.rpartition(".")[2] in _CLASSES:
         return Stream((), "int64")
-    return Stream(dtype="bytes" if encoding == "bytes" else "str")
+    return Stream(dtype="bytes" if kind == "bytes" else "str")
 
 
-def numbers(
-    files: BytesValue, stream: Stream, encoding: str, *, skip: Container[int]
-) -> tuple[DenseValue, dict[int, str]]:
+def numbers(files: BytesValue, stream: Stream, kind: str, *, skip: Container[int]) -> tuple[DenseValue, dict[int, str]]:
     """Return the numbers of files, rows of the stream's shape and dtype, and by index why a file cannot be decoded.
 
     Args:
         files: contents of the files.
         stream: declaration.
-        encoding: result of `encoding_of`.
+        kind: result of `kind_of`.
         skip: indices of files that are not decoded. Their rows are zeros, like rows of files that cannot be decoded.
     """
     count = files.num_samples
-    if encoding == "npy":
+    if kind == "npy":
         together = _equal_files_rows(files, stream)
         if together is not None:
             return DenseValue(together), {}
-    parse: Callable[[memoryview], Any] = {"npy": _npy, "json": _json, "text": _text}[encoding]
+    parse: Callable[[memoryview], Any] = {"npy": _npy, "json": _json, "text": _text}[kind]
     rows, wrong = np.zeros((count, *stream.shape), stream.dtype), dict[int, str]()
     memory, bounds = files.data.data, files.bounds.tolist()
     for i in range(count):

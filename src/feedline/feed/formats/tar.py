@@ -280,7 +280,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 mapped = True
             else:
                 members = ScatteredBytes(pairs[field], part.memory, text=False).packed()
-                rows, wrong = number_files.numbers(members, stream, number_files.encoding_of(field), skip=errors)
+                rows, wrong = number_files.numbers(members, stream, number_files.kind_of(field), skip=errors)
                 values[name] = rows
                 errors |= {i: self._decode_error(part, i, name, field, why) for i, why in wrong.items()}
         if not seals:  # private memory: a map has seals

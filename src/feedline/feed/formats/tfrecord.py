@@ -22,13 +22,7 @@ from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.detect_tfrecord import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.rows import (
-    CHUNK_TEXT,
-    HEAD_BYTES,
-    UNPACK_BYTES,
-    RowsDeserializer,
-    parser_fields,
-)
+from feedline.feed.formats.indexed.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowsDeserializer, parser_fields
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
-def unread_error(why: Unread, path: str, sequence: int) -> DataError:
+def read_error(why: Unread, path: str, sequence: int) -> DataError:
     """Return the error for sequence number ``sequence``, which could not be read from the file ``path``."""
     got = "got the end of the file" if why.error < 0 else f"got a disk error: {os.strerror(why.error)}"
     return DataError(
@@ -44,9 +44,7 @@ def reraise_if_transient(error: BaseException) -> None:
         cause = cause.__cause__
 
 
-def unreadable_chunk(
-    schema: Schema, ragged: Collection[str], count: int, error_of: Callable[[int], DataError]
-) -> Chunk:
+def lost_chunk(schema: Schema, ragged: Collection[str], count: int, error_of: Callable[[int], DataError]) -> Chunk:
     """Return a chunk of unreadable sequences.
 
     Args:
@@ -73,7 +71,7 @@ def mark_gaps(
     assert isinstance(chunk.errors, dict)
     for low, high, error in gaps:
         for i in np.flatnonzero((begin < high) & (end > low)).tolist():
-            chunk.errors[i] = unread_error(Unread(error, max(low, int(begin[i]))), path, first + i)
+            chunk.errors[i] = read_error(Unread(error, max(low, int(begin[i]))), path, first + i)
     return chunk
 
 

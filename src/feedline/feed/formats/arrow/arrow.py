@@ -51,7 +51,7 @@ from feedline.feed.formats.fetched_views import check_room_for_bounds, page_runs
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
-from feedline.feed.formats.unreadable import unread_error, unreadable_chunk
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -246,9 +246,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         if isinstance(piece, Unread):
             file, i = self._locate(chunk)
             ragged, first = self._ragged_streams(all_streams=True), int(self._starts[chunk])
-            return unreadable_chunk(
-                self.schema, ragged, int(file.rows[i]), lambda i: unread_error(piece, file.path, first + i)
-            )
+            return lost_chunk(self.schema, ragged, int(file.rows[i]), lambda i: read_error(piece, file.path, first + i))
         return self._decode_batch(chunk, piece)
 
     def select(self, ordinals: Ints) -> Chunk:
@@ -411,7 +409,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         def why(i: int) -> DataError:
             return DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint)
 
-        return unreadable_chunk(self.schema, ragged, stop - start, why)
+        return lost_chunk(self.schema, ragged, stop - start, why)
 
     # ---- chosen rows --------------------------------------------------------------------------------
 

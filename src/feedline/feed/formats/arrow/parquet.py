@@ -41,7 +41,7 @@ from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.hive_folders import NULL, hive_columns
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
-from feedline.feed.formats.unreadable import unread_error, unreadable_chunk
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]
@@ -86,18 +86,17 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         paths = _list_files(path, split)
-        folder_columns = hive_columns(paths, path)
+        by_folder = hive_columns(paths, path)
         kinds = {
-            key: int if any(isinstance(value, int) for value in values) else str
-            for key, values in folder_columns.items()
+            key: int if any(isinstance(value, int) for value in values) else str for key, values in by_folder.items()
         }
         self._files = [
-            _ParquetFile(name, {key: values[i] for key, values in folder_columns.items()}, kinds)
+            _ParquetFile(name, {key: values[i] for key, values in by_folder.items()}, kinds)
             for i, name in enumerate(paths)
         ]
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         for name, column in self._columns.items():
-            if column.field in folder_columns:
+            if column.field in by_folder:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         self._fields = [column.field for column in self._columns.values()]
@@ -143,17 +142,15 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         """See `Fetchable.read_fetched`."""
         for piece in pieces:
             if isinstance(piece, Unread):
-                return self._unreadable_chunk(chunk, piece)
+                return self._lost_chunk(chunk, piece)
         pairs = zip(self.extents(chunk), pieces, strict=True)
         return self._read(chunk, [(extent.offset, piece) for extent, piece in pairs if isinstance(piece, memoryview)])
 
-    def _unreadable_chunk(self, chunk: int, why: Unread) -> Chunk:
+    def _lost_chunk(self, chunk: int, why: Unread) -> Chunk:
         """Return a chunk of unreadable sequences, as the unreadable page has a part of every row."""
         group = self._groups[chunk]
         ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
-        return unreadable_chunk(
-            self.schema, ragged, group.rows, lambda i: unread_error(why, group.file.path, first + i)
-        )
+        return lost_chunk(self.schema, ragged, group.rows, lambda i: read_error(why, group.file.path, first + i))
 
     def _read(self, chunk: int, blocks: list[tuple[int, memoryview]]) -> Chunk:
         group = self._groups[chunk]
@@ -164,7 +161,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
             except Exception:
                 if handle.unread is None:
                     raise
-                return self._unreadable_chunk(chunk, handle.unread)
+                return self._lost_chunk(chunk, handle.unread)
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, group.rows, group.file.path, int(self._first[chunk]))
         for name, column in self._columns.items():
@@ -206,9 +203,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         with self._lock:
             if self._lengths is None:
                 shortest = 0 if len(ragged) == len(counted) else 1
-                self._lengths = _count_lengths(
-                    self._groups, [column.field for column in ragged], shortest, self._memory_bytes
-                )
+                self._lengths = _count(self._groups, [column.field for column in ragged], shortest, self._memory_bytes)
             return self._lengths
 
 
@@ -548,7 +543,7 @@ class _Lengths(NamedTuple):
     table: NDArray[np.int32]
 
 
-def _count_lengths(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
+def _count(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
     samples = []
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:

@@ -29,7 +29,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.indexed.indexed_corpus import by_file
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
-from feedline.feed.formats.unreadable import unread_error, unreadable_chunk
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -127,8 +127,8 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
         for file in self._files[1:]:
             if file.fields != fields:
                 raise SchemaError(
-                    f"expected the streams of {paths[0]} in every file, got {_list_fields(file.fields)} in {file.path}, "
-                    f"not {_list_fields(fields)}"
+                    f"expected the streams of {paths[0]} in every file, got {_names_of(file.fields)} in {file.path}, "
+                    f"not {_names_of(fields)}"
                 )
         declared = declared_streams(streams, stream_kwargs) or {field.name: field.stream for field in fields}
         self.schema = Schema(declared)
@@ -216,9 +216,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
             file, _ = self._locate(chunk)
             ragged, first = () if self._single else self.schema, self._ordinal(chunk)
             count = self._infos[chunk].sequences
-            return unreadable_chunk(
-                self.schema, ragged, count, lambda i: unread_error(piece, str(file.path), first + i)
-            )
+            return lost_chunk(self.schema, ragged, count, lambda i: read_error(piece, str(file.path), first + i))
         return self._decode(chunk, np.frombuffer(piece, np.uint8), mapped=False)
 
     def _locate(self, chunk: int) -> tuple[_CbfFile, int]:
@@ -456,7 +454,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
         fields.append(CbfField(text.decode(), encoding == 1, _TYPES[kind], dim))
         byte += 10 + length
     if len({field.name for field in fields}) < len(fields):
-        raise damage_error(f"expected streams of different names, got {_list_fields(fields)}", at + _COUNTS.size)
+        raise damage_error(f"expected streams of different names, got {_names_of(fields)}", at + _COUNTS.size)
     if len(raw) - byte != num_chunks * _TABLE.itemsize:
         raise damage_error(
             f"expected a table of {num_chunks} chunks, {num_chunks * _TABLE.itemsize} bytes, got {len(raw) - byte}",
@@ -500,7 +498,7 @@ def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) ->
     field_name = stream.field or name
     number = next((number for number, field in enumerate(fields) if field.name == field_name), None)
     if number is None:
-        raise SchemaError(f"expected the stream `{field_name}` in {path}, which has {_list_fields(fields)}")
+        raise SchemaError(f"expected the stream `{field_name}` in {path}, which has {_names_of(fields)}")
     field = fields[number]
     if stream.sparse != field.sparse or stream.size != field.dim:
         kind = "sparse" if field.sparse else "dense"
@@ -513,7 +511,7 @@ def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) ->
     return number
 
 
-def _list_fields(fields: Sequence[CbfField]) -> str:
+def _names_of(fields: Sequence[CbfField]) -> str:
     return ", ".join(f"{f.name} ({'sparse' if f.sparse else 'dense'} {f.dtype.name}, {f.dim})" for f in fields)
 
 

@@ -22,7 +22,7 @@ from feedline.feed.formats.cntk.cbf import MAGIC, UNIT, VERSION, CbfField
 from feedline.feed.protocol import Deserializer, num_chunks, whole_number
 
 _PIECE = 8 << 20
-_MAX_INT32 = 2**31 - 1
+_MAX_DIM = 2**31 - 1
 
 
 class CbfWriter:
@@ -40,9 +40,9 @@ class CbfWriter:
         for field in fields:
             if not field.name or not field.name.isascii():
                 raise ValueError(f"expected the name of a stream in ASCII, got {field.name!r}")
-            if not 1 <= field.dim <= _MAX_INT32:
+            if not 1 <= field.dim <= _MAX_DIM:
                 raise ValueError(
-                    f"expected 1 to {_MAX_INT32} values in a sample of stream `{field.name}`, got {field.dim}"
+                    f"expected 1 to {_MAX_DIM} values in a sample of stream `{field.name}`, got {field.dim}"
                 )
         self.fields = list(fields)
         self._file = file

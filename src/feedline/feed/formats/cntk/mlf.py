@@ -22,13 +22,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.indexed_corpus import (
-    IndexedCorpus,
-    IndexedFile,
-    check_memory,
-    line_of,
-    merge_reads,
-)
+from feedline.feed.formats.indexed.indexed_corpus import IndexedCorpus, IndexedFile, check_memory, line_of, merge_reads
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
 

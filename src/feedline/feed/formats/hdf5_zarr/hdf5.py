@@ -325,7 +325,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
                 raise SchemaError(f"expected at most {_MAX_LINKS} links that lead to one another: {where}")
             place = _find(place, link.path, budget)
         elif link is None:
-            raise SchemaError(f"expected {where}, got nothing there; {_describe_datasets(place)}")
+            raise SchemaError(f"expected {where}, got nothing there; {_datasets_in(place)}")
         else:
             place = place[part]
     return place
@@ -336,9 +336,7 @@ def _dataset(root: Any, name: str) -> Any:
 
     dataset = _find(root, name)
     if not isinstance(dataset, h5py.Dataset):
-        raise SchemaError(
-            f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_describe_datasets(dataset)}"
-        )
+        raise SchemaError(f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_datasets_in(dataset)}")
     return dataset
 
 
@@ -369,7 +367,7 @@ def _dataset_names(root: Any) -> Iterator[str]:
         )
     if not names:
         raise SchemaError(
-            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_describe_datasets(root)}; "
+            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_datasets_in(root)}; "
             f"{f'{links}; ' if left_out else ''}pass group=, or declare streams: x=fl.Stream(..., field='group/name')"
         )
     return iter(names)
@@ -383,7 +381,7 @@ def _is_dimension(dataset: Any) -> bool:
     return str(name, "latin-1").startswith(_NO_VARIABLE) if isinstance(name, bytes) else name.startswith(_NO_VARIABLE)
 
 
-def _describe_datasets(place: Any) -> str:
+def _datasets_in(place: Any) -> str:
     """Return a sentence on the datasets in a group and below."""
     import h5py
 

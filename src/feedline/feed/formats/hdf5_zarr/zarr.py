@@ -15,15 +15,7 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArray, StoredArrays
-from feedline.feed.formats.hdf5_zarr.zarr_store import (
-    Keys,
-    StoredFiles,
-    is_array,
-    join,
-    list_stores,
-    open_keys,
-    read_document,
-)
+from feedline.feed.formats.hdf5_zarr.zarr_store import Keys, StoredFiles, is_array, join, metadata, open_keys, stores_at
 
 _ROOT_NAME = "x"  # of an array that is a store by itself
 _MAX_LISTED = 20  # arrays in an error
@@ -62,7 +54,7 @@ class ZarrDeserializer(StoredArrays):
         """See `StoredArrays`."""
         self._keys: dict[str, Keys] = {}
         self._used: list[tuple[Keys, str]] = []
-        return list_stores(path)
+        return stores_at(path)
 
     def _arrays(self, path: str, group: str, streams: Mapping[str, Stream], memory_bytes: int) -> Any:
         """See `StoredArrays`."""
@@ -99,43 +91,41 @@ def _find(keys: Keys, group: str, name: str) -> tuple[str, tuple[str, dict[str, 
         SchemaError: there is none.
     """
     place = join(group, name)
-    described = read_document(keys, place)
-    if described is None and join(name) == _ROOT_NAME and is_array(read_document(keys, join(group))):
+    described = metadata(keys, place)
+    if described is None and join(name) == _ROOT_NAME and is_array(metadata(keys, join(group))):
         place = join(group)
-        described = read_document(keys, place)
+        described = metadata(keys, place)
     if described is None or not is_array(described):
         got = "nothing there" if described is None else "a group"
-        raise SchemaError(
-            f"expected an array, got {got}: `{place}` in {keys.path}; {_describe_arrays(keys, join(group))}"
-        )
+        raise SchemaError(f"expected an array, got {got}: `{place}` in {keys.path}; {_arrays_in(keys, join(group))}")
     return place, described
 
 
 def _array_names(keys: Keys, group: str) -> Iterator[str]:
     place = join(group)
-    described = read_document(keys, place)
+    described = metadata(keys, place)
     if is_array(described):
         return iter([_ROOT_NAME])
-    names = [name for name in keys.names(place) if is_array(read_document(keys, join(place, name)))]
+    names = [name for name in keys.names(place) if is_array(metadata(keys, join(place, name)))]
     if not names:
         what = "no Zarr store" if described is None and not place else "none"
         raise SchemaError(
-            f"expected arrays in `/{place}` of {keys.path}, got {what}; {_describe_arrays(keys, place)}; pass group=, or "
+            f"expected arrays in `/{place}` of {keys.path}, got {what}; {_arrays_in(keys, place)}; pass group=, or "
             "declare streams: x=fl.Stream(..., field='group/name')"
         )
     return iter(names)
 
 
-def _describe_arrays(keys: Keys, place: str) -> str:
+def _arrays_in(keys: Keys, place: str) -> str:
     """Return a sentence on the arrays in a group and its groups."""
-    if is_array(read_document(keys, place)):
+    if is_array(metadata(keys, place)):
         return f"there is one array: {_ROOT_NAME}"
     arrays: list[str] = []
     groups = [place]
     while groups and len(arrays) <= _MAX_LISTED:
         group = groups.pop(0)
         for name in keys.names(group)[: 10 * _MAX_LISTED]:
-            inner = read_document(keys, join(group, name))
+            inner = metadata(keys, join(group, name))
             if inner is not None and is_array(inner):
                 shape = inner[1].get("shape")
                 arrays.append(f"{join(group, name)} {tuple(shape) if isinstance(shape, list) else shape}")

@@ -38,7 +38,7 @@ def is_zarr_zip(names: Sequence[str]) -> bool:
     return any(name.split("/")[-1] in _DOCUMENTS and name.count("/") < 2 for name in names)
 
 
-def list_stores(path: PathLike | Sequence[PathLike]) -> list[str]:
+def stores_at(path: PathLike | Sequence[PathLike]) -> list[str]:
     """Return the stores at a path, a pattern or a list of paths, in corpus order.
 
     Raises:
@@ -48,7 +48,7 @@ def list_stores(path: PathLike | Sequence[PathLike]) -> list[str]:
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise ValueError("expected at least one store, got an empty list")
-        return [store for entry in path for store in list_stores(entry)]
+        return [store for entry in path for store in stores_at(entry)]
     stores = []
     for place in list_places(path):
         with looking(place):
@@ -236,7 +236,7 @@ def join(*keys: str) -> str:
     return "/".join(part for key in keys for part in key.split("/") if part)
 
 
-def read_document(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
+def metadata(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
     """Return the name and the content of the document that describes a group or an array; None: there is none.
 
     Raises:

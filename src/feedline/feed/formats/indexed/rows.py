@@ -180,7 +180,7 @@ class RowText(IndexedFile):
     def hole_error(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
         """Return the error for a row in a hole."""
         if isinstance(why, Unread):
-            return unreadable.unread_error(why, str(self.source), sequence)
+            return unreadable.read_error(why, str(self.source), sequence)
         assert self._points is not None
         span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
         return DataError(

@@ -83,10 +83,10 @@ class IndexEntry:
     def __init__(self, data: Any, path: Path, where: str) -> None:
         self._path, self._where = path, where
         if not isinstance(data, dict):
-            raise self.value_error("an object", data)
+            raise self.error("an object", data)
         self.data: dict[str, Any] = data
 
-    def value_error(self, expected: str, got: Any) -> DataError:
+    def error(self, expected: str, got: Any) -> DataError:
         """Return the error for a value that is not as expected."""
         return DataError(
             f"expected {expected} in {self._where} of {INDEX}, got {shown(got, 60)}",
@@ -98,21 +98,21 @@ class IndexEntry:
         """Return a number of at least 0."""
         value = self.data.get(key)
         if type(value) is not int or not 0 <= value < 1 << 48:
-            raise self.value_error(f"a number `{key}`", value)
+            raise self.error(f"a number `{key}`", value)
         return value
 
     def text(self, key: str) -> str:
         """Return a text."""
         value = self.data.get(key)
         if not isinstance(value, str):
-            raise self.value_error(f"a text `{key}`", value)
+            raise self.error(f"a text `{key}`", value)
         return value
 
     def items(self, key: str, kind: type) -> list[Any]:
         """Return a list of objects of one kind."""
         value = self.data.get(key)
         if not isinstance(value, list) or len(value) > _MAX_ITEMS or not all(isinstance(f, kind) for f in value):
-            raise self.value_error(f"a list `{key}` of {kind.__name__}", value)
+            raise self.error(f"a list `{key}` of {kind.__name__}", value)
         return value
 
     def file_path(self, folder: Path, key: str) -> Path:
@@ -120,7 +120,7 @@ class IndexEntry:
         name = self.text(key)
         parts = PurePosixPath(name)
         if not name or "\0" in name or parts.is_absolute() or ".." in parts.parts:
-            raise self.value_error(f"a file name `{key}` within the folder", name)
+            raise self.error(f"a file name `{key}` within the folder", name)
         return folder / name
 
 
@@ -133,7 +133,7 @@ def size_of(path: Path) -> int | None:
             return None
 
 
-def missing_error(what: str, path: Path) -> DataError:
+def no_file(what: str, path: Path) -> DataError:
     """Return the error for a file that an index lists and that is missing."""
     return DataError(
         f"expected a {what} that the index lists: No such file or directory",

@@ -20,15 +20,7 @@ from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import open_file, read_at, reading
 from feedline.feed.formats.detect_shards import INDEX
 from feedline.feed.formats.jsonl import escape_key
-from feedline.feed.formats.shards.index_json import (
-    DAMAGED,
-    IndexEntry,
-    ShardFile,
-    codec_of,
-    index_of,
-    missing_error,
-    size_of,
-)
+from feedline.feed.formats.shards.index_json import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, no_file, size_of
 
 _DTYPES = {  # a dtype's place is its number
     "tensor": "float32 float32 float64 float64 complex64 complex64 complex128 complex128 float16 float16 bfloat16 "
@@ -68,7 +60,7 @@ def dtypes_of(kind: str) -> Mapping[int, np.dtype[Any]]:
     return {n: np.dtype(name) for n, name in enumerate(_DTYPES[kind].split()) if name not in _UNSUPPORTED}
 
 
-def unsupported_dtypes(kind: str) -> Mapping[int, str]:
+def missing_dtypes(kind: str) -> Mapping[int, str]:
     """Return the names of dtypes that NumPy lacks, by LitData's numbers for them."""
     return {n: name for n, name in enumerate(_DTYPES[kind].split()) if name in _UNSUPPORTED}
 
@@ -97,29 +89,23 @@ def litdata_index(folder: Path, required: str | None = None) -> LitDataIndex:
     config = IndexEntry(root.data.get("config"), path, "config")
     loader, formats = config.data.get("item_loader"), config.items("data_format", str)
     if config.data.get("encryption") is not None:
-        raise _unsupported_error(
-            "chunks that are not encrypted", "encrypted ones", path, "write them again without encryption="
-        )
+        raise _refusal("chunks that are not encrypted", "encrypted ones", path, "write them again without encryption=")
     if loader == "ParquetLoader":
-        raise _unsupported_error(
-            "chunks", "an index of Parquet files", path, "open these: fl.open_corpus('folder/*.parquet')"
-        )
+        raise _refusal("chunks", "an index of Parquet files", path, "open these: fl.open_corpus('folder/*.parquet')")
     if loader not in (None, "PyTreeLoader", "TokensLoader") or config.data.get("format") is not None:
-        raise _unsupported_error(
-            "items or tokens", f"chunks for {loader}", path, "write the data again, for PyTreeLoader"
-        )
+        raise _refusal("items or tokens", f"chunks for {loader}", path, "write the data again, for PyTreeLoader")
     # Before chunks named their loader, a single vector was stored without its size.
     bare = loader is None and len(formats) == 1 and formats[0].startswith("no_header_tensor:")
     tokens = loader == "TokensLoader" or bare
     if not formats or (len(formats) > 1 and tokens):
-        raise config.value_error("the formats of leaves", formats)
+        raise config.error("the formats of leaves", formats)
     chunks = [IndexEntry(item, path, f"chunk {k}") for k, item in enumerate(root.items("chunks", dict))]
     shards = [_shard(chunk, config, folder) for chunk in chunks]
     layout = "tokens" if tokens else "rows" if any(rows_span(shard) for shard in shards[:1]) else "items"
     names = ["tokens"] if tokens else _names(config, len(formats))
     if required not in (None, layout):
         got = f"{layout} of {', '.join(names[:20])}"
-        raise _unsupported_error(f"a folder of {required}", got, folder, "open it as fl.LitDataDeserializer(path)")
+        raise _refusal(f"a folder of {required}", got, folder, "open it as fl.LitDataDeserializer(path)")
     counts = [chunk.number("dim") for chunk in chunks] if tokens else []
     return LitDataIndex(folder, layout, shards, formats=formats, names=names, tokens=counts)
 
@@ -146,7 +132,7 @@ def row_spans(index: LitDataIndex) -> list[tuple[Path, tuple[int, int]]]:
         span = rows_span(shard)
         if span is None:
             what = "rows in Arrow's format at the end of the chunk, as in the first one"
-            raise _unsupported_error(what, "none", shard.path, byte=shard.size)
+            raise _refusal(what, "none", shard.path, byte=shard.size)
         spans.append((shard.path, span))
     return spans
 
@@ -159,22 +145,20 @@ def token_arrays(index: LitDataIndex) -> list[tuple[Path, NDArray[Any]]]:
     """
     path, dtype = index.folder / INDEX, dtype_of(index.formats[0])
     if dtype is None or dtype.kind not in "iu":
-        raise _unsupported_error(
-            "tokens that are integers", f"{index.formats[0]}", path, "read it with litdata, and convert it"
-        )
+        raise _refusal("tokens that are integers", f"{index.formats[0]}", path, "read it with litdata, and convert it")
     arrays = []
     for shard, count in zip(index.shards, index.tokens, strict=True):
         begin = 4 * (shard.samples + 2)
         if shard.codec:
-            raise _unsupported_error("tokens that can be mapped", "compressed ones", shard.path, "unpack them: zstd -d")
+            raise _refusal("tokens that can be mapped", "compressed ones", shard.path, "unpack them: zstd -d")
         if shard.size != begin + count * dtype.itemsize:
             what = f"a chunk of {begin + count * dtype.itemsize} bytes, for {count} tokens of {dtype}"
-            raise _unsupported_error(what, f"{shard.size}", shard.path)
+            raise _refusal(what, f"{shard.size}", shard.path)
         with open_file(shard.path) as file, reading(shard.path):
             samples = read_at(file, 4, 0)
         if samples != struct.pack("<I", shard.samples):
             what = f"a chunk of {shard.samples} samples, as {INDEX} says"
-            raise _unsupported_error(what, samples.hex(), shard.path, byte=0)
+            raise _refusal(what, samples.hex(), shard.path, byte=0)
         arrays.append((shard.path, _map_tokens(shard.path, dtype, begin, count)))
     return arrays
 
@@ -188,7 +172,7 @@ def _map_tokens(path: Path, dtype: np.dtype[Any], begin: int, count: int) -> NDA
         raise DataError(f"expected a file that can be mapped: {error}", path=str(path)) from error
 
 
-def _unsupported_error(expected: str, got: str, path: Path, hint: str = DAMAGED, byte: int | None = None) -> DataError:
+def _refusal(expected: str, got: str, path: Path, hint: str = DAMAGED, byte: int | None = None) -> DataError:
     return DataError(f"expected {expected}, got {got}", path=str(path), byte=byte, hint=hint)
 
 
@@ -196,7 +180,7 @@ def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
     compression, level = config.data.get("compression"), config.data.get("compression_level")
     samples, counted = chunk.number("chunk_size"), chunk.number("chunk_bytes")
     if samples >= 1 << 30:
-        raise chunk.value_error("a number `chunk_size` of samples", samples)
+        raise chunk.error("a number `chunk_size` of samples", samples)
     # Older writers counted the bytes of the samples alone.
     sizes = (counted, counted + 4 * (samples + 2))
     place = chunk.file_path(folder, "filename")
@@ -206,10 +190,10 @@ def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
         if level in ("batch", "sample"):
             batch = config.data.get("compression_batch_size") or _DEFAULT_RUN
             if type(batch) is not int or not 0 < batch < 1 << 32:
-                raise config.value_error("a number `compression_batch_size`", batch)
+                raise config.error("a number `compression_batch_size`", batch)
             run = batch if level == "batch" else -1
         elif level not in (None, "chunk"):
-            raise config.value_error("chunk, batch or sample as `compression_level`", level)
+            raise config.error("chunk, batch or sample as `compression_level`", level)
         else:
             # LitData keeps chunks that it unpacked next to the compressed ones.
             unpacked = place.with_name(place.name.replace(f".{compression}", ""))
@@ -217,9 +201,9 @@ def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
             if unpacked_size in sizes:
                 place, codec, size = unpacked, None, unpacked_size
     if size is None:
-        raise missing_error("chunk", place)
+        raise no_file("chunk", place)
     if (codec is None or run) and size not in sizes:
-        raise _unsupported_error(f"a chunk of {counted} bytes", f"{size}", place)
+        raise _refusal(f"a chunk of {counted} bytes", f"{size}", place)
     return ShardFile(place, samples, size, unpacked=sizes, codec=codec, run=run)
 
 
@@ -237,9 +221,7 @@ def _names(config: IndexEntry, count: int) -> list[str]:
         if len(names) != count or len(set(names)) < count:
             raise ValueError(f"{len(names)} leaves, {len(set(names))} names")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise config.value_error(
-            f"a tree with {count} leaves as `data_spec` ({error})", config.data["data_spec"]
-        ) from error
+        raise config.error(f"a tree with {count} leaves as `data_spec` ({error})", config.data["data_spec"]) from error
     return names
 
 

@@ -16,7 +16,7 @@ from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.detect_shards import INDEX
-from feedline.feed.formats.shards.index_json import IndexEntry, ShardFile, codec_of, index_of, missing_error, size_of
+from feedline.feed.formats.shards.index_json import IndexEntry, ShardFile, codec_of, index_of, no_file, size_of
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
 from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardField
 from feedline.feed.protocol import declared_streams
@@ -79,7 +79,7 @@ class MDSDeserializer(OffsetShards):
         path, index = folder / INDEX, index_of(folder)
         root = IndexEntry(index, path, "the object")
         if index.get("version") != 2:
-            raise root.value_error("version 2", index.get("version"))
+            raise root.error("version 2", index.get("version"))
         shards: list[ShardFile] = []
         fields: list[ShardField] | None = None
         columns: Any = None
@@ -95,7 +95,7 @@ class MDSDeserializer(OffsetShards):
             shard_columns = [shard.get(key) for key in ("column_names", "column_encodings", "column_sizes")]
             if shard_columns != columns:
                 if fields is not None:
-                    raise entry.value_error("the columns of the shards before", shard_columns)
+                    raise entry.error("the columns of the shards before", shard_columns)
                 columns, fields = shard_columns, _fields(entry)
             shards.append(_shard(entry, folder, path, number))
         return shards, fields or []
@@ -111,14 +111,14 @@ def _shard(entry: IndexEntry, folder: Path, path: Path, number: int) -> ShardFil
         place = file.file_path(folder, "basename")
         codec, size = codec_of(entry.text("compression"), path), size_of(place)
     if size is None:
-        raise missing_error("shard", place)
+        raise no_file("shard", place)
     if size != file.number("bytes"):
         raise DataError(f"expected a shard of {file.number('bytes')} bytes, got {size}", path=str(place))
     if unpacked < 4 * (samples + 2) and samples:
-        raise raw.value_error(f"room for {samples} samples", unpacked)
+        raise raw.error(f"room for {samples} samples", unpacked)
     hashes = file.data.get("hashes") or {}
     if not isinstance(hashes, dict) or not all(isinstance(h, str) for h in hashes.values()):
-        raise file.value_error("hashes by algorithm", hashes)
+        raise file.error("hashes by algorithm", hashes)
     return ShardFile(place, samples, size, unpacked=(unpacked,), codec=codec, hashes=hashes)
 
 
@@ -126,14 +126,14 @@ def _fields(entry: IndexEntry) -> list[ShardField]:
     names, encodings = entry.items("column_names", str), entry.items("column_encodings", str)
     sizes = entry.data.get("column_sizes")
     if len(set(names)) < len(names) or not names or len(encodings) != len(names):
-        raise entry.value_error("columns of different names, each with an encoding", names)
+        raise entry.error("columns of different names, each with an encoding", names)
     if not isinstance(sizes, list) or len(sizes) != len(names):
-        raise entry.value_error("a size for each column", sizes)
+        raise entry.error("a size for each column", sizes)
     fields = []
     for name, encoding, size in zip(names, encodings, sizes, strict=True):
         field = _field(name, encoding)
         if (size or None) != field.size:
-            raise entry.value_error(f"size {field.size} of column `{name}`, as {encoding} has", size)
+            raise entry.error(f"size {field.size} of column `{name}`, as {encoding} has", size)
         fields.append(field)
     return fields
 

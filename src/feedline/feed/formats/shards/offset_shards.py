@@ -41,8 +41,8 @@ from feedline.feed.formats.shards.index_json import DAMAGED, ShardFile, folders_
 from feedline.feed.formats.shards.sample_fields import (
     ShardField,
     counts_of,
-    first_declared,
-    list_fields,
+    first_stream,
+    names_of,
     numbers_of,
     texts_of,
 )
@@ -142,7 +142,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
                 self._fields = fields
             elif _comparable(fields) != _comparable(self._fields):
                 raise DataError(
-                    f"expected folders with the same fields, got {list_fields(self._fields)} and {list_fields(fields)}",
+                    f"expected folders with the same fields, got {names_of(self._fields)} and {names_of(fields)}",
                     path=str(folder),
                 )
         self._shards = [shard for shard in self._shards if shard.samples]
@@ -238,7 +238,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             part, spans, wrong = self._peeked
             sizes = np.diff(spans[number])[:, 0]
             sound = np.array([i for i in range(len(sizes)) if i not in wrong], np.int64)
-            return first_declared(spans[number], part.memory, wrong, field), sizes[sound]
+            return first_stream(spans[number], part.memory, wrong, field), sizes[sound]
         except (ValueError, OSError) as error:
             raise DataError(
                 f"expected a sample that says the shape of `{field.name}`, {error}",
@@ -261,7 +261,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             field_name = stream.field or name
             if field_name not in numbers:
                 raise SchemaError(
-                    f"expected the field `{field_name}` in {self.name}, which has {list_fields(self._fields)}"
+                    f"expected the field `{field_name}` in {self.name}, which has {names_of(self._fields)}"
                 )
             field = self._fields[numbers[field_name]]
             if field.kind == "refused":
@@ -575,7 +575,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         spans, wrong = self._spans(part, set(self._columns.values()))
         if complete:
             self._check_lengths(part, spans, wrong)
-        errors = {i: self._damage_error(part, i, what, None) for i, what in wrong.items()}
+        errors = {i: self._error(part, i, what, None) for i, what in wrong.items()}
         values: dict[str, Value] = {}
         for name, stream in self.schema.items():
             number = self._columns[name]
@@ -583,9 +583,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             texts, bad = None, dict[int, str]()
             if field.text_of is not None and not (stream.is_bytes and not stream.is_text):
                 texts, bad = texts_of(of, part.memory, field.text_of, wrong=wrong)
-                errors.update(
-                    (i, self._damage_error(part, i, what, name)) for i, what in bad.items() if i not in errors
-                )
+                errors.update((i, self._error(part, i, what, name)) for i, what in bad.items() if i not in errors)
             if stream.is_text and texts is not None:
                 values[name] = texts
                 continue
@@ -600,14 +598,14 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
                 form = "json" if field.kind == "json" else "text"
                 values[name], bad = number_files.numbers(texts, stream, form, skip=errors)
             for i, what in bad.items():
-                errors.setdefault(i, self._damage_error(part, i, what, name))
+                errors.setdefault(i, self._error(part, i, what, name))
         # Numbers have been copied already. Later checks of the seals would not notice that they are zeros.
         check_seals(seals)
         if not seals:  # private memory: a map has seals
             without_gaps(values, part.memory)
         return Chunk(self.schema, values, errors, seals=seals)
 
-    def _damage_error(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
+    def _error(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
         return DataError(
             what,
             path=part.path,

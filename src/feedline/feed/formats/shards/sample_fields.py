@@ -111,13 +111,13 @@ class ShardField(NamedTuple):
             )
 
 
-def list_fields(fields: Sequence[ShardField]) -> str:
+def names_of(fields: Sequence[ShardField]) -> str:
     """Return the names of fields and their encodings, in words."""
     names = [f"{field.name} ({field.encoding})" for field in fields[:50]]
     return ", ".join(names) + (f" and {len(fields) - 50} more" if len(fields) > 50 else "")
 
 
-def first_declared(
+def first_stream(
     spans: NDArray[np.int64], memory: NDArray[np.uint8], wrong: Mapping[int, str], field: ShardField
 ) -> Stream:
     """Return the stream that the first sound sample declares for a field.

@@ -30,7 +30,7 @@ from feedline.feed.formats.store.batch import MAX_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped_files import ADVICE, StoreMap, open_inside
-from feedline.feed.formats.unreadable import unread_error, unreadable_chunk
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.joined_values import in_sequences
 from feedline.feed.protocol import (
     ChunkInfo,
@@ -129,7 +129,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
-            return self._unreadable_chunk(chunk, piece)
+            return self._lost_chunk(chunk, piece)
         # Arrays of an uncompressed batch are views of these bytes, and the caller may reuse ``piece``.
         return self._read(chunk, piece if self._manifest.compression is not None else memoryview(bytearray(piece)))
 
@@ -140,7 +140,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             start, size = (int(part.chunks[key][i]) for key in ("byte", "bytes"))
             message = self._fetch(mapped.file.path, start, size)
             if isinstance(message, Unread):
-                return self._unreadable_chunk(chunk, message)
+                return self._lost_chunk(chunk, message)
             stored = memoryview(message)
         values = self._decode_columns((part, i, mapped), ordinals, stream_columns.decode, stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
@@ -348,12 +348,10 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             except EOFError as error:
                 raise _damage_error(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
 
-    def _unreadable_chunk(self, chunk: int, why: Unread) -> Chunk:
+    def _lost_chunk(self, chunk: int, why: Unread) -> Chunk:
         part, i = self._locate(chunk)
         first, count, path = int(self._starts[chunk]), int(part.chunks["sequences"][i]), str(self._folder / part.file)
-        return unreadable_chunk(
-            self.schema, self._manifest.lengths, count, lambda i: unread_error(why, path, first + i)
-        )
+        return lost_chunk(self.schema, self._manifest.lengths, count, lambda i: read_error(why, path, first + i))
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with the manifest."""
