@@ -2,8 +2,8 @@
 
 Arrays are not copied, whatever their strides: a chunk is a view, a memory map remains one, and sliding windows over
 tokens take the memory of the tokens. Lists of sequences are packed once into one array. Reading a chunk costs a few
-microseconds and no I/O, or one read for data that is read when sliced (see `lazy`). The parts of a memory map that are
-not in memory are fetched ahead, as for a store (see `fetching`).
+microseconds and no I/O, or one read for data that is read when sliced (see `lazy_rows`). The parts of a memory map that
+are not in memory are fetched ahead, as for a store (see `fetching_reader`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.lazy_rows import LazyRows, chunk_rows, is_lazy
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable
 
-_MIN_WARNED_BYTES = 64 << 20  # bytes
+_MIN_WARNED_BYTES = 64 << 20  # copies of at least this size cause a warning
 _STRINGS = (str, bytes, bytearray, memoryview)
 
 
@@ -51,10 +51,10 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
 
     Args:
         streams: data by stream name.
-        chunk_sequences: sequences per chunk, of which the last may be shorter. None: 65536, or for data that is read
+        chunk_sequences: sequences per chunk. The last chunk may be shorter. By default 65536, or for data that is read
             when sliced, 32 MiB of it, in whole stored blocks.
-        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
-            each sequence.
+        defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
+            of each sequence.
         arrays: more data, by stream name.
 
     Attributes:
@@ -134,7 +134,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Return views of the sequences of chunk number ``chunk``, or read them now.
+        """Return the sequences of chunk number ``chunk``: views, except of data that is read when sliced.
 
         Raises:
             DataError: data that is read when sliced cannot be read, or differs from its declared shape or dtype.
@@ -157,15 +157,15 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         return Chunk(self.schema, values, errors, seals=self._seals)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files of all arrays, for any chunks."""
+        """Return the mapped files of all arrays, whatever the chunks."""
         return self._ranges
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process gets copies of the arrays, not mappings.
+        # Pickled arrays are copies, not mappings.
         return {**self.__dict__, "_ranges": [], "_lacks": (*self._lacks, Mapped)}
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         ragged = self._ragged()
         if not ragged:
             return None
@@ -265,7 +265,7 @@ def _from_array(array: NDArray[Any]) -> Value:
 
 
 def _copy_contiguous(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows without gaps. Warn if they take much more memory than the view."""
+    """Return a contiguous copy of rows. Warn if it takes much more memory than the view."""
     view_bytes = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
     if rows.nbytes > max(_MIN_WARNED_BYTES, 2 * view_bytes):
         warnings.warn(
@@ -313,7 +313,7 @@ def _bytes_before(column: Value | LazyRows, ordinals: NDArray[np.int64]) -> NDAr
 
 
 def _map_of(array: Any) -> Any:
-    """Return the NumPy or `mmap` mapping of an array; None: it is in memory."""
+    """Return the NumPy or `mmap` mapping of an array, or None if the array is in memory."""
     while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array

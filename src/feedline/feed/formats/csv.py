@@ -1,6 +1,6 @@
 """CSV: a `Deserializer` for files of cells between delimiters, each row a sequence.
 
-Guarantees and cost are as for `rows`. Files may be packed, see `files.packed`.
+Guarantees and cost are as for `rows`. Files may be compressed, see `files.compressed_text`.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class CSVDeserializer(RowsDeserializer):
         streams: stream name to `Stream`, also as keyword arguments. ``field`` names the column, by default the stream's
             name. For a vector it can be a pattern such as ``"pixel*"``, whose columns are the values in the order of
             the file. Or stream name to the name of a column (scalars), or to a list of names (vectors), whose types are
-            inferred. None at all: each column is a stream.
+            inferred. By default each column is a stream.
         columns: for vectors: stream name to the names of its columns, in order.
-        header: whether the first row has the names of the columns; None: yes, unless one of its cells is a number.
-            Without a header columns are named ``"0"``, ``"1"`` and so on. A column without a name is
-            ``"Unnamed: 0"``, by its place.
-        delimiter: one character; None: comma, semicolon, tab or ``|``, whichever cuts the first rows into the most
-            cells, the same number in each.
+        header: whether the first row has the names of the columns. By default it has, unless one of its cells is a
+            number. Without a header columns are named ``"0"``, ``"1"`` and so on. A column without a name is
+            ``"Unnamed: 0"``, with its number.
+        delimiter: one character. By default it is the one of comma, semicolon, tab and ``|`` that cuts the first rows
+            into the most cells, the same number in each.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
@@ -196,7 +196,7 @@ class _Head:
         if (separator := _SEPARATOR.match(decoded)) is not None:
             message = f"expected rows, got `{separator[0].strip()}`, by which Excel is told the delimiter"
             raise wrong(message, byte=0, hint="remove the first line: tail -n +2 old.csv > new.csv")
-        # As pandas names its index, and the cells after a last delimiter. A table that it wrote twice has several.
+        # pandas names its index so, and the cells after a last delimiter. A table that it wrote twice has several.
         for k, name in enumerate(self.names):
             if not name:
                 candidates = (f"Unnamed: {k}{'.1' * again}" for again in itertools.count())
@@ -226,8 +226,8 @@ class _Head:
 
 
 def _rows(text: str, delimiter: str, complete: bool) -> tuple[list[list[str]], int | None]:
-    """Return the cells of the first rows, as the native parser cuts them, and the first carriage return that ends a
-    line alone; None: there is none."""
+    """Return the cells of the first rows, as the native parser cuts them, and the position of the first carriage return
+    that ends a line alone, or None."""
     # Without Python's `csv`, whose limit of 128 KiB a cell can only be changed for the whole process.
     d = re.escape(delimiter)
     cells = re.compile(

@@ -56,9 +56,9 @@ CHUNK_FILES = 16
 """Files in a chunk: part of the order. Chunks are small so that a window, made of chunks, mixes distant classes."""
 
 _FIELDS = ("image", "label", "key")
-_SIZED_FILES = 256  # files whose sizes are looked up when a corpus is opened
-_MAX_ARCHIVES = 64  # zip archives kept open
-_MAX_NAMED = 10  # missing members named in an error
+_SIZED_FILES = 256  # whose sizes are looked up when a corpus is opened
+_MAX_ARCHIVES = 64  # zip archives that are kept open
+_MAX_NAMED = 10  # missing members that an error names
 _SKIP = 'pass on_error="skip" to the source to skip such pictures and list them'
 _NUMBER = re.compile(rb"[0-9]{1,19}")
 
@@ -97,9 +97,9 @@ class _Images(Deserializer, Selective, PickledByArguments):
         errors: dict[int, DataError],
         located: Sequence[dict[str, Any]],
     ) -> Chunk:
-        """Return a chunk, after comparing labels with their streams.
+        """Return a chunk. Labels that their streams cannot hold are errors.
 
-        ``located`` has, for the error of each sequence, where it is.
+        ``located`` has the place of each sequence, for its error.
         """
         values: dict[str, Value] = {}
         for name, stream in self.schema.items():
@@ -141,7 +141,7 @@ class _ImageFiles(_Images, Fetchable, Keyed):
     """Pictures that are single files, or members of zip archives."""
 
     def _set_pictures(self, names: list[bytes], labels: NDArray[np.int64]) -> None:
-        """Set the names of all pictures, as `_place` understands them, and their labels."""
+        """Set the names of all pictures, in the form that `_place` parses, and their labels."""
         self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
         self._names, self._labels = b"".join(names), labels
         self._archives = LruCache(open_archive, lambda _: 1, _MAX_ARCHIVES)
@@ -156,7 +156,7 @@ class _ImageFiles(_Images, Fetchable, Keyed):
 
     @abstractmethod
     def _place(self, ordinal: int) -> tuple[str, str | None]:
-        """Return the file of a picture, or its archive and its name there."""
+        """Return the file of a picture and None, or its archive and its name in the archive."""
 
     def _location(self, ordinal: int) -> dict[str, Any]:
         """Return the place that declares the label of a picture, for errors."""
@@ -304,8 +304,8 @@ class ImageFolderDeserializer(_ImageFiles):
     Args:
         path: the folder with the folders of classes.
         streams: stream name to `Stream`, also as keyword arguments. Fields: ``image`` (the file's bytes), ``label`` (a
-            number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the file's path in the folder). None:
-            ``image``, and ``label`` as int64.
+            number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the file's path in the folder). By
+            default ``image``, and ``label`` as int64.
         memory: bytes that the pictures of a chunk may take.
         stream_kwargs: more streams.
 
@@ -365,7 +365,7 @@ class ImageFolderDeserializer(_ImageFiles):
 
 
 def _pictures(root: str, folder: str) -> list[bytes]:
-    """Return the pictures below a folder, by their paths from ``root`` on, in torchvision's order."""
+    """Return the paths of the pictures below a folder, relative to ``root``, in torchvision's order."""
     top = os.path.join(root, folder)
     listed, above = [], {top: frozenset[tuple[int, int]]()}
     for place, folders, files in os.walk(top, onerror=_raise_walk_error, followlinks=True):
@@ -399,8 +399,8 @@ class ImageMapDeserializer(_ImageFiles):
         path: the map file.
         streams: stream name to `Stream`, also as keyword arguments. Fields: ``image`` (the file's bytes), ``label`` (a
             number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the line's key, or its number from 0).
-            None: ``image``, and ``label`` as int64.
-        root: folder that relative paths start from; None: the working directory, as in CNTK.
+            By default ``image``, and ``label`` as int64.
+        root: folder that relative paths start from, by default the working directory, as in CNTK.
         memory: bytes that the pictures of a chunk may take.
         stream_kwargs: more streams.
 

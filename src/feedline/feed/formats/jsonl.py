@@ -1,6 +1,6 @@
 """JSON Lines: a `Deserializer` for files with a JSON object per line, each a sequence.
 
-Guarantees and cost are as for `rows`. Files may be packed, see `files.packed`.
+Guarantees and cost are as for `rows`. Files may be compressed, see `files.compressed_text`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class JSONLinesDeserializer(RowsDeserializer):
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the path of keys to the value,
             ``"meta.score"``, by default the stream's name. A dot within a key is written ``\\.``. Other keys are
-            skipped. None at all: streams are inferred from the first 100 rows, see `infer_json_streams`.
-        sequences: names of the streams with a list of samples in a row; None: the streams whose values are lists of
-            samples in one of the first 100 rows.
+            skipped. By default streams are inferred from the first 100 rows, see `infer_json_streams`.
+        sequences: names of the streams with a list of samples in a row. By default these are the streams whose values
+            are lists of samples in one of the first 100 rows.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
@@ -331,7 +331,7 @@ def _stream(values: list[Any]) -> tuple[Stream, bool]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of nested lists; None: their lengths differ."""
+    """Return the shape of nested lists, or None if their lengths differ."""
     if not isinstance(value, list):
         return ()
     inner = {_shape(item) for item in value}

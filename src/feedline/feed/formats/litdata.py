@@ -60,8 +60,8 @@ class LitDataDeserializer(Forwarding, PickledByArguments):
     Args:
         path: the folder, its index.json, or a list of these, which are read one after the other.
         streams: stream name to `Stream`, also as keyword arguments. ``field`` names the leaf, by default the stream's
-            name. Any leaf can also be read as ``"bytes"``. None: every leaf.
-        chunk_size: bytes of a chunk of items that are read together, where it can be read in parts. Part of the order.
+            name. Any leaf can also be read as ``"bytes"``. By default every leaf is a stream.
+        chunk_size: bytes in a chunk, of items that can be read in parts. Part of the order.
         memory: bytes that an unpacked chunk, or its numbers, may take.
         stream_kwargs: more streams.
 

@@ -1,4 +1,4 @@
-"""Numbers from files of one sample each: ``.npy``, JSON and text, by their suffix. Nothing is unpickled."""
+"""Numbers from files with one sample each, by their suffix: ``.npy``, JSON and text. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PICKLES = ("pkl", "pickle", "pyd", "pth", "pt")
 
 
 def kind_of(field: str) -> str:
-    """Return the content of files of this suffix: ``npy``, ``json``, ``text`` or ``bytes``."""
+    """Return the kind of content of files with this suffix: ``npy``, ``json``, ``text`` or ``bytes``."""
     last = field.rpartition(".")[2]
     if last in ("npy", "json"):
         return last
@@ -70,7 +70,8 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
 
 
 def numbers(files: BytesValue, stream: Stream, kind: str, *, skip: Container[int]) -> tuple[DenseValue, dict[int, str]]:
-    """Return the numbers of files, rows of the stream's shape and dtype, and by index why a file cannot be decoded.
+    """Return the numbers of files, rows of the stream's shape and dtype, and by index the reason why a file cannot be
+    decoded.
 
     Args:
         files: contents of the files.
@@ -150,7 +151,7 @@ def _npy(content: memoryview) -> NDArray[Any]:
 
 
 def _equal_files_rows(files: BytesValue, stream: Stream) -> NDArray[Any] | None:
-    """Return the rows of .npy files that all begin with the same header; None: they do not."""
+    """Return the rows of .npy files that all begin with the same header, or None if they do not."""
     sizes = files.sizes
     if not len(sizes) or (sizes != sizes[0]).any() or sizes[0] == 0:
         return None

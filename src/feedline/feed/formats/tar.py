@@ -1,10 +1,10 @@
-"""Tar archives of samples, as WebDataset writes them: a `Deserializer` of their members, which are never unpacked.
+"""Tar archives of samples, as WebDataset writes them: a `Deserializer` of their members, without extracting them.
 
 Guarantees: members are grouped as in WebDataset. An archive is read in place, by its headers, which are checked. An
 incomplete sample keeps its place and reports why. Nothing is unpickled. Cost: the first opening reads the headers,
-natively, to index the samples (24 bytes each, see `indexed`). Later ones read O(chunks). A chunk is a view of the
-mapped file, or of bytes that were fetched ahead: bytes and texts are copied once, into the minibatch. Numbers
-(`decode`) are decoded in Python, chunk by chunk.
+natively, to index the samples (24 bytes each, see `file_index`). Later ones read O(chunks). A chunk is a view of the
+mapped file, or of bytes that were fetched ahead: bytes and texts are copied once, into the minibatch. Numbers are
+decoded in Python, chunk by chunk (see `number_files`).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from feedline.feed.protocol import (
 )
 
 KEY = "__key__"
-"""The field of a stream of the keys of samples."""
+"""Field of a stream that delivers the keys of samples."""
 
 _FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code", "<i4"), ("zero", "<i4")])
 _NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
-_MEMBERS = 1 << 16  # indexed between two checks for Ctrl-C
-_MAX_MAPS = 256  # kept, besides maps of chunks in use
+_MEMBERS = 1 << 16  # that are indexed between two checks for Ctrl-C
+_MAX_MAPS = 256  # that are kept, in addition to maps of chunks in use
 _GZIP = b"\x1f\x8b"
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
 _MESSAGES = {
@@ -76,7 +76,7 @@ _HINTS = {
 def _scan(
     indexer: _ScanProgress, archive: BinaryIO, path: Path, size: int, _: Unpacker | None
 ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Yield the samples of the members, part after part. Headers are read, data is skipped."""
+    """Yield the entries of samples, part after part, and the bytes done. Reads headers and skips data."""
     head = read_at(archive, len(_GZIP), 0)
     if head == _GZIP:
         raise DataError(
@@ -106,7 +106,7 @@ def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataErr
 
 
 class _ScanProgress:
-    """The attributes that an index needs from its indexer."""
+    """The attributes of an indexer that building an index needs."""
 
     error: tuple[int, int] | None = None
     has_ids = True
@@ -140,12 +140,13 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     stream's suffix, has it twice, or is cut off.
 
     Args:
-        path: an archive, a list of them (read one after the other), a folder or a pattern, as ``train-{000..099}.tar``.
+        path: an archive, a list of them (read one after the other), a folder, or a pattern such as
+            ``train-{000..099}.tar``.
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the suffix, by default the stream's
             name, or ``__key__`` for the sample's key. ``"bytes"`` and ``"str"`` deliver the member as it is, and
-            numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. None: the suffixes of the first
-            sample: ``.npy`` by its header, ``.cls`` and the like as int64, ``.txt`` and ``.json`` as text, all others
-            as bytes.
+            numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. By default the suffixes of the first
+            sample are streams: ``.npy`` by its header, ``.cls`` and the like as int64, ``.txt`` and ``.json`` as text,
+            all others as bytes.
         chunk_size: bytes of the archive in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the decoded numbers of a chunk may take.

@@ -1,7 +1,8 @@
 """TFRecord: a `Deserializer` for files of tf.train.Example and tf.train.SequenceExample, without TensorFlow.
 
-Guarantees and cost are as for `rows`, with records for rows. Files may be packed, see `files.packed`. The checksums
-of every record are compared whenever it is read. Messages are parsed natively, by protobuf's rules, into columns.
+Guarantees and cost are as for `rows`, with records for rows. Files may be compressed, see `files.compressed_text`. The
+checksums of every record are compared whenever it is read. Messages are parsed natively, by protobuf's rules, into
+columns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _FRAME = RECORD_HEAD + 4  # bytes of a record around its message
 _MAX_PACKED = 1032  # bytes that one byte of deflate can expand to
 _KINDS = {0: "nothing", 1: "bytes", 2: "floats", 3: "integers"}
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
-_FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that fill a kind of dtype, by default integers
+_FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that can fill a kind of dtype, others need integers
 
 _log = logging.getLogger("feedline")
 
@@ -58,20 +59,20 @@ class TFRecordDeserializer(RowsDeserializer):
     """Records of TFRecord files, also packed by gzip or zlib. Each Example or SequenceExample is a sequence.
 
     A feature with as many values as its stream's shape is one sample. In a stream named in ``sequences`` it is a list
-    of samples, of any length. A feature list is a list of samples, too, a sample a step. Integers fill streams of
-    integers, floats and bools, floats fill streams of floats, and byte strings streams of ``dtype="bytes"`` or
+    of samples, of any length. A feature list is a list of samples, too, one sample for each step. Integers fill streams
+    of integers, floats and bools, floats fill streams of floats, and byte strings streams of ``dtype="bytes"`` or
     ``"str"``. A record with a damaged message, or with features that do not fill the streams, is unreadable. After a
     damaged length no record can be found, so the file ends there with an unreadable record.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the name of the feature, by
-            default the stream's name. Other features are skipped. None at all: streams are inferred from the first 100
+            default the stream's name. Other features are skipped. By default streams are inferred from the first 100
             records, see `infer_tfrecord_streams`.
-        sequences: names of the streams with several samples in a feature, other than feature lists; None: the streams
-            whose feature has more or less than one sample in one of the first 100 records.
-        lists: names of the streams that are feature lists; None: the streams that the first 100 records have among
-            their feature lists, and not in the context.
+        sequences: names of the streams with several samples in a feature, other than feature lists. By default these
+            are the streams whose feature has more or less than one sample in one of the first 100 records.
+        lists: names of the streams that are feature lists. By default these are the streams that the first 100 records
+            have among their feature lists, and not in the context.
         defaults: stream name to the sample that replaces a missing feature, or ``[]`` for a list of samples. Without
             it a record that lacks the feature is unreadable.
         chunk_size: bytes of records per chunk. Part of the order.
@@ -214,7 +215,7 @@ class _FirstRecords:
                 break
 
     def occurrences(self, place: _FeatureKey) -> list[_Feature]:
-        """Return a feature in each record that has it, unless it is empty there."""
+        """Return the feature of each record that has it, without empty ones."""
         features = [record[place] for record in self.records if place in record]
         return [feature for feature in features if feature.kind or place[1]]
 
@@ -297,7 +298,8 @@ class _FirstRecords:
 def _features(path: Path, memory_bytes: int) -> list[dict[_FeatureKey, _Feature]]:
     """Return the features of the first records of a file, without records that cannot be read.
 
-    A first record longer than ``memory_bytes`` cannot. Names that are not UTF-8, which protobuf refuses, are left out.
+    A first record longer than ``memory_bytes`` is not read. Names that are not UTF-8, which protobuf refuses, are left
+    out.
 
     Raises:
         DataError: the file cannot be read, or is no TFRecord file.
@@ -342,7 +344,7 @@ def _key(field: str) -> bytes:
 
 
 def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
-    """Return the error for a file that cannot be indexed, which has one cause: it does not begin with a record."""
+    """Return the error for a file that cannot be indexed. The only cause is that it does not begin with a record."""
     packing = packing_of_records(file)
     head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
     what = "expected a TFRecord file, whose first 12 bytes are a length and its checksum"
@@ -350,7 +352,7 @@ def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
 
 
 def _default_bytes(name: str, stream: Stream, ragged: Collection[str], defaults: Mapping[str, Any]) -> bytes | None:
-    """Return the bytes of the default of a stream; None: it has none.
+    """Return the bytes of the default of a stream, or None if it has no default.
 
     Raises:
         SchemaError: the default is no sample of the stream.

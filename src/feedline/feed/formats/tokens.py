@@ -2,8 +2,8 @@
 
 Token files of nanoGPT and others (``.bin``, numbers without a header), of llm.c and modded-nanogpt (``.bin`` with a
 header of 256 int32), one-dimensional ``.npy`` files, Megatron's ``.bin`` with its ``.idx``, and folders that LitData
-wrote for its ``TokensLoader``. A row is a sequence of one sample. Rows may overlap. Opening reads nothing but indexes,
-and memory does not grow with the files.
+wrote for its ``TokensLoader``. A row is a sequence of one sample. Rows may overlap. Opening reads only headers and
+indexes, and memory does not grow with the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.litdata_index import litdata_index, token_arrays
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable, whole_number
 
-CHUNK_BYTES = 16 << 20  # of tokens that rows advance over, part of the order
+CHUNK_BYTES = 16 << 20  # of tokens from the first row of a chunk to the first of the next. Part of the order
 
 # Megatron's index: magic, version, code of the dtype, number of sequences, number of documents. Then the lengths of the
 # sequences, int32, their first bytes, int64, and the first sequence of each document, int64.
@@ -40,7 +40,7 @@ _MAGIC = b"MMIDIDX\0\0"
 # The header of llm.c and of projects that adopted its format: magic, version, number of tokens, and zeros, int32.
 _HEADER_NUMBERS, _ZEROS_FROM = 256, 16
 _HEADERS = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
-_DAYS = range(20_230_101, 20_400_101)  # magic numbers of this kind are days
+_DAYS = range(20_230_101, 20_400_101)  # magic numbers of this kind are dates
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
@@ -51,11 +51,11 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledB
     that do not fill a row are not delivered.
 
     Args:
-        path: a ``.bin`` or ``.npy`` file, Megatron's ``.bin`` or ``.idx``, a folder of LitData's, or another folder, a
-            pattern or a list of these, see `open_corpus`.
+        path: a ``.bin`` or ``.npy`` file, Megatron's ``.bin`` or ``.idx``, a folder that LitData wrote, another folder,
+            a pattern, or a list of these, see `open_corpus`.
         length: tokens in a row.
-        stride: tokens from the beginning of a row to the beginning of the next; None: ``length``. Less makes rows
-            overlap.
+        stride: tokens from the beginning of a row to the beginning of the next, by default ``length``. Rows
+            overlap if it is less.
         targets: whether rows have one token more, so that ``row[:-1]`` are inputs and ``row[1:]`` their targets.
         dtype: dtype of the tokens of a ``.bin`` file without an index, in native byte order. Other files declare it.
         stream: name of the stream.
@@ -115,7 +115,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledB
             self._lacks = (Mapped,)
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk. ``bytes`` counts the tokens that rows advance over."""
+        """Return the size of every chunk. ``bytes`` counts the tokens between the beginnings of its rows."""
         return self._table
 
     def read(self, chunk: int) -> Chunk:
@@ -134,7 +134,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledB
         return Chunk(self.schema, {self._stream: Value.from_dense(rows)}, seals=self._seals[number])
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files, for any chunks."""
+        """Return the mapped files, whatever the chunks."""
         return self._ranges
 
     def paths(self) -> list[str]:
@@ -168,7 +168,7 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
 
 
 def _map_files(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
-    """Return the files of tokens and their maps. Of Megatron's pairs only the ``.bin`` is listed, once."""
+    """Return the files of tokens and their maps. A pair of Megatron's files is listed once, by its ``.bin`` file."""
     paths = [path] if isinstance(path, (str, os.PathLike)) else path
     if not paths:
         raise ValueError("expected at least one file, got an empty list")
@@ -215,7 +215,7 @@ def _map_file(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _map_llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
-    """Return the tokens after a header of llm.c's, mapped; None: the file has no such header.
+    """Return the mapped tokens after a header as llm.c writes it, or None if the file has no such header.
 
     Raises:
         DataError: the header has another version, another number of tokens, or is of another kind of file.

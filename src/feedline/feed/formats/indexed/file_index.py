@@ -12,7 +12,7 @@ Layout, little endian::
     header   128 bytes, see _HEADER. Its checksum covers the rest of the header
     entries  per sequence  key u64, offset u64, size u32, samples u32
     table    per chunk     sequences u64, samples u64, offset u64, bytes u64, crc32c of its entries u32, 0 u32
-    points   of a packed text only, see `files.packed`: `POINT` records, and the windows of some of them
+    points   of a compressed text only, see `files.compressed_text`: `POINT` records, and the windows of some of them
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CHUNK = np.dtype(
 )
 Cache = bool | str | os.PathLike[str]
 
-_AT_ONCE = 1 << 16  # entries that are checked together
+_AT_ONCE = 1 << 16  # entries that are checked in one step
 _MAGIC = b"FLCTFIDX"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI")
@@ -82,14 +82,14 @@ class IndexKind:
     """How a file is indexed.
 
     Attributes:
-        chunk_size: most bytes of a chunk, unless a single sequence is longer.
-        settings: the options that the entries depend on, of JSON types. An index serves equal settings only.
-        indexer: returns a native indexer.
-        describe: returns the error of an indexer for path, open text, code and byte.
-        scan: yields the entries that an indexer finds, and the bytes done, from indexer, open text, path, bytes of the
-            file, and its unpacker.
-        packing: returns the compression of an open text, such as ``"gzip"``, or None.
-        counts_gaps: whether bytes between two sequences count for the size of a chunk with both, unlike in CNTK.
+        chunk_size: maximum bytes of a chunk, unless a single sequence is longer.
+        settings: the options that the entries depend on, of JSON types. An index is used only with equal settings.
+        indexer: function that returns a native indexer.
+        describe: function that returns the error of an indexer for path, open text, code and byte.
+        scan: function that yields the entries that an indexer finds, and the bytes done. Its arguments are indexer,
+            open text, path, size of the file, and unpacker.
+        packing: function that returns the compression of an open text, such as ``"gzip"``, or None.
+        counts_gaps: whether the bytes between two sequences of a chunk count towards its size, unlike in CNTK.
     """
 
     chunk_size: int
@@ -127,13 +127,13 @@ class Header(NamedTuple):
     lines: int
     table_crc: int
     options: bytes
-    unpacked: int = 0  # bytes of text of a packed file
-    points: int = 0  # of a packed file
+    unpacked: int = 0  # bytes of text of a compressed file
+    points: int = 0  # of a compressed file
     points_crc: int = 0
 
     @property
     def text_size(self) -> int:
-        """Bytes of text that entries point into."""
+        """Size of the text that the entries point into."""
         return self.unpacked if self.points else self.file_size
 
     def pack(self) -> bytes:
@@ -153,7 +153,7 @@ class TextIndex:
         header: counts, and the fields that identify the text.
         table: one `CHUNK` record per chunk.
         first: int64 (chunks + 1,), number of sequences before each chunk.
-        points: `POINT` records of a packed text.
+        points: `POINT` records of a compressed text.
     """
 
     def __init__(self, file: BinaryIO, place: Path | None = None) -> None:
@@ -212,7 +212,7 @@ class TextIndex:
             raise DamagedIndexError("impossible points")
 
     def window(self, number: int) -> NDArray[np.uint8] | None:
-        """Return the text before point ``number``, checked; None: the point needs none.
+        """Return the checked text before point ``number``, or None if the point needs no text.
 
         Raises:
             DamagedIndexError: it is damaged.
@@ -238,7 +238,7 @@ class TextIndex:
         return bool(self.header.flags & _SINGLE)
 
     def entries(self, chunk: int) -> NDArray[Any]:
-        """Return the `ENTRY` records of a chunk: a view of the file, checked.
+        """Return the checked `ENTRY` records of a chunk, as a view of the file.
 
         Raises:
             DamagedIndexError: they are damaged.
@@ -252,7 +252,7 @@ class TextIndex:
         return entries
 
     def at(self, ordinals: NDArray[np.int64], field: str | None = None) -> NDArray[Any]:
-        """Return the `ENTRY` records of sequences, each ``0 <= ordinal < sequences``, or one field: a checked copy.
+        """Return a checked copy of the `ENTRY` records of sequences, or of one field. Ordinals are below ``sequences``.
 
         Raises:
             DamagedIndexError: they are damaged.
@@ -307,7 +307,7 @@ class TextIndex:
 def open_index(
     path: Path, kind: IndexKind, cache: Cache = True, progress: Progress = None, rebuild: bool = False
 ) -> TextIndex:
-    """Return the index of the text at ``path``, stored or, if no stored index matches, built and stored.
+    """Return the stored index of the text at ``path``. If no stored index matches, build and store one.
 
     Args:
         path: path of the text.

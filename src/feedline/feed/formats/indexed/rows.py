@@ -1,10 +1,11 @@
-"""Text that is read, or unpacked, and parsed natively: the common part of CTF, JSON Lines, CSV and, with records for
-rows, TFRecord.
+"""Text that is read, decompressed if necessary, and parsed natively. The common part of CTF, JSON Lines, CSV, and
+TFRecord, whose rows are records.
 
-Guarantees: a bad row keeps its place and reports why, with file, byte, line and stream. Text is read with pread or
-unpacked from the nearest point before it (see `files.packed`), never as a whole. A file that changes while open is an
-error. Cost: the first opening reads the files once, natively, to index them (24 bytes a row, see `index`). Later ones
-read O(chunks). Reading a chunk costs its text and its columns. Indexing, unpacking and parsing release the GIL.
+Guarantees: a bad row keeps its place and reports why, with file, byte, line and stream. Text is read with pread, or
+decompressed from the nearest point before it (see `files.compressed_text`), never as a whole. A file that changes while
+open is an error. Cost: the first opening reads the files once, natively, to index them (24 bytes a row, see
+`file_index`). Later ones read O(chunks). Reading a chunk costs its text and its columns. Indexing, unpacking and
+parsing release the GIL.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ CHUNK_TEXT = 32 << 20
 """Bytes of text in a chunk, by default."""
 
 UNPACK_BYTES = 64 << 30
-"""Bytes of disk that the text of a large frame of Zstandard may take, by default."""
+"""Bytes of disk that the decompressed text of a large frame of Zstandard may take, by default."""
 
 HEAD_BYTES = 4 << 20
-"""First bytes of a text, from which streams are inferred."""
+"""Number of bytes at the head of a text from which streams are inferred."""
 
 MAX_ROW = 64 << 20
-"""Bytes of text of a row. An open quote swallows the rest of the text, and a small packed file may have a huge row."""
+"""Largest row in bytes. An unclosed quote makes a row of all text after it, and a small compressed file may have a huge
+row."""
 
 NAMES = {code: name for name, code in _native.ROW_ERRORS.items()}
 SKIP = 'pass on_error="skip" to the source to skip such sequences and list them'
@@ -74,7 +76,7 @@ PAD = 64
 """Bytes that the parsers may load on either side of the text."""
 
 Hole = tuple[int, int, Unread | str]
-"""A part of a text that could not be read: first byte, end, and why."""
+"""A part of a text that could not be read: first byte, end, and the reason."""
 
 
 def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
@@ -96,12 +98,12 @@ def utf16_error(path: Path) -> DataError:
 
 
 def packing_of_text(text: BinaryIO) -> str | None:
-    """Return the compression of a text; None: it has none."""
+    """Return the compression of a text, or None if it is not compressed."""
     return packing_of(read_at(text, 4, 0))
 
 
 class RowText(IndexedFile):
-    """A text of rows and its index, packed or not."""
+    """A text of rows, compressed or not, and its index."""
 
     def __init__(self, path: Path, kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
         with open_file(path) as file:
@@ -147,9 +149,9 @@ class RowText(IndexedFile):
 
         Args:
             packed: bytes of the file.
-            first: offset of the first of them in the file.
+            first: offset of ``packed`` in the file.
             into: memory for the text.
-            begin: offset of its first byte in the text.
+            begin: offset of ``into`` in the text.
             gaps: parts of the file that the disk did not deliver, see `read_most`.
         """
         if self._points is None:
@@ -194,7 +196,7 @@ class RowText(IndexedFile):
 
 
 class TextRows(NamedTuple):
-    """Rows, or sequences of them, whose text was read.
+    """Rows, or sequences of rows, whose text was read.
 
     Attributes:
         file: file of the rows.
@@ -202,7 +204,7 @@ class TextRows(NamedTuple):
         entries: their entries in the index.
         places: the entries with offsets in the text that was read.
         holes: parts that could not be read.
-        chunk: the chunk of the rows; None: they are a selection.
+        chunk: the chunk of the rows, or None if they are a selection.
     """
 
     file: RowText
@@ -265,14 +267,14 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
             return self._parse_chunk(place, buffer, holes)
 
     def _text_buffer(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
-        """Return a buffer for the text of a chunk, lent until it is parsed, or given away if views need it."""
+        """Return a context with a buffer for the text of a chunk. It is reused afterwards, unless views need it."""
         return contextlib.nullcontext(self._buffers.give(size)) if self._views else self._buffers.lend(size)
 
     def _check_text_size(self, size: int, file: RowText) -> None:
-        """Check that ``size`` bytes of text may be read at a time.
+        """Check that ``size`` bytes of text may be read at once.
 
         Raises:
-            DataError: they may not.
+            DataError: these are too many.
         """
 
     def _parse_chunk(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
@@ -364,8 +366,8 @@ class RowsDeserializer(TextCorpus):
         of_records = records["row"].astype(np.int64)
         rows = np.unique(np.concatenate([of_records, *gaps]))
         names = list(self.schema)
-        # Many errors are only created on access, as a row can be shorter than its error. They need a copy of the text,
-        # as the buffer is reused.
+        # If there are many errors, each is created on access, as a row can be shorter than its error. This needs a copy
+        # of the text, as the buffer is reused.
         snapshot = buffer.copy() if len(rows) > MAX_AT_ONCE else buffer
 
         def record_error(k: int) -> DataError:
@@ -402,11 +404,11 @@ class RowsDeserializer(TextCorpus):
 
     @abstractmethod
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
-        """Return the fault of a row, and advice."""
+        """Return the message for a fault of a row, and a hint."""
 
 
 def excerpt(text: bytes) -> str:
-    """Return the beginning of a piece of text, for an error."""
+    """Return the beginning of a text, for an error."""
     line = text.split(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
     return line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
 
