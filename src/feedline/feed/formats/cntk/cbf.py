@@ -100,10 +100,11 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
         streams: streams to deliver, by name, also as keyword arguments. ``field`` is the name in the file, by default
             the stream's name. Shape and kind must match the file. The dtype may be float32 or float64: numbers are
-            converted. None: all streams of the file, as it describes them.
-        chunk_size: bytes up to which neighbouring chunks of a file are one chunk of the order: CNTK's converter writes
-            files of many thousands, most of a single sequence. If chunks are delivered as views, only chunks of a
-            single sequence are joined, unless the others are tiny. 0: the chunks of the file, which CNTK's order needs.
+            converted. By default all streams of the file, as it describes them.
+        chunk_size: bytes up to which neighbouring chunks of a file become one chunk of the order. CNTK's converter
+            writes files of many thousands of chunks, most of a single sequence. If chunks are delivered as views, only
+            chunks of a single sequence are joined, unless the others are tiny. With 0 the chunks stay as they are in
+            the file, which CNTK's order needs.
         stream_kwargs: more streams.
 
     Raises:
@@ -137,7 +138,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
         self._first = np.cumsum([0, *(file.num_units for file in self._files)])
         self._starts = np.cumsum([0, *(int(file.unit_starts[-1]) for file in self._files)])
         self._single = all(file.single for file in self._files)
-        # The order depends on this, so only the tables decide it.
+        # The order depends on this, so only the chunk tables determine it.
         pairs = zip(self._columns, declared.values(), strict=True)
         as_stored = [stream.dtype == fields[column].dtype for column, stream in pairs]
         self._has_views = self.looks_at_all = all(as_stored) and all(file.regular for file in self._files)
@@ -168,7 +169,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
         return [str(file.path) for file in self._files]
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of sequences, by their longest stream; None if every sequence has one.
+        """Return the samples of sequences, by their longest stream, or None if every sequence has one.
 
         Raises:
             DataError: the lengths in a file contradict its chunk table.
@@ -195,7 +196,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
             file.compare()
             decoded = self._decode(chunk, np.frombuffer(file.map()[0], np.uint8, size, begin), mapped=True)
             if self._has_views and not decoded.errors and all(_is_view(value) for value in decoded.values.values()):
-                self._views[chunk] = decoded  # views take no memory, and save another search
+                self._views[chunk] = decoded  # views take no memory, and make another search unnecessary
         return decoded
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
@@ -236,7 +237,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
         Args:
             chunk: number of the chunk.
             data: bytes of the chunk.
-            mapped: whether they belong to the map of the file, so that values may be views of them.
+            mapped: whether they are part of the map of the file, so that values may be views of them.
         """
         file, unit = self._locate(chunk)
         table, sizes = file.parts(unit)
@@ -305,7 +306,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
 
 
 class _CbfFile:
-    """A file: its header, its chunk table, and its units, which are runs of joined chunks."""
+    """A file: its header, its chunk table, and its units, which are runs of chunks that are read as one."""
 
     def __init__(self, path: Path, unit_size: int) -> None:
         self.path = path
@@ -327,7 +328,8 @@ class _CbfFile:
         self._lengths: dict[int, NDArray[np.uint32]] = {}
 
     def _has_views(self, unit_size: int) -> bool:
-        """Return whether every unit can be a view: all streams are dense, and each chunk has the size that follows.
+        """Return whether every unit can be a view: all streams are dense, and each chunk has the size that this
+        implies.
 
         Chunks of several sequences cannot be joined to a view. If they are tiny, joining them is worth a copy.
         """
@@ -375,13 +377,13 @@ class _CbfFile:
         return begin, end - begin
 
     def parts(self, unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the rows of the table for a unit, and the bytes of its chunks."""
+        """Return the rows of the chunk table for a unit, and the sizes of its chunks."""
         a, b = self._units[unit : unit + 2].tolist()
         return self.table[a:b], np.diff(self._bounds[a : b + 1])
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         chunk_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        lengths = self.table["samples"][chunk_of].astype(np.int64)  # right where a chunk is one sequence
+        lengths = self.table["samples"][chunk_of].astype(np.int64)  # correct for chunks of one sequence
         for chunk in distinct(chunk_of[self.table["sequences"][chunk_of] > 1]).tolist():
             at = np.flatnonzero(chunk_of == chunk)
             lengths[at] = self._chunk_lengths(chunk)[ordinals[at] - self._starts[chunk]]
@@ -481,7 +483,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
 def _units(bounds: NDArray[np.int64], size: int, alone: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     """Return the first chunk of each unit, a run of chunks of up to ``size`` bytes, and the number of chunks.
 
-    Chunks marked ``alone`` are never joined.
+    Chunks marked in ``alone`` are never joined.
     """
     if size == 0:
         return np.arange(len(bounds))

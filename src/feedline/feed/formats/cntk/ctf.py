@@ -3,7 +3,7 @@
 Guarantees: CNTK's grammar and chunks. Numbers are rounded correctly. No value is invented without `fill_missing`. An
 unreadable sequence keeps its place and reports why. Nothing outside the declared streams is parsed. Text is read with
 pread, never mapped, and a file that changes while open is an error, not a crash. Cost: the first opening reads the
-files once to index them (see `indexed`), later ones read O(chunks). Reading a chunk costs its text, its columns, and
+files once to index them (see `file_index`), later ones read O(chunks). Reading a chunk costs its text, its columns, and
 about 1 ns per byte of text. Reading releases the GIL.
 """
 
@@ -57,10 +57,11 @@ class CTFDeserializer(TextCorpus, Keyed):
         skip_sequence_ids: whether every line is a sequence, with or without an id.
         lenient: whether to accept blank lines and the numbers ``.5``, ``5.e3``, ``nan``, ``inf``, which CNTK refuses.
         fill_missing: whether to follow CNTK's rule for dense samples with fewer values than declared: missing values
-            are zero. False: such a sample is an error.
-        max_errors: 0: a sequence with an error is unreadable as a whole. Above 0: as in CNTK, bad samples are dropped,
-            up to this many errors (CNTK counts up to three for one bad row) over the life of this object, counting each
-            chunk once. One more error, or a stream without any sample, is a `DataError`.
+            are zero. Otherwise such a sample is an error.
+        max_errors: maximum number of errors. With 0, a sequence with an error is unreadable as a
+            whole. Above 0, bad samples are dropped, as in CNTK, which counts up to three errors for one bad row. Errors
+            are counted over the life of this object, those of each chunk once. One more error, or a stream without any
+            sample, is a `DataError`.
         chunk_size: bytes of text per chunk. Part of the order: another size is another order.
         cache: where to keep the index. True: next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
             writable. A folder: in it. False: in a temporary file.
@@ -126,7 +127,8 @@ class CTFDeserializer(TextCorpus, Keyed):
         return self._digest("", "flags")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the ids of sequences, or for a file without ids, line numbers, from 0, counted through all files."""
+        """Return the ids of sequences. In files without ids, these are line numbers, from 0, counted through all
+        files."""
         lines = offsets_of(file.index.header.lines for file in self._files)
         keys = np.empty(len(ordinals), np.uint64)
         for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
@@ -186,7 +188,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         with of.file.open() as text:
             if len(records):
                 self._raise_fatal(of, text, records)
-            # After a failed read, no text is read again to describe other errors.
+            # After a failed read, text is not read again to describe other errors.
             begin = int(of.entries["offset"][0])
             near = (0, 1) if of.holes else (begin, line_of(text, begin))
             if self._max_errors > 0:
@@ -217,7 +219,7 @@ class CTFDeserializer(TextCorpus, Keyed):
             if holes:
                 return _hole_chunk_error(path, int(of.ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
-            after = place if place[0] <= record["byte"] else near  # lines are counted from the last error on
+            after = place if place[0] <= record["byte"] else near  # count lines from the last error on
             error = self._record_error(of, text, record, after)
             place = int(record["byte"]), error.line or 1
             return error
@@ -233,7 +235,10 @@ class CTFDeserializer(TextCorpus, Keyed):
     def _parse_counting(
         self, chunk: ChunkPlace[RowText] | None, arguments: tuple[Any, ...]
     ) -> tuple[Any, NDArray[np.uint8]]:
-        """Parse with CNTK's error count, which one caller at a time may change. A selection (None) is not counted."""
+        """Parse with CNTK's error count, which one caller at a time may change.
+
+        Errors of a selection, without a ``chunk``, are not counted.
+        """
         if chunk is None:
             streams, _, faults, _ = self._parser.parse(*arguments, _UNLIMITED)
             return streams, faults
@@ -273,11 +278,11 @@ class CTFDeserializer(TextCorpus, Keyed):
 
 
 def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:
-    """Return the kind of index for text of CNTK.
+    """Return the kind of index for CNTK text.
 
     Args:
-        chunk_size: most bytes of text in a chunk.
-        size_field: field of the stream that defines the size; None: there is none.
+        chunk_size: maximum bytes of text in a chunk.
+        size_field: field of the stream that defines the size, if any.
         skip_ids: whether every line is a sequence.
         lenient: whether blank lines are skipped.
     """

@@ -27,7 +27,7 @@ _SKIP = 'pass on_error="skip" to the source to skip such sequences and count the
 _KIND = "compare the declaration (sparse=True for `index:value` pairs) with the file"
 _SHAPE = "if the data is right, declare a larger shape"
 _FILL = "fill_missing=True pads such samples with zeros, as CNTK does; or declare the shape that the file has"
-_SHOWN_BYTES = 1 << 10  # bytes of a row that are searched for field names
+_SHOWN_BYTES = 1 << 10  # of a row that are searched for field names
 _FIELD = re.compile(rb"\|(?!#)([!-{}~]+)")
 
 # {s}: stream, {e} and {g}: expected and got, {c}: the byte found
@@ -59,7 +59,7 @@ _INDEX_MESSAGES = {
 
 
 def show_byte(byte: int) -> str:
-    """Name a byte for a reader of the file."""
+    """Return the name of a byte for an error message."""
     if byte == 0x0A:
         return "the end of the row"
     return f"`{chr(byte)}`" if 0x20 <= byte < 0x7F else f"byte 0x{byte:02x}"
@@ -91,7 +91,7 @@ def describe(
         record: a record without a `FATAL` code.
         streams: names, by stream number in the record.
         lenient: whether the lenient grammar was used, for the advice.
-        ordinals: index in the corpus, by sequence number in the record.
+        ordinals: ordinals in the corpus, by sequence number in the record.
         near: an offset before the record and its line number.
     """
     name, byte = NAMES[int(record["code"])], int(record["byte"])

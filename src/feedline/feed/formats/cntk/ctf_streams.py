@@ -1,4 +1,4 @@
-"""The streams of text of CNTK, inferred from its first bytes."""
+"""The streams of CNTK text, inferred from its first bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import open_regular
 
-_MAX_DIGITS = 20  # of an index
+_MAX_DIGITS = 20  # of a sparse index
 
 
 def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -> dict[str, Stream]:

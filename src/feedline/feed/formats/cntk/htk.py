@@ -53,7 +53,7 @@ _IDX_MAGIC = 2051
 _BASE_KINDS = {6: "MFCC", 7: "FBANK", 9: "USER", 11: "PLP", 12: "FESTREAM"}
 _COMPRESSED, _QUANTISED = 0o2000, 0o40000
 _GUID_BYTES = 16
-_MAX_HEADERS = 1024  # kept, of some hundred bytes each
+_MAX_HEADERS = 1024  # that are kept, some hundred bytes each
 _SKIP = 'pass on_error="skip" to the source to skip such utterances and list them'
 
 _log = logging.getLogger("feedline")
@@ -113,15 +113,15 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
 
     Args:
         scp: path of the script.
-        streams: the stream delivered, by name, also as a keyword argument. Its shape is the shape of a sample, of all
-            ``left + 1 + right`` frames together, flat or ``(frames, values)``, its dtype float32 or float64. None:
+        streams: the stream by name, also as a keyword argument. Its shape is the shape of a sample, of all ``left + 1 +
+            right`` frames together, flat or ``(frames, values)``, its dtype float32 or float64. By default
             ``features``, float32, flat.
-        context: (left, right) neighbours of each frame in a sample, oldest first. Neighbours beyond the ends of an
-            utterance repeat its first or last frame. None: the number that makes the declared shape, the same on both
-            sides.
+        context: numbers of neighbours to the (left, right) of each frame in a sample, oldest first. Neighbours beyond
+            the ends of an utterance repeat its first or last frame. With None, as many neighbours on either side as the
+            declared shape needs.
         prefix: prefix of the paths of the script. Without it, ``...`` in a path is the script's folder.
-        broadcast: whether utterances of one frame are repeated for each sample of the sequence that they are joined to
-            (a speaker's vector). Such a corpus cannot be the first of a `Join`.
+        broadcast: whether an utterance of one frame, such as a speaker's vector, is repeated for each sample of the
+            sequence that it is joined to. Such a corpus cannot be the first of a `Join`.
         chunk_frames: frames at which a chunk is full. Part of the order.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: the stream, as a keyword argument.
@@ -155,7 +155,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         self.name, self._broadcast = os.fspath(scp), bool(broadcast)
         self._script = script = _Script(Path(scp), prefix)
         self._headers = LruCache(read_header, lambda _: 1, _MAX_HEADERS)
-        for i in np.flatnonzero(script.count < 0).tolist():  # files that are named without a range
+        for i in np.flatnonzero(script.count < 0).tolist():  # files without a range in the script
             script.start[i], script.count[i] = 0, self._headers.get(script.paths[script.file[i]]).frames
         self.duplicates = script.drop_duplicates()
         if not len(script):
@@ -182,7 +182,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         return self._infos
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Deserializer.capability`. Features are repeated only with ``broadcast``."""
+        """See `Deserializer.capability`. Utterances are repeated only with ``broadcast``."""
         return None if kind is Broadcast and not self._broadcast else super().capability(kind)
 
     def digest(self) -> str:
@@ -245,7 +245,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, selection.errors)
 
     def _set_error(self, selection: _Utterances, i: int, error: DataError) -> None:
-        """Note the error of an utterance that cannot be read."""
+        """Set the error of an utterance that cannot be read."""
         ordinal = int(selection.ordinals[i])
         selection.rows[selection.offsets[i] : selection.offsets[i + 1]] = 0
         located = error.located(path=self._script.paths[int(self._script.file[ordinal])], sequence=ordinal)
@@ -314,7 +314,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         )
 
     def _matching_header(self, number: int) -> _FrameHeader:
-        """Return the header of a file, after comparing it with the first file's.
+        """Return the header of a file, checked against the header of the first file.
 
         Raises:
             DataError: it cannot be read, or its frames are of another kind.
@@ -341,7 +341,7 @@ class _Script:
     Attributes:
         paths: feature files, in the order of their first use.
         file: number of the file of each utterance.
-        start, count: first frame and number of frames of each utterance, int64. Count -1: the whole file.
+        start, count: first frame and number of frames of each utterance, int64. A count of -1 means the whole file.
         key: hash of the name of each utterance.
     """
 
@@ -406,7 +406,7 @@ class _Script:
         return dropped
 
     def name(self, ordinal: int) -> str:
-        """Return the name on an utterance's line, read again from the script."""
+        """Return the name of an utterance. Reads its line of the script again."""
         begin, end = int(self._begin[ordinal]), int(self._end[ordinal])
         try:
             with open_file(self._path) as file:
@@ -424,7 +424,7 @@ def _resolve_path(path: str, prefix: str | None, folder: str, *, remote: bool) -
 
 
 def read_header(path: str) -> _FrameHeader:
-    """Return the header of a feature file, compared with its size.
+    """Return the header of a feature file, checked against the size of the file.
 
     Raises:
         DataError: the file cannot be opened, or is no feature file that can be read.
@@ -499,7 +499,7 @@ def _htk_header(file: BinaryIO, path: str) -> _FrameHeader:
 
 
 def _context(name: str, stream: Stream | None, context: tuple[int, int] | None, dim: int, path: str) -> tuple[int, int]:
-    """Return the numbers of neighbours on both sides, after comparing the declared shape with the file."""
+    """Return the numbers of neighbours on both sides. Compares the declared shape with the file."""
     if context is None:
         size = dim if stream is None else stream.size
         frames, remainder = divmod(size, dim)
@@ -532,7 +532,7 @@ def _chunk_starts(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.in
 
 
 def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return (first, stop) of the runs of equal numbers."""
+    """Return the (first, stop) of each run of equal numbers."""
     if not len(numbers):
         return []
     bounds = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1], [True]])).tolist()
