@@ -1,8 +1,9 @@
-"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather. A batch is a chunk.
+"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather. A record batch is a
+chunk.
 
-Files are mapped, and chunks are views of them: samples are copied once, into the minibatch. Opening walks over the
-heads of the batches, about 1 us each, and reads no data. Data in a form that a gather cannot use is copied when its
-chunk is read: offsets of 4 bytes, bools, validity bitmaps, and lists declared to have equal lengths where some do not.
+Files are mapped, and chunks are views of them: samples are copied once, into the minibatch. Opening reads the heads of
+the batches, about 1 us each, and no data. Data in a form that a gather cannot use is copied when its chunk is read:
+offsets of 4 bytes, bools, validity bitmaps, and lists declared to have equal lengths where some do not.
 
 Files with compressed batches, such as most Feather files, or with dictionaries, views or unions are read and decoded
 by Arrow, a batch at a time.
@@ -73,8 +74,8 @@ Paths = str | os.PathLike[str]
 Ints = NDArray[np.int64]
 
 _MAX_UNREADABLE = 1 << 20  # sequences of a batch that keep their places if it cannot be read
-_VIEW_BYTES = 4 << 20  # of a chunk of chosen rows, part of the order
-_REQUESTS = 16  # at a time, for the buffers that views need
+_VIEW_BYTES = 4 << 20  # of a chunk of rows that indices name, part of the order
+_REQUESTS = 16  # at once, for the buffers that views need
 
 
 class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, PickledByArguments):
@@ -84,18 +85,18 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     that is not UTF-8, is unreadable: it keeps its place.
 
     Args:
-        path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order, or a folder: of
-            `save_to_disk`, of the cache of `load_dataset`, of LitData with chunks of rows, or any other folder, whose
-            ``*.arrow`` files are read, sorted by the bytes of their relative paths.
+        path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order, or a folder: as
+            `save_to_disk` writes it, from the cache of `load_dataset`, as LitData writes it with chunks of rows, or any
+            other folder, whose ``*.arrow`` files are read, sorted by the bytes of their relative paths.
         streams: names of columns, or declarations by stream name (`Stream.field` names the column, the shape may be
-            another shape of the same size, and declares lists of equal lengths); None: every column that can be a
+            another shape of the same size, and declares lists of equal lengths). By default every column that can be a
             stream. A warning names the other columns.
         split: split of a folder that has several.
         indices: an Arrow file with a column ``indices``: the numbers of the rows to deliver, in corpus order, as
-            `select`, `shuffle` and `filter` of `datasets` write them; None: the file that the folder names, or all
+            `select`, `shuffle` and `filter` of `datasets` write them. By default the file that the folder names, or all
             rows.
-        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
-            each sequence, or as declared.
+        defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
+            of each sequence, or as declared.
         memory: bytes that a decoded batch may take, where batches must be decoded.
 
     Attributes:
@@ -146,7 +147,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._check_row_size()
         self._sizes = np.concatenate([file.heads + file.bodies for file in self._files])
         self._row_bytes = max(1, int(self._sizes.sum()) // int(self._starts[-1]))
-        self._step = max(1, _VIEW_BYTES // self._row_bytes)  # of rows that indices name
+        self._step = max(1, _VIEW_BYTES // self._row_bytes)  # rows in a chunk, if indices name them
         self._lock = threading.Lock()
         self._bounds: list[_Lookup] | None = None
         self._table: list[ChunkInfo] | None = None
@@ -180,7 +181,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Return the rows of chunk number ``chunk``: views of its batch, if it is neither compressed nor a view.
+        """Return the rows of chunk number ``chunk``. They are views if the batch is not compressed, without indices.
 
         Raises:
             DataError: a file was truncated, or its disk fails.
@@ -223,7 +224,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         call_each(lambda run: run[0].hold(*run[1:]), runs, _REQUESTS)
 
     def _sound_batches(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
-        """Yield the batches with sound heads, and the places of their columns. Reads nothing else of them."""
+        """Yield the batches with sound heads, and the places of their columns. Reads only the heads."""
         for chunk in range(int(self._first[-1])):
             file, i = self._locate(chunk)
             layout = self._layout(file)
@@ -233,7 +234,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 yield file, batch, [(layout.places[column.field], column) for column in columns]
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the extent of a batch that must be decoded, and none for a batch that is read as a view."""
+        """Return the extent of a batch that must be decoded, or no extent for a batch that is read as views."""
         if self._mapped or self._rows is not None:
             return []
         file, i = self._locate(chunk)
@@ -256,7 +257,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return select_by_chunk(self, ordinals, self._starts)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
+        """Return the mapped files with ``chunks``, and make the kernel begin to read the heads of these chunks."""
         by_path: dict[str, MappedFile] = {}
         for chunk in chunks:
             file, i = self._locate(chunk)
@@ -267,7 +268,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return list(by_path.values())
 
     def lengths(self, ordinals: Ints) -> Ints | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         return self._lengths(np.ascontiguousarray(ordinals, np.int64)) if self._ragged_streams() else None
 
     def paths(self) -> list[str]:
@@ -303,10 +304,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return int(file.rows[i])
 
     def _check_row_size(self) -> None:
-        """Check that a row fits into a batch, as a damaged schema can claim any size for it.
+        """Check that a row fits into a batch. A damaged schema can claim any size for it.
 
         Raises:
-            DataError: it does not.
+            DataError: a row is too large.
         """
         streams = [
             (c.stream.size, c.stream.dtype)
@@ -364,7 +365,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return Chunk(self.schema, values, unreadable.errors(), seals=file.map().seals)
 
     def _decode_batch(self, chunk: int, fetched: memoryview | None) -> Chunk:
-        """Return a batch that Arrow decodes, from ``fetched`` if its bytes were fetched."""
+        """Return a batch, decoded by Arrow, from ``fetched`` if its bytes were fetched."""
         file, i = self._locate(chunk)
         batch = file.batch(i)
         data = read_bytes(file.path, batch.start, batch.head + batch.body) if fetched is None else fetched
@@ -388,10 +389,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return Chunk(self.schema, values, unreadable.errors())
 
     def _damaged_chunk(self, chunk: int, start: int, stop: int, error: Exception) -> Chunk:
-        """Return the chunk of a batch that cannot be read. Its sequences keep their places.
+        """Return a chunk of unreadable sequences for a batch that cannot be read.
 
         Raises:
-            DataError: it claims too many sequences.
+            DataError: the batch claims too many sequences.
         """
         file, i = self._locate(chunk)
         # The parser adds the byte of the head to the message.
@@ -411,10 +412,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
         return lost_chunk(self.schema, ragged, stop - start, why)
 
-    # ---- chosen rows --------------------------------------------------------------------------------
+    # ---- rows that indices name ---------------------------------------------------------------------
 
     def _indexed_rows(self, ordinals: Ints) -> Chunk:
-        """Return copies of the rows that the indices have at ``ordinals``."""
+        """Return copies of the rows that the indices name at ``ordinals``."""
         assert self._rows is not None
         rows, wrong = self._rows.take(ordinals)
         if self._mapped:
@@ -431,7 +432,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return Chunk(self.schema, chunk.values, errors)
 
     def _gather_rows(self, rows: Ints) -> Chunk:
-        """Copy rows natively. Batches stay registered, as there may be few rows of each."""
+        """Copy rows natively. Batches stay registered, as there may be few rows in each."""
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
         needed = distinct(chunks)
         with self._lock:
@@ -510,7 +511,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
 
 class _Lookup:
-    """Small rows in pieces of mapped files, looked up by number and copied natively."""
+    """Small rows in parts of mapped files, looked up by number and copied natively."""
 
     def __init__(
         self, parts: Sequence[NDArray[Any]], starts: Ints, seals: Sequence[Sequence[NDArray[np.uint8]]]
@@ -561,7 +562,7 @@ class _RowNumbers:
         return self._length
 
     def take(self, ordinals: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the row numbers at ``ordinals``, with 0 for numbers out of range, and the mask of these."""
+        """Return the row numbers at ``ordinals``, and the mask of the numbers out of range, which become 0."""
         rows = self._lookup.take(ordinals)
         wrong = (rows < 0) | (rows >= self._count)
         return np.where(wrong, 0, rows), wrong

@@ -44,7 +44,7 @@ class BatchLayout(NamedTuple):
 
 
 def layout_of(schema: Any) -> BatchLayout | None:
-    """Return the layout of the batches of a schema; None: a type of it is laid out otherwise."""
+    """Return the layout of the batches of a schema, or None if one of its types has a layout without views."""
     counted = [0, 0]
     places = {}
     for field in schema:
@@ -86,7 +86,7 @@ def _place(kind: Any, counted: list[int]) -> Place | None:
 
 
 class MappedBatch:
-    """The buffers of a record batch of a mapped file.
+    """The buffers of a record batch in a mapped file.
 
     Args:
         file: the file.
@@ -119,7 +119,7 @@ class MappedBatch:
         """Return the elements ``start:stop`` of a buffer.
 
         Raises:
-            ValueError: it is too small for that, or misaligned.
+            ValueError: the buffer is too small for that, or misaligned.
         """
         if stop <= start:
             return np.empty(0, dtype)
@@ -136,7 +136,7 @@ class MappedBatch:
         return np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + stop - start]
 
     def nulls(self, place: Place, start: int, stop: int) -> Flags | None:
-        """Return the mask of the null items among ``start:stop``; None: no item is null."""
+        """Return the mask of the null items among ``start:stop``, or None if no item is null."""
         if self._nulls[place.node] == 0 or stop <= start:
             return None
         nulls: Flags = self.bits(place.buffer, start, stop) == 0
@@ -172,7 +172,7 @@ class MappedBatch:
         return self._nulls[place.node] != 0
 
     def bounds_view(self, place: Place) -> NDArray[Any]:
-        """Return the pairs of bounds of all lists as a view, (rows, 2)."""
+        """Return the pairs of bounds of all lists, (rows, 2), as a view."""
         dtype = _INT64 if _is_large(place.kind) else _INT32
         ends = self.view(place.buffer + 1, dtype, 0, self.rows + 1)
         pairs: NDArray[Any] = np.lib.stride_tricks.sliding_window_view(ends, 2)
@@ -236,7 +236,7 @@ class MappedItems:
         if kind == np.bool_:
             return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
         numbers = self.batch.view(buffer, kind, self.start, self.stop)
-        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # of a store, which has bools as bytes
+        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # a store has bools as bytes
 
     def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
         """See `FieldItems.to_memory`."""
@@ -253,7 +253,7 @@ def _is_large(kind: Any) -> bool:
 
 
 def needed_buffers(batch: MappedBatch, place: Place, how: Column) -> list[int]:
-    """Return the buffers of a column that `MappedItems` reads. It only makes views of the other buffers.
+    """Return the buffers of a column whose content `MappedItems` reads. Of the other buffers it only makes views.
 
     Copies of lists of unequal lengths read further buffers, see `is_even`.
     """
@@ -277,7 +277,7 @@ def needed_buffers(batch: MappedBatch, place: Place, how: Column) -> list[int]:
 
 
 def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:
-    """Return whether all lists of a column have the lengths that were declared, so that `MappedItems` is a view.
+    """Return whether all lists of a column have the declared lengths, so that `MappedItems` returns a view.
 
     Raises:
         ValueError: buffers contradict each other.

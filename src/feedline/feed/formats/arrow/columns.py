@@ -55,7 +55,7 @@ class Column(NamedTuple):
         field: name of the column.
         stream: the stream that it becomes.
         ragged: whether its outermost lists are sequences.
-        null_means: why it has nulls, if that is known.
+        null_means: reason why it has nulls, if that is known.
         dims: lengths that the inner lists must have, outermost first, where their type does not fix them.
     """
 
@@ -67,7 +67,7 @@ class Column(NamedTuple):
 
     @property
     def unreadable(self) -> str:
-        """The reason why a sequence cannot be read, in words."""
+        """The message for a sequence that cannot be read."""
         if self.dims:
             return f"expected lists of {' x '.join(map(str, self.dims))} numbers, got others or a null"
         return f"{UNREADABLE[self.stream.kind]}{f' ({self.null_means})' if self.null_means else ''}"
@@ -87,10 +87,10 @@ class UnreadableRows:
         self._columns, self._path, self._first = columns, path, first
         self._streams = list(columns)
         self._count = count
-        self._at_fault: NDArray[np.int32] | None = None  # the first stream of each sequence that cannot be read
+        self._at_fault: NDArray[np.int32] | None = None  # first unreadable stream of each sequence, or -1
 
     def mark(self, name: str, bad: Flags | None) -> None:
-        """Note the sequences of which a stream cannot be read; None: none."""
+        """Mark the sequences in the mask ``bad``, whose stream ``name`` cannot be read. None marks no sequence."""
         if bad is not None and bad.any():
             if self._at_fault is None:
                 self._at_fault = np.full(self._count, -1, np.int32)
@@ -123,7 +123,8 @@ class Source(NamedTuple):
 
     @contextlib.contextmanager
     def converting_errors(self, what: str) -> Iterator[None]:
-        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
+        """Return a context in which errors of pyarrow, and of NumPy over its results, become a DataError about
+        ``what``."""
         import pyarrow as pa
 
         try:
@@ -133,7 +134,7 @@ class Source(NamedTuple):
 
 
 StreamChoice = Sequence[str] | Mapping[str, Stream] | None
-"""Names of columns, declarations by stream name, or None: the streams of the columns by their types."""
+"""Names of columns, or declarations by stream name. With None, columns become streams by their types."""
 
 
 # ---- which streams --------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
 
 
 def _equal_lists_column(field: Any, kind: Any, declared: Stream | None) -> Column | None:
-    """Return the column of lists, nested or not, that are declared to have equal lengths; None: not declared so."""
+    """Return the column of lists that are declared to have equal lengths, nested or not, or None if they are not."""
     levels, leaf = 0, kind
     while is_list(leaf):
         levels, leaf = levels + 1, storage(leaf.value_type)
@@ -308,8 +309,8 @@ def _equal_lists_column(field: Any, kind: Any, declared: Stream | None) -> Colum
 
 
 def _shape_in_metadata(field: Any) -> tuple[Any, ...] | None:
-    """Return the shape of Hugging Face's Array2D to Array5D, of which the first dimension may be None."""
-    shape = getattr(field.type, "shape", None)  # if `datasets` was imported, Arrow knows the type
+    """Return the shape of Hugging Face's types Array2D to Array5D. Its first dimension may be None."""
+    shape = getattr(field.type, "shape", None)  # of a type that `datasets` has registered
     metadata = field.metadata or {}
     if metadata.get(b"ARROW:extension:name", b"").startswith(b"datasets.features.features.Array"):
         try:
@@ -336,7 +337,7 @@ def storage(kind: Any) -> Any:
 
 
 def _string_kind(kind: Any) -> str | None:
-    """Return ``"bytes"`` or ``"str"`` for a column of strings, or of structs with bytes and a path; None: neither."""
+    """Return ``"bytes"`` or ``"str"`` for a column of strings, or of structs with bytes and a path, else None."""
     import pyarrow as pa
 
     kind = storage(kind)
@@ -365,7 +366,7 @@ def _dense_type(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
 
 
 def _tensor_type(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return shape and dtype of fixed-size lists or of Arrow's tensors; None if the axes are permuted."""
+    """Return shape and dtype of fixed-size lists or of Arrow's tensors, or None if the axes are permuted."""
     dense = _dense_type(storage(kind))
     if dense is None or getattr(kind, "extension_name", None) != "arrow.fixed_shape_tensor":
         return dense
@@ -374,7 +375,7 @@ def _tensor_type(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether arrays of a type are lists of any length."""
+    """Return whether arrays of a type are lists of any length."""
     import pyarrow as pa
 
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
@@ -430,7 +431,7 @@ class FieldItems(Protocol):
     """Items of a field: numbers, strings, lists or structs.
 
     Attributes:
-        mapped: whether they are in a file, where parts may be lost at any time.
+        mapped: whether they are in a mapped file, parts of which may be lost at any time.
         has_fields: whether they are structs.
     """
 
@@ -441,13 +442,13 @@ class FieldItems(Protocol):
     def __len__(self) -> int: ...
 
     def nulls(self) -> Flags | None:
-        """Return the mask of the null items; None: no item is null."""
+        """Return the mask of the null items, or None if no item is null."""
 
     def lists(self) -> tuple[Ints, FieldItems]:
-        """Return the bounds of lists of any length, from 0, and the items in them."""
+        """Return the bounds of lists of any length, from 0, and the items in these lists."""
 
     def fixed_size_lists(self) -> tuple[int, FieldItems] | None:
-        """Return the size of lists of fixed size, and the items in them; None: the items are no lists."""
+        """Return the size of lists of fixed size and the items in them, or None if the items are no such lists."""
 
     def field(self, which: int | str) -> FieldItems:
         """Return a field of structs."""
@@ -459,7 +460,7 @@ class FieldItems(Protocol):
         """Return numbers of a dtype, or as they are stored."""
 
     def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the numbers of such items in memory."""
+        """Return numbers of these items in memory: a copy if they are mapped."""
 
 
 class ArrowItems:
@@ -519,7 +520,7 @@ class ArrowItems:
 
 
 def value_of(items: FieldItems, how: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
-    """Return the sequences of a column, and the mask of the unreadable sequences; None: all can be read.
+    """Return the sequences of a column, and the mask of the unreadable sequences, or None if all can be read.
 
     Raises:
         ValueError: buffers contradict each other.
@@ -608,7 +609,7 @@ def equal_lists_rows(
     memory_bytes: int,
     to_memory: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[NDArray[Any], Flags]:
-    """Return rows of lists that should have equal lengths: a view if all do, else a copy with zeros.
+    """Return rows of lists that should have equal lengths: a view if all have them, else a copy with zeros.
 
     Args:
         items: the items of the innermost lists, (n, width).
@@ -646,7 +647,7 @@ def equal_lists_rows(
 
 
 def any_of(flags: Flags, bounds: Ints) -> Flags:
-    """Return whether any flag is set, for each range of flags."""
+    """Return for each range of flags whether any of them is set."""
     if not flags.any():
         return np.zeros(len(bounds) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(flags)])

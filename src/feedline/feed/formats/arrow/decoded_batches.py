@@ -1,7 +1,7 @@
 """Record batches that Arrow decodes: compressed batches, and batches with dictionaries, views or unions.
 
-The bytes for Arrow are in private memory. Sizes are compared with the message's and with a limit before anything is
-decompressed, and every offset is validated before it is followed.
+Arrow reads the bytes in private memory. Sizes are compared with the size of the message and with a limit before
+anything is decompressed, and every offset is validated before it is followed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def decode_batch(
         memory_bytes: bytes that the decoded batch may take.
 
     Raises:
-        TooLargeError: it claims to take more.
+        TooLargeError: the batch claims to take more.
         ValueError, OSError, pyarrow.ArrowException: it is damaged.
     """
     import pyarrow as pa
@@ -54,7 +54,7 @@ def decode_batch(
                 raise TooLargeError(size)
         decoded = pa.ipc.open_stream(b"".join([*parts, data]), options=options).read_next_batch()
     else:
-        # As bytes: a text that is not UTF-8 must make one sequence unreadable, not all.
+        # Read texts as bytes, so that a text that is not UTF-8 makes one sequence unreadable, not all.
         schema = pa.schema([pa.field(field.name, _as_bytes(field.type)) for field in file.schema])
         whole_batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
         decoded = whole_batch.select([file.schema.names[i] for i in numbers])
@@ -65,7 +65,7 @@ def decode_batch(
 
 
 def _as_bytes(kind: Any) -> Any:
-    """Return a type of the same layout whose texts are byte strings."""
+    """Return a type of the same layout, with byte strings for texts."""
     import pyarrow as pa
 
     kind = storage(kind)

@@ -1,12 +1,12 @@
 """Arrow IPC files and streams as maps, and the places of their record batches.
 
-A stream has no footer, so opening walks over the heads of its messages, natively: about 1 us a batch, and no data is
-read. A file is read by its footer, as other readers do, because writers leave out the schema or the end before it.
-Arrow parses only the schema. Our own parser (`_native.arrow_batch`) reads the places of buffers and checks every
-offset, and only native code reads the map, which survives a file that is truncated meanwhile.
+A stream has no footer, so opening reads the heads of its messages one after the other, natively: about 1 us a batch,
+and no data is read. A file is read by its footer, as other readers do, because writers leave out the schema or the end
+before it. Arrow parses only the schema. Our own parser (`_native.arrow_batch`) reads the places of buffers and checks
+every offset, and only native code reads the map, which survives the truncation of the file.
 
-Parts of a file in a store may be missing. The heads of its batches are kept from the walk. The other bytes that views
-of its buffers need must be held, see `ArrowFile.hold`.
+Parts of a file in an object store may be missing. The heads of its batches are kept when they are read. The other bytes
+that views of its buffers need are fetched and pinned by `ArrowFile.hold`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _MAX_COMPRESSED_ROWS = 1 << 31
 
 
 def prefix_bytes(message: bytes | memoryview) -> int:
-    """Return the bytes of a message before its metadata: marker and length, or before Arrow 0.15 the length alone."""
+    """Return the number of bytes before the metadata of a message: marker and length, or before Arrow 0.15 the
+    length."""
     return 8 if message[:4] == STREAM_MAGIC else 4
 
 
 def _begins_stream(head: bytes) -> bool:
-    """Whether these 8 bytes may begin a stream: with a marker, or with a length and the place of a root within it."""
+    """Return whether 8 bytes may begin a stream: by a marker, or by a length and the offset of a root within it."""
     length, root = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:8], "little")
     return head.startswith(STREAM_MAGIC) or 8 <= root < length < 1 << 26
 
 
 def max_items(nbytes: Any) -> Any:
-    """Return the largest number of items of arrays in ``nbytes`` bytes: eight a byte, for bits, and some without
+    """Return the maximum number of items of arrays in ``nbytes`` bytes: eight bits a byte, and some items without
     bytes."""
     return 8 * nbytes + (1 << 20)
 
@@ -75,14 +76,14 @@ class ArrowFile:
     Args:
         path: path of the file.
         complete: whether a stream must end with its marker, which is missing if its writer was killed.
-        span: the bytes that are Arrow's, if the file has other bytes, too; None: all.
+        span: begin and end of the Arrow data, if the file has other data, too.
 
     Attributes:
         path, size: path and size of the file.
         schema: its Arrow schema.
         starts, heads, bodies, rows: int64 (batches,), see `Batch`, without batches that have no rows.
         compressed: whether any batch is compressed.
-        aligned: whether all buffers start at multiples of 8 bytes, as views need it.
+        aligned: whether all buffers start at multiples of 8 bytes, which views need.
         dictionaries: messages with values of dictionaries.
 
     Raises:
@@ -123,7 +124,7 @@ class ArrowFile:
             raise self.damage_error(f"it holds messages of kind {min(kinds)}", begin)
         with_rows = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
         of_batches = messages[with_rows]
-        # Of all messages, if they had to be fetched, else of none.
+        # `heads` has the heads of all messages if they had to be fetched. Otherwise it is empty.
         ends = np.cumsum(messages[:, 2])[with_rows].tolist()
         spans = zip(of_batches[:, 1].tolist(), of_batches[:, 2].tolist(), ends, strict=True)
         self._heads = {start: heads[end - size : end] for start, size, end in spans} if heads else {}
@@ -164,7 +165,8 @@ class ArrowFile:
         return head if head is not None else _native.copied(self.map().bytes[batch.start : batch.start + batch.head])
 
     def dictionaries_of(self, batch: Batch) -> list[Dictionary]:
-        """Return the messages with the dictionaries of a batch: in a stream, those before it that none has replaced."""
+        """Return the messages with the dictionaries of a batch. In a stream, later messages and replaced ones do not
+        count."""
         needed: list[Dictionary] = []
         for message in self.dictionaries:
             if self._is_stream and message.start > batch.start:
@@ -191,7 +193,7 @@ class ArrowFile:
         self._map = None
 
     def hold(self, begin: int, end: int) -> None:
-        """Fetch bytes of a remote file, and hold them for as long as this object is used.
+        """Fetch bytes of a remote file, and pin them in the cache for the life of this object.
 
         Raises:
             DataError: they cannot be fetched, or the cache has no room for them.
@@ -241,7 +243,11 @@ def unknown_types(error: Exception, path: str) -> SchemaError:
 
 
 def _read_names(field: Any) -> None:
-    """Read the names of a field and its child fields. A name that is not UTF-8 raises a ValueError."""
+    """Read the names of a field and its child fields.
+
+    Raises:
+        ValueError: a name is not UTF-8.
+    """
     _ = field.name
     for i in range(field.type.num_fields):
         _read_names(field.type.field(i))
@@ -259,7 +265,7 @@ class _Mapped(FileMap):
 
     @property
     def seals(self) -> list[NDArray[np.uint8]]:
-        """The seal of the map, uint8 (8,). There is none while parts of a remote file may be missing."""
+        """The seal of the map, uint8 (8,). The list is empty while parts of a remote file may be missing."""
         if not self._seals:
             remote = object_at(self.path)
             if remote is None or remote.stays_there(0, remote.size):

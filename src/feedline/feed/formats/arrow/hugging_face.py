@@ -10,7 +10,7 @@ of a dataset on the Hub          Parquet: ``README.md`` or the names of the file
                                  ``data/train-00000-of-00005.parquet``, in the cache of the Hub below ``snapshots``
 ===============================  =============================================================================
 
-Nothing is guessed beyond that. Several splits without the name of one are an error that lists them.
+Nothing else is guessed. A folder of several splits, without the name of one, is an error that lists them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Dataset(NamedTuple):
 
     Attributes:
         files: paths of the files.
-        indices: path of a file of row numbers, if the split is a view of some rows; None: all rows, in order.
-        complete: whether `datasets` wrote the files, which ends every file.
-        spans: the bytes of each file that are Arrow's; None: all.
+        indices: path of a file of row numbers, if the split is a view of some rows.
+        complete: whether `datasets` wrote the files. It writes an end marker into every file.
+        spans: begin and end of the Arrow data in each file, if the files have other data, too.
     """
 
     files: list[Path]
@@ -55,7 +55,7 @@ class Dataset(NamedTuple):
 
 
 def is_arrow_dataset(folder: Path) -> bool:
-    """Whether a folder was written by `datasets` in Arrow's format."""
+    """Return whether `datasets` wrote a folder in Arrow's format."""
     if (folder / DICT).is_file() or (folder / STATE).is_file():
         return True
     return (folder / INFO).is_file() and any(folder.glob("*.arrow"))
@@ -66,10 +66,10 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
 
     Args:
         folder: the folder.
-        split: name of the split; None: the only one.
+        split: name of the split, which may be None if there is only one.
 
     Raises:
-        DataError: there are several splits, or none of that name, or their description is damaged.
+        DataError: there are several splits, there is none of that name, or their description is damaged.
     """
     with looking(folder):
         if (folder / DICT).is_file():
@@ -169,7 +169,7 @@ def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
     """Return the Parquet files below a folder, or of one split of it, sorted by the bytes of their relative paths.
 
     Raises:
-        DataError: there are several splits, or none of that name, or no file at all.
+        DataError: there are several splits, there is none of that name, or there is no file.
     """
     with looking(folder):
         folder = _snapshot(folder)
@@ -195,7 +195,7 @@ def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
 
 
 def _snapshot(folder: Path) -> Path:
-    """Return the folder with the files of a dataset in the Hub's cache, of the revision that `main` names."""
+    """Return the folder with the files of a dataset. In the Hub's cache it is the revision that `main` names."""
     snapshots = folder / "snapshots"
     if not (folder.name.startswith("datasets--") and snapshots.is_dir()):
         return folder
@@ -213,7 +213,7 @@ def _snapshot(folder: Path) -> Path:
 
 
 def _splits_by_name(files: list[Path]) -> dict[str, list[Path]]:
-    """Return files by split if all their names name one, else nothing."""
+    """Return files by split if the name of each file contains one, else nothing."""
     splits: dict[str, list[Path]] = {}
     for path in files:
         stem = path.with_suffix("").as_posix()
@@ -224,7 +224,7 @@ def _splits_by_name(files: list[Path]) -> dict[str, list[Path]]:
             if not words:
                 return {}
             name = _WORDS[words[-1]]
-        # Configurations, such as languages, are folders.
+        # Other folders are configurations, such as languages.
         within = [part for part in path.parent.parts if part != "data" and _WORDS.get(part) != name]
         splits.setdefault("/".join([*within, name]), []).append(path)
     return splits
@@ -349,7 +349,7 @@ def _pattern(files: Iterable[Path]) -> str:
     paths = [str(path) for path in files]
     if len(paths) == 1:
         return paths[0]
-    # The names share letters, not whole folders.
+    # The names share letters, not entire folders.
     start = os.path.commonprefix(paths).rstrip("0123456789")  # noqa: RUF071
     end = os.path.commonprefix([path[::-1] for path in paths])[::-1].lstrip("0123456789")  # noqa: RUF071
     pattern = f"{start}*{end}"

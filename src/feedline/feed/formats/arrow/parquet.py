@@ -1,13 +1,13 @@
 """Parquet files as a corpus: a row group is a chunk.
 
-Pages are decompressed and decoded without the GIL, one thread per chunk, so row groups of some ten megabytes work best.
-They are read with ordinary reads, never mapped. The order is by windows, as chunks must be decoded. `feedline.convert`
-makes a store for random access.
+Pages are decompressed and decoded without the GIL, one thread per chunk, so row groups of tens of megabytes work best.
+They are read with ordinary reads, never mapped. As chunks must be decoded, they are shuffled in windows.
+`feedline.convert` writes a store, which has random access.
 
-Parquet does not record the lengths of lists. For ragged streams, the columns are decoded once, in the first call of
-`ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in a mapped temporary file
-without a name: 4 bytes of disk per sequence (``TMPDIR``), and no private memory. Nothing is written next to the data,
-which may be shared and read-only.
+Parquet does not record the lengths of lists. The columns of ragged streams are therefore decoded once, in the first
+call of `ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`. The lengths are kept in a mapped temporary file
+without a name, which takes 4 bytes of disk per sequence (in ``TMPDIR``) and no private memory. Nothing is written next
+to the data, which may be shared and read-only.
 
 Our own parser (`_native.parquet_footer`) reads sizes from the footer and the page headers, because pyarrow aborts the
 process if a file's statistics are damaged. Nothing is decoded before the result is known to fit into ``memory``.
@@ -58,14 +58,14 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
 
     Args:
         path: a file, a folder (all ``*.parquet`` below it, sorted by the bytes of their relative paths, except names
-            that begin with ``.`` or ``_``, and for a dataset of Hugging Face's the files of one split), or a list of
+            that begin with ``.`` or ``_``, and for one of Hugging Face's datasets the files of one split), or a list of
             files in corpus order.
         streams: names of columns, including columns that folders are named after (``label=a/``), or declarations by
-            stream name (`Stream.field` names the column, the shape may be another shape of the same size); None: every
-            column that can be a stream. A warning names the other columns.
+            stream name (`Stream.field` names the column, the shape may be another shape of the same size). By default
+            every column that can be a stream. A warning names the other columns.
         split: split of a folder that has several, by its ``README.md`` or the names of its files.
-        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
-            each sequence, or as declared.
+        defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
+            of each sequence, or as declared.
         memory: bytes that a decoded row group may take.
 
     Raises:
@@ -108,7 +108,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         self._lengths: _Lengths | None = None
         self._lock = threading.Lock()
         self._memory_bytes = memory
-        # Opened again by name, so that a second warning does not repeat the columns that were left out.
+        # By name, so that opening the corpus again does not repeat the warning about other columns.
         names: Any = list(self.schema) if streams is None else streams
         self._set_arguments(path, names, split=split, defines_size=defines_size, memory=memory)
 
@@ -125,7 +125,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Return the rows of row group number ``chunk`` of all files, decoded.
+        """Return the decoded rows of row group number ``chunk``, counted through all files.
 
         Raises:
             DataError: the row group cannot be read.
@@ -147,7 +147,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         return self._read(chunk, [(extent.offset, piece) for extent, piece in pairs if isinstance(piece, memoryview)])
 
     def _lost_chunk(self, chunk: int, why: Unread) -> Chunk:
-        """Return a chunk of unreadable sequences, as the unreadable page has a part of every row."""
+        """Return a chunk of unreadable sequences, as each row has a part in the unreadable page."""
         group = self._groups[chunk]
         ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
         return lost_chunk(self.schema, ragged, group.rows, lambda i: read_error(why, group.file.path, first + i))
@@ -174,9 +174,9 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         return Chunk(self.schema, values, unreadable.errors())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one.
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one.
 
-        O(n), after a first call that may decode columns, see the module.
+        O(n). The first call may decode columns, see the docstring of the module.
         """
         lengths = self._all_lengths()
         return None if lengths is None else lengths.table[ordinals].astype(np.int64)
@@ -210,12 +210,9 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
 # ---- files and row groups -------------------------------------------------------------------------------
 
 
-_TAIL_BYTES = 8  # bytes: length of the footer, magic
+_TAIL_BYTES = 8  # length of the footer, and magic
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes between columns in use are read
-_PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = (
-    1 << 10,
-    16 << 20,
-)  # bytes of a page's header to read at first, and at most
+_PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = 1 << 10, 16 << 20  # of a page's header that are read first, and at most
 
 
 class _Sizes(NamedTuple):
@@ -239,7 +236,7 @@ class _RowGroup(NamedTuple):
 
 
 class _ParquetFile:
-    """A Parquet file whose footer was read. It is reopened for each row group, so that threads share nothing.
+    """A Parquet file whose footer was read. It is opened again for each row group, so that threads share nothing.
 
     Args:
         path: path of the file.
@@ -262,8 +259,8 @@ class _ParquetFile:
                     raise unknown_types(error, path) from error
                 self.metadata = file.metadata
                 self.schema = file.schema_arrow
-                # pyarrow detects errors here, but not in a lookup of row groups and their columns in the metadata, so
-                # never do that.
+                # pyarrow detects errors here, but not when row groups and their columns are looked up in the metadata.
+                # So never do that.
                 self._paths = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
                 widths = [width for field in self.schema for width in _leaf_widths(field.type)]
         if len(self._sizes.rows) and self._sizes.width != len(self._paths):
@@ -271,7 +268,7 @@ class _ParquetFile:
                 f"footer cannot be read: {self._sizes.width} columns in row groups, {len(self._paths)} in its schema"
             )
         if len(widths) != len(self._paths):
-            widths = [8] * len(self._paths)  # a type of unknown layout, which cannot be a stream
+            widths = [8] * len(self._paths)  # one type has an unknown layout, and cannot be a stream
         self._constants = {
             key: pa.scalar(constants[key], pa.int64() if kind is int else pa.string())
             for key, kind in kinds.items()
@@ -357,13 +354,13 @@ class _ParquetFile:
         return self._with_constants(table, group, fields)
 
     def _with_constants(self, table: Any, group: _RowGroup, fields: list[str]) -> Any:
-        """Return a table with its constant columns in ``fields`` added."""
+        """Return a table with the constant columns among ``fields`` added."""
         import pyarrow as pa
 
         columns = {} if table is None else dict(zip(table.column_names, table.columns, strict=True))
         for name in dict.fromkeys(fields):
             if (constant := self._constants.get(name)) is not None:
-                # A dictionary of one value. A text is repeated later, where its memory is counted.
+                # A dictionary of one value. The text is repeated later, where memory is counted.
                 place = np.zeros(group.rows, np.int32)
                 columns[name] = pa.chunked_array(
                     [pa.DictionaryArray.from_arrays(place, pa.array([constant.as_py()], constant.type))]
@@ -408,7 +405,7 @@ class _ParquetFile:
         return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
 
     def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
-        """Return the numbers of the leaf columns of the fields."""
+        """Return the numbers of the leaf columns of ``fields``."""
         names = set(fields)
         return np.array(
             [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
@@ -423,14 +420,14 @@ class _ParquetFile:
         return sum(products) + 8 * (rows + 1) * ragged
 
     def _check_pages(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> int:
-        """Check the size of the result, by the headers of the pages to decode.
+        """Check the size of the result by the headers of the pages to decode.
 
-        The footer states the size, too, but decoders believe the pages, and a page of a few bytes can claim two
-        billion values.
+        The footer states the size, too, but decoders trust the pages, and a page of a few bytes can claim two billion
+        values.
 
         Returns:
-            The number of rows that certainly fit: all rows of the group, or fewer where byte strings may repeat a part
-            of their page (a dictionary's entry, a common prefix).
+            The number of rows that are certain to fit: all rows of the group, or fewer if byte strings may repeat a
+            part of their page (an entry of a dictionary, a common prefix).
         """
         sizes, leaves = self._sizes, self._leaves(fields)
         counts = np.zeros(len(leaves), np.int64)
@@ -511,7 +508,7 @@ def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
 
 
 def _leaf_widths(kind: Any) -> list[int]:
-    """Return the bytes of a decoded value in each leaf column of a type, or of its offset for variable widths."""
+    """Return for each leaf column of a type the bytes of a decoded value, or of its offset if the width varies."""
     import pyarrow as pa
 
     if hasattr(kind, "storage_type"):
