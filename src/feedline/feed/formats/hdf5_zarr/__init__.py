@@ -1,1 +1,1 @@
-"""Arrays that other libraries store in chunks: HDF5 and Zarr."""
+"""HDF5 and Zarr: files of arrays, mostly in chunks, that other libraries read."""

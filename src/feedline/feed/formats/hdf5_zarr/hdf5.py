@@ -1,8 +1,8 @@
 """HDF5 files as a corpus: datasets that share their first dimension are streams.
 
-Contiguous datasets of plain numbers, HDF5's default, are mapped and delivered as views, and h5py reads nothing but the
-headers. h5py reads all other datasets (chunked, compressed, strings, vectors of any length) in whole blocks as they are
-stored, by one thread at a time, as the HDF5 library allows no more.
+Contiguous datasets of plain numbers, HDF5's default, are mapped and delivered as views. h5py reads only their headers.
+All other datasets (chunked, compressed, strings, vectors of any length) are read by h5py, in whole blocks as they are
+stored, and by one thread at a time, as the HDF5 library allows no more.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.hdf5_zarr.hdf5_heaps import check_heaps
 from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArrays
 
-_MAX_OPEN = 16  # files at a time
+_MAX_OPEN = 16  # files that are open at once
 _MAX_LINKS = 16  # soft links that lead to one another
 _MAX_LISTED = 20  # datasets in an error
-_BLOCK_BYTES = 64 << 10  # of rows that are read together where some are damaged, of a dataset without blocks
-_HEAP_ROWS = 64  # the same, of strings and vectors
+_BLOCK_BYTES = 64 << 10  # step in which rows around damage are read, of a dataset without blocks
+_HEAP_ROWS = 64  # the same step for strings and vectors
 _DEFLATE, _CHECKSUM = 1, 3  # filters of HDF5
-_MAX_RATIO = 1032  # bytes that one of deflate can become
-_PART_BYTES = 1 << 20  # of a block that are decoded at a time
-_MAX_UNCHECKED = 128 << 20  # bytes that a stored block may become without a check
+_MAX_RATIO = 1032  # bytes that one byte of deflate can expand to
+_PART_BYTES = 1 << 20  # of a block that are decoded in one step
+_MAX_UNCHECKED = 128 << 20  # bytes that a stored block may expand to without a check
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
@@ -58,8 +58,8 @@ class HDF5Deserializer(StoredArrays):
             Strings, however they are marked, and vectors of uint8, as encoded pictures are stored, may be declared
             ``"bytes"`` or ``"str"``.
         group: group in which names are looked up.
-        chunk_sequences: rows per chunk; None: at most 32 MiB of them, cut where stored blocks end, or 65536 rows if
-            all datasets are mapped.
+        chunk_sequences: rows per chunk. By default at most 32 MiB of them, cut where stored blocks end, or 65536 rows
+            if all datasets are mapped.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: more streams.
 
@@ -104,7 +104,7 @@ class HDF5Deserializer(StoredArrays):
 
 
 class _OpenFiles:
-    """The files of a corpus: few are open at a time, and one thread uses them, as the library locks globally."""
+    """The files of a corpus. Few are open at once, and one thread at a time uses them, as the library has one lock."""
 
     def __init__(self) -> None:
         self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_new_state)
@@ -112,7 +112,7 @@ class _OpenFiles:
 
     @contextlib.contextmanager
     def using(self, path: str) -> Iterator[Any]:
-        """A context in which one thread uses a file."""
+        """Return a context with an open file, in which no other thread uses a file."""
         lock, files = self._state.get()
         with lock:
             yield self._open_locked(files, path)
@@ -151,7 +151,7 @@ class _OpenFiles:
 
 
 def _new_state() -> tuple[Any, OrderedDict[str, Any]]:
-    # A thread may enter the lock again: columns are created and read while their file is open.
+    # A thread may take the lock again: columns are created and read while their file is open.
     return threading.RLock(), OrderedDict()
 
 
@@ -256,7 +256,7 @@ class _Dataset:
                 )
 
     def _check_blocks(self, dataset: Any, start: int, stop: int, deflated: int) -> None:
-        """Check the decoded size of stored blocks, which the library would only notice by decoding them.
+        """Check the decoded size of stored blocks. The library would notice it only after it has decoded them.
 
         Raises:
             DataError: a block becomes too large.
@@ -269,7 +269,7 @@ class _Dataset:
             try:
                 mask, data = dataset.id.read_direct_chunk(place)
             except (OSError, RuntimeError, ValueError):
-                continue  # never written, or damaged: the library reports it when it reads
+                continue  # never written, or damaged, which the library reports when it reads
             if mask >> deflated & 1 or len(data) * _MAX_RATIO <= max(most, _MAX_UNCHECKED):
                 continue
             unpacker, total = zlib.decompressobj(), 0
@@ -311,7 +311,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
     import h5py
 
     where = f"`{name}` in {place.file.filename}"
-    budget = iter(range(_MAX_LINKS)) if links is None else links  # in all, as a path may pass each link many times
+    budget = iter(range(_MAX_LINKS)) if links is None else links  # for the whole path, which may pass a link many times
     if name.startswith("/"):
         place = place.file
     for part in (part for part in name.split("/") if part not in ("", ".")):
@@ -374,7 +374,7 @@ def _dataset_names(root: Any) -> Iterator[str]:
 
 
 def _is_dimension(dataset: Any) -> bool:
-    """Whether netCDF-4 stored a dataset for a dimension without a variable. Its zeros are no data."""
+    """Return whether netCDF-4 stored a dataset for a dimension without a variable. Its zeros are no data."""
     name = (
         dataset.attrs.get("NAME", b"") if dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE") else b""
     )
@@ -382,7 +382,7 @@ def _is_dimension(dataset: Any) -> bool:
 
 
 def _datasets_in(place: Any) -> str:
-    """Return a sentence on the datasets in a group and below."""
+    """Return a sentence that lists the datasets in a group and below, for an error."""
     import h5py
 
     lines: list[str] = []

@@ -1,7 +1,7 @@
-"""Arrays in files, read by the library that wrote them: the common part of HDF5 and Zarr.
+"""Arrays in files that other libraries read: the common part of HDF5 and Zarr.
 
-A file becomes an `ArrayDeserializer` whose columns are views, where the file can be mapped, or `StoredColumn`, which
-reads rows when they are needed. Several files become one corpus. Rows are read in blocks as they are stored, and a
+A file becomes an `ArrayDeserializer`. Its columns are views, if the file can be mapped, or `StoredColumn` objects,
+which read rows when they are needed. Several files become one corpus. Rows are read in blocks as they are stored, and a
 damaged block makes only its own rows unreadable. The memory of a read is bounded, whatever size the file claims.
 """
 
@@ -34,11 +34,11 @@ from feedline.feed.formats.unreadable import no_values, reraise_if_transient
 from feedline.feed.joined_values import joined
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
-_SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes are unknown before they are read
-_SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
-_MAX_CHUNK_BYTES = 128 << 20  # bytes of a larger chunk, at whose end blocks of several sizes end
-_MAX_KEPT_BYTES = 64 << 20  # of blocks of a column that chunks have cut
-_MAX_CHUNKS = 1 << 22  # more chunks, 128 TiB by default, are a sign of a damaged number of rows
+_SLAB_ROWS = 1024  # read in one step, of strings and ragged rows, whose sizes are unknown before
+_SAMPLE_ROWS = 64  # of strings, from which the size of a row is estimated
+_MAX_CHUNK_BYTES = 128 << 20  # of a larger chunk, at whose end blocks of several sizes end
+_MAX_KEPT_BYTES = 64 << 20  # of the blocks of a column that chunks have cut
+_MAX_CHUNKS = 1 << 22  # 128 TiB by default. More chunks are a sign of a damaged number of rows
 
 
 Columns = dict[str, tuple[Any, Stream]]
@@ -53,8 +53,8 @@ class StoredArray(Protocol):
         shape: shape of the array, one row per sequence.
         dtype: dtype of numbers, in native byte order, or of strings ``"S"`` or ``"U"``, of no size.
         ragged: whether a row is a vector of any length.
-        block: rows that are stored together.
-        concurrent: whether several threads may read it at a time.
+        block: number of rows in a stored block.
+        concurrent: whether several threads may read it at the same time.
     """
 
     path: str
@@ -84,7 +84,7 @@ class StoredColumn(LazyRows):
         first: ordinal of the first row in the corpus, for errors.
 
     Raises:
-        DataError: there are more rows than memory could count.
+        DataError: there are more rows than a machine could have.
     """
 
     def __init__(self, name: str, data: StoredArray, stream: Stream, memory_bytes: int) -> None:
@@ -129,13 +129,14 @@ class StoredColumn(LazyRows):
         return joined(values), errors
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Value, DataError | None]]:
-        """Yield the rows ``start:stop`` in pieces as large as can be read, with the error of unreadable pieces."""
+        """Yield the rows ``start:stop`` in pieces, as large as they can be read, and the error of each unreadable
+        piece."""
         error = None
         try:
             value = self._value(start, stop)
         except DataError as caught:
             reraise_if_transient(caught)
-            # Halves, cut where blocks meet, until the damaged block is alone.
+            # Halve the rows, between blocks, until the damaged block is isolated.
             middle = (start + (stop - start) // 2) // self.step * self.step
             if middle <= start:
                 middle = (start // self.step + 1) * self.step
@@ -172,7 +173,7 @@ class StoredColumn(LazyRows):
         slab = max(1, _SLAB_ROWS // self.step) * self.step
         at, taken = start, 0
         while at < stop or not parts:
-            # Slabs end where blocks do, so that no block is decoded twice.
+            # Slabs end where blocks end, so that no block is decoded twice.
             end = min(stop, (at // slab + 1) * slab)
             try:
                 parts.append(self._varying(self._rows(at, end)))
@@ -220,7 +221,7 @@ class StoredColumn(LazyRows):
         return rows
 
     def _by_block(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows. The blocks that they cut are kept for the chunks with the other rows of these blocks."""
+        """Read rows. Blocks that are read only in part are kept for the chunks with their other rows."""
         head = min(stop, -(-start // self.step) * self.step)
         tail = stop if stop == self._count else max(head, stop // self.step * self.step)
         if head == start and tail == stop:
@@ -251,7 +252,7 @@ class StoredColumn(LazyRows):
         return rows
 
     def _count_offsets(self) -> NDArray[np.int64]:
-        """Return the first value of every row. The whole array is read once, and only these offsets are kept."""
+        """Return the offsets of the rows. Reads the whole array once, and keeps only the offsets."""
         if self._count * 8 > self._memory_bytes:
             raise self._error(f"expected at most {self._memory_bytes // 8} rows (memory), got {self._count}")
         offsets = np.zeros(self._count + 1, np.int64)
@@ -359,7 +360,7 @@ class StoredArrays(Concatenated, PickledByArguments):
 
     @abc.abstractmethod
     def _arrays(self, path: str, group: str, streams: Mapping[str, Stream], memory_bytes: int) -> Columns:
-        """Return the result of `_columns_of` for a file, which may be open meanwhile."""
+        """Return the result of `_columns_of` for a file, which may be open during the call."""
 
     def _columns_of(
         self,
@@ -373,8 +374,9 @@ class StoredArrays(Concatenated, PickledByArguments):
         """Return the arrays of a file by stream, mapped if they can be, with the declaration of each.
 
         Args:
-            arrays: returns the array of a name, or raises a SchemaError if there is none, or it cannot be a stream.
-            names: returns the arrays that are streams if none are declared.
+            arrays: function that returns the array of a name, or raises a SchemaError if there is none, or if it cannot
+                be a stream.
+            names: function that returns the names of the arrays that are streams if none are declared.
             streams: declarations.
             path: path of the file, for errors.
             memory_bytes: bytes that one read may take.
@@ -412,9 +414,9 @@ class StoredArrays(Concatenated, PickledByArguments):
 def _chunk_rows(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
     """Return the number of rows of a chunk, at most 32 MiB, that costs the least decoding.
 
-    These are whole blocks of all columns, if that many rows make at most 128 MiB. Otherwise they are whole blocks of
-    one column (above 128 MiB, of a column that makes up half of a row), chosen for the fewest bytes of blocks that are
-    cut, because such a block is decoded for both chunks unless these are read one after the other.
+    These rows are whole blocks of all columns, if such a chunk takes at most 128 MiB. Otherwise they are whole blocks
+    of one column (above 128 MiB, of a column that makes up half of a row). It is the column for which the fewest bytes
+    of blocks are cut. A cut block is decoded for both chunks, unless these are read one after the other.
     """
     row = max(1, sum(column.row_bytes for column in columns))
     most = max(1, min(CHUNK_BYTES, memory_bytes) // row)
@@ -423,11 +425,11 @@ def _chunk_rows(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
         return max(1, most // together) * together
 
     def cost(rows: int) -> float:
-        # Every (step / gcd)-th chunk ends where a block does.
+        # Every (step / gcd)-th chunk ends where a block ends.
         return sum((column.step - math.gcd(rows, column.step)) * column.row_bytes for column in columns) / rows
 
     def max_bytes(column: StoredColumn) -> int:
-        # A large block is decoded whole anyway, but a block of many small rows must not make the chunk that long.
+        # A large block is decoded as a whole anyway, but a block of many small rows must not make the chunk so long.
         return memory_bytes if 2 * column.row_bytes >= row else min(_MAX_CHUNK_BYTES, memory_bytes)
 
     steps = {column.step for column in columns if column.step * row <= max_bytes(column)}

@@ -17,7 +17,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArray, StoredArrays
 from feedline.feed.formats.hdf5_zarr.zarr_store import Keys, StoredFiles, is_array, join, metadata, open_keys, stores_at
 
-_ROOT_NAME = "x"  # of an array that is a store by itself
+_ROOT_NAME = "x"  # of the array of a store that is a single array
 _MAX_LISTED = 20  # arrays in an error
 
 
@@ -25,16 +25,16 @@ class ZarrDeserializer(StoredArrays):
     """Arrays of Zarr stores, one row per sequence, which is one sample.
 
     Strings are `str`, byte strings `bytes`. Without declared streams, all arrays directly in ``group`` are streams,
-    which must have equally many rows. An array that is a store by itself is the stream ``x``.
+    which must have equally many rows. The array of a store that is a single array is the stream ``x``.
 
     Args:
         path: a store (a folder, or a zip archive of one), a list of stores (read as their concatenation), a folder of
             stores with the suffix ``.zarr`` or ``.zarr.zip``, or a pattern, see `open_corpus`.
-        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the array's name in the group, or its
-            path, ``"train/images"``; None: the stream's name. Shape and dtype must match the array, but both kinds of
-            strings may be declared ``"bytes"`` or ``"str"``.
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the name of the array in the group, or
+            its path, ``"train/images"``, by default the stream's name. Shape and dtype must match the array, but both
+            kinds of strings may be declared ``"bytes"`` or ``"str"``.
         group: group in which arrays are looked up.
-        chunk_sequences: rows per chunk; None: at most 32 MiB of them, cut where the arrays' chunks end.
+        chunk_sequences: rows per chunk. By default at most 32 MiB of them, cut where the arrays' chunks end.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: more streams.
 
@@ -77,7 +77,7 @@ class ZarrDeserializer(StoredArrays):
         return ZarrArray(keys, place, name=place or _ROOT_NAME, document=described, memory_bytes=memory_bytes)
 
     def paths(self) -> Sequence[str]:
-        """Return the paths of the files that hold the arrays: chunks, shards and archives."""
+        """Return the paths of the files with the arrays: chunks, shards and archives."""
         return StoredFiles(self._used)
 
     def _add_file(self, digest: ContentDigest, path: str, part: ArrayDeserializer) -> None:
@@ -88,7 +88,7 @@ def _find(keys: Keys, group: str, name: str) -> tuple[str, tuple[str, dict[str, 
     """Return the key of an array, and the name and content of the document that describes it.
 
     Raises:
-        SchemaError: there is none.
+        SchemaError: there is no such array.
     """
     place = join(group, name)
     described = metadata(keys, place)
@@ -117,7 +117,7 @@ def _array_names(keys: Keys, group: str) -> Iterator[str]:
 
 
 def _arrays_in(keys: Keys, place: str) -> str:
-    """Return a sentence on the arrays in a group and its groups."""
+    """Return a sentence that lists the arrays in a group and below, for an error."""
     if is_array(metadata(keys, place)):
         return f"there is one array: {_ROOT_NAME}"
     arrays: list[str] = []

@@ -26,15 +26,15 @@ from zarr.codecs import VLenBytesCodec
 
 _PREFIX = "numcodecs."  # of names in documents of version 3
 _BLOSC = struct.Struct("<4B3I")  # two versions, flags, item size, then bytes decoded, of a block, and of the frame
-_LZMA_BYTES = 128 << 20  # that a decoder may take: a header can ask for 4 GiB
+_LZMA_BYTES = 128 << 20  # memory of a decoder. A header can request 4 GiB
 _VLEN = "vlen-bytes"  # texts are read as these
 _STRINGS = (_VLEN, "vlen-utf8")
 
 
 class Bound:
-    """The bytes, and the items, that a decoded chunk may have.
+    """The maximum bytes and items of a decoded chunk.
 
-    They are known only after the codecs that keep to them are created.
+    They are known only after the codecs that observe them have been created.
     """
 
     def __init__(self, most: int) -> None:
@@ -42,18 +42,18 @@ class Bound:
 
 
 def bound_codec_v2(described: dict[str, Any], bound: Bound) -> Any:
-    """Return the codec that an entry of a version 2 document describes, bounded; None: it does not expand data.
+    """Return the codec that an entry of a version 2 document describes, bounded, or None if it does not expand data.
 
     Args:
         described: the entry.
-        bound: bound that the codec keeps to.
+        bound: limits that the codec observes.
     """
     name = described.get("id")
     return _Bounded(numcodecs.registry.get_codec(described), bound) if name in _CHECKS else None
 
 
 def bound_codec_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
-    """Return the same for an entry of a version 3 document."""
+    """Return the bounded codec for an entry of a version 3 document, or None. See `bound_codec_v2`."""
     entry = described if isinstance(described, dict) else {"name": described}
     name = str(entry.get("name")).removeprefix(_PREFIX)
     if name == _VLEN:
@@ -61,7 +61,7 @@ def bound_codec_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
     if name not in _CHECKS:
         return None
     settings = entry.get("configuration")
-    # Decoding needs no settings of Blosc, and no levels.
+    # Decoding needs no levels, and no settings of Blosc.
     needed = settings if isinstance(settings, dict) and name == "lzma" else {}
     return _BoundedV3(_Bounded(numcodecs.registry.get_codec({"id": name, **needed}), bound))
 
@@ -69,7 +69,7 @@ def bound_codec_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
 def add_string_checks(described: dict[str, Any], bound: Bound) -> dict[str, Any]:
     """Return a version 2 document whose codecs of strings decode no more strings than a chunk can have.
 
-    The codecs stay, as the zarr library finds the kind of an array by them. A check comes before each.
+    The codecs themselves stay, as the zarr library derives the kind of an array from them. A check precedes each.
     """
     filters, compressor = described.get("filters"), described.get("compressor")
     if not isinstance(filters, list | None):
@@ -108,7 +108,7 @@ class _CheckedStrings(numcodecs.abc.Codec):
 
 
 class _Bounded(numcodecs.abc.Codec):
-    """A codec of numcodecs that keeps to a bound."""
+    """A codec of numcodecs that observes a bound."""
 
     codec_id = "bounded"
 
@@ -143,7 +143,7 @@ class _BoundedV3(BytesBytesCodec):
         self._codec = codec
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
-        """Refuse: the size of an encoded chunk depends on its bytes."""
+        """Raise NotImplementedError, as the size of an encoded chunk depends on its bytes."""
         raise NotImplementedError
 
     async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
@@ -152,7 +152,7 @@ class _BoundedV3(BytesBytesCodec):
 
 
 class _BoundedStrings(VLenBytesCodec):
-    """Byte strings of a version 3 array, as many as a chunk can have."""
+    """The codec of byte strings of a version 3 array. It refuses more strings than a chunk can have."""
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
         _check_strings(memoryview(chunk_bytes.as_numpy_array()).cast("B"), math.prod(chunk_spec.shape))
@@ -184,7 +184,7 @@ def _check_lz4(data: memoryview, most: int, codec: Any) -> None:
 
 
 def _in_members(data: memoryview, most: int, make: Callable[[], Any], *, only_one: bool = False) -> bytes:
-    """Return the decoded bytes of all members, one after the other, or of ``only_one``, the first."""
+    """Return the decoded bytes of all members, one after the other, or of the first if there is ``only_one``."""
     parts, total, remaining = list[bytes](), 0, bytes(data)
     while remaining:
         member = make()
@@ -205,7 +205,7 @@ def _lzma(data: memoryview, most: int, codec: Any) -> bytes:
 
 
 def _zstd(data: memoryview, most: int, codec: Any) -> bytes | None:
-    """Return the decoded bytes of a frame whose header does not state their size; None: it states one that fits."""
+    """Return the decoded bytes of a frame whose header lacks their size, or None if the header has a size that fits."""
     descriptor = data[4] if len(data) > 4 else 0
     single, code = descriptor >> 5 & 1, descriptor >> 6
     size = (1 if single else 0, 2, 4, 8)[code]
@@ -233,5 +233,5 @@ _CHECKS: dict[str, Callable[[memoryview, int, Any], bytes | None]] = {
     "bz2": lambda data, most, codec: _in_members(data, most, bz2.BZ2Decompressor),
     "lzma": _lzma,
 }
-"""By codec: ``check(data, most, codec)`` raises a ValueError if the data would decode to more. It returns the decoded
-data, or None if the codec itself can decode them safely after the check."""
+"""By codec: ``check(data, most, codec)`` raises a ValueError if the data would decode to more than ``most`` bytes. It
+returns the decoded data, or None if the codec can decode them safely after the check."""

@@ -1,8 +1,8 @@
 """Arrays of a Zarr store, decoded by the zarr library in the thread that reads them.
 
 The library decodes in coroutines, by default in a global event loop, in a thread that a forked child lacks. Here each
-read runs them in a loop that exists for the read alone, and executes their jobs for other threads in its own thread.
-So several threads can read at a time, a fork or an interrupt finds no work half done, and nothing keeps running.
+read runs them in a new loop, and the jobs that they give to other threads run in the thread of the read. So several
+threads can read at the same time, a fork or an interrupt finds no unfinished work, and nothing keeps running.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from feedline.feed.formats.hdf5_zarr.zarr_codecs import Bound, add_string_checks
 from feedline.feed.formats.hdf5_zarr.zarr_store import V2_ARRAY, Keys, join
 
 _MAX_CHUNKS_PER_ROW = 1 << 14  # chunks that a row may be spread over
-_MAX_CHUNKS_PER_CALL = 1 << 12  # chunks in a call of the library, as it lists them all
-_MAX_WIDER, _MAX_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
+_MAX_CHUNKS_PER_CALL = 1 << 12  # chunks in a call of the library, which lists all of them
+_MAX_WIDER, _MAX_MORE = 8, 1 << 16  # size of a chunk before its filters: a multiple of its numbers, and more bytes
 _TEXT, _BYTES = "vlen-utf8", "vlen-bytes"
 _DECLARE_HINT = "declare the streams that you need: x=fl.Stream(..., field='name')"
 
@@ -97,7 +97,7 @@ class ZarrArray:
         """Read rows.
 
         Raises:
-            DataError: a chunk cannot be read. The error names its file if the rows are in one row of chunks.
+            DataError: a chunk cannot be read. The error names its file if the rows belong to one row of chunks.
         """
         step = max(1, _MAX_CHUNKS_PER_CALL // self._across) * self.block
         bounds = [start, *range((start // step + 1) * step, stop, step), stop]
@@ -110,7 +110,7 @@ class ZarrArray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def mapped(self) -> NDArray[Any] | None:
-        """Return None: chunks are separate files."""
+        """Return None, as chunks are separate files."""
         return None
 
     def _read(self, where: tuple[slice, ...]) -> NDArray[Any]:
@@ -184,7 +184,7 @@ def _is_text(document: str, described: dict[str, Any]) -> bool:
 def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, Any]:
     """Return the document of an array of texts, changed to byte strings, which are stored in the same way.
 
-    So a text that is not UTF-8 makes one bad row, and no text is decoded only to be encoded again.
+    So a text that is not UTF-8 makes one row unreadable, and no text is decoded and encoded again.
     """
 
     as_bytes = _with_codecs(described, lambda codec: _BYTES if codec == _TEXT else None)
@@ -195,7 +195,7 @@ def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, 
 
 
 def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict[str, Any]:
-    """Return the document of an array with codecs that keep to a bound."""
+    """Return the document of an array with codecs that observe a bound."""
 
     def bounded(entry: Any) -> Any:
         if document == V2_ARRAY:
@@ -220,7 +220,7 @@ def _with_codecs(described: dict[str, Any], replacement: Callable[[Any], Any]) -
 
     Args:
         described: the document.
-        replacement: function that returns the replacement of a part, at any depth; None: the part stays.
+        replacement: function that returns the replacement of a part, at any depth, or None if the part stays.
     """
 
     def swapped(part: Any) -> Any:
@@ -255,7 +255,7 @@ class _Store(abc_store.Store):
     __hash__ = object.__hash__
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """Return the value of a key, or a part of it; None: there is none."""
+        """Return the value of a key, or a part of it, or None if there is no value."""
         self.last.key = key
         start, stop = 0, None
         if isinstance(byte_range, abc_store.RangeByteRequest):
@@ -282,11 +282,11 @@ class _Store(abc_store.Store):
 
 
 _ROUNDS = 16
-"""Steps of the loop in which a cancelled task must end."""
+"""Maximum steps of the loop until cancelled tasks end."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that runs the jobs for an executor in its own thread."""
+    """An event loop that runs jobs for an executor in its own thread."""
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]  # in fewer words
         """Return a future that is done."""
@@ -299,7 +299,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine to its end, in this thread, or in another if this thread runs an event loop, as in notebooks."""
+    """Run a coroutine to its end, in this thread, or in another thread if this one runs an event loop, as in
+    notebooks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -71,7 +71,7 @@ class Keys(abc.ABC):
 
     Args:
         path: path of the folder or archive.
-        memory_bytes: bytes of a value that is read.
+        memory_bytes: maximum bytes of a value.
     """
 
     def __init__(self, path: str, memory_bytes: int) -> None:
@@ -87,23 +87,23 @@ class Keys(abc.ABC):
 
     @abc.abstractmethod
     def read(self, key: str, start: int = 0, stop: int | None = None, *, max_bytes: int = 0) -> bytes | None:
-        """Return a value, or a part of it; None: there is none.
+        """Return a value, or a part of it, or None if there is no value.
 
         Args:
             key: the key.
-            start: first byte, from the end if negative.
-            stop: the byte after the last one; None: the end.
-            max_bytes: bytes that it may take. 0: as many as a chunk.
+            start: first byte, counted from the end if negative.
+            stop: end of the part, by default the end of the value.
+            max_bytes: bytes that the part may take. With 0, as many as a chunk.
 
         Raises:
-            DataError: it cannot be read, or takes more.
+            DataError: the value cannot be read, or takes more.
         """
 
     @abc.abstractmethod
     def files(self, key: str) -> Iterator[str]:
         """Yield the paths of the files at and below a key, its documents first."""
 
-    def close(self) -> None:  # noqa: B027  # folders hold nothing open
+    def close(self) -> None:  # noqa: B027  # folders keep nothing open
         """Close the archive that is open in this process. Reading opens it again."""
 
     def _bounds(self, key: str, part: slice, size: int, max_bytes: int) -> tuple[int, int]:
@@ -191,7 +191,7 @@ class _Archive(Keys):
 
 
 class StoredFiles(Sequence[str]):
-    """Paths of the files of arrays, listed only when they are needed, as there may be millions.
+    """Paths of the files of arrays. They are listed only when they are needed, as there may be millions.
 
     Args:
         arrays: stores and keys.
@@ -224,7 +224,7 @@ def open_keys(path: str, memory_bytes: int) -> Keys:
     """Open a store.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no store.
     """
     with looking(path):
         folder = os.path.isdir(path)
@@ -232,12 +232,13 @@ def open_keys(path: str, memory_bytes: int) -> Keys:
 
 
 def join(*keys: str) -> str:
-    """Return one key made of ``keys``, one below the other."""
+    """Return the key of a path whose parts are ``keys``."""
     return "/".join(part for key in keys for part in key.split("/") if part)
 
 
 def metadata(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the name and the content of the document that describes a group or an array; None: there is none.
+    """Return the name and the content of the document that describes a group or an array, or None if there is no
+    document.
 
     Raises:
         DataError: the document is damaged.
@@ -278,7 +279,7 @@ def _codec_names(node: Any) -> Iterator[Any]:
     if isinstance(node, dict):
         yield from (node[key] for key in ("id", "name") if key in node)
         for key, value in node.items():
-            if key not in ("attributes", "consolidated_metadata"):  # of no codec, and of other arrays
+            if key not in ("attributes", "consolidated_metadata"):  # these name no codec, or describe other arrays
                 yield from _codec_names(value)
     elif isinstance(node, list):
         for value in node:

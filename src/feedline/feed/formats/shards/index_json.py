@@ -1,4 +1,4 @@
-"""The index.json of a folder of shards. Each part is checked when it is read."""
+"""The index.json of a folder of shards. Each of its parts is checked when it is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedline.feed.formats.detect_shards import INDEX, folder_of, read_index
 from feedline.feed.formats.shards.shard_compression import CODECS
 
 DAMAGED = "restore the file, or write it again"
-"""Advice about damage."""
+"""Hint of errors about damage."""
 
 _MAX_ITEMS = 1 << 24
 
@@ -26,10 +26,10 @@ class ShardFile(NamedTuple):
         path: path of the file.
         samples: number of samples.
         size: bytes of the file.
-        unpacked: possible sizes of the unpacked shard in bytes. Empty: unknown.
-        codec: codec that compresses it; None: it is not compressed.
-        run: number of samples that are compressed together, with a table of these runs in the file. 0: the whole file
-            is compressed. -1: every sample is compressed by itself.
+        unpacked: possible sizes of the unpacked shard in bytes. Empty if the size is unknown.
+        codec: codec that compresses it, or None if it is not compressed.
+        run: number of samples that are compressed in one run, with a table of the runs in the file. With 0 the whole
+            file is compressed, with -1 every sample by itself.
         hashes: digests of the file by algorithm.
     """
 
@@ -43,7 +43,7 @@ class ShardFile(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Smallest number of samples that can be read together."""
+        """Smallest number of samples that can be read at once."""
         return self.samples if self.codec and not self.run else max(1, self.run)
 
 
@@ -77,7 +77,7 @@ class IndexEntry:
     Args:
         data: the parsed JSON.
         path: path of the index.
-        where: name of the object in errors.
+        where: name of the object, for errors.
     """
 
     def __init__(self, data: Any, path: Path, where: str) -> None:
@@ -125,7 +125,7 @@ class IndexEntry:
 
 
 def size_of(path: Path) -> int | None:
-    """Return the size of a file; None: there is no file."""
+    """Return the size of a file, or None if there is no file."""
     with looking(path):
         try:
             return paths.size_of(path)
@@ -134,7 +134,7 @@ def size_of(path: Path) -> int | None:
 
 
 def no_file(what: str, path: Path) -> DataError:
-    """Return the error for a file that an index lists and that is missing."""
+    """Return the error for a missing file that an index lists."""
     return DataError(
         f"expected a {what} that the index lists: No such file or directory",
         path=str(path),
@@ -146,7 +146,7 @@ def codec_of(name: str, path: Path) -> str:
     """Return the codec that an index names, without its level.
 
     Raises:
-        DataError: shards of this codec cannot be unpacked.
+        DataError: shards with this codec cannot be unpacked.
     """
     codec = name.partition(":")[0]
     if codec not in CODECS:

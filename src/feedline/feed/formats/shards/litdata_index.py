@@ -1,6 +1,6 @@
 """LitData's index.json: the chunks of a folder, their layout, and the names of leaves.
 
-A sample of LitData is a tree of dicts, lists and tuples. Its leaves, in order, are the fields of an item. Their names
+A sample in LitData is a tree of dicts, lists and tuples. Its leaves, in order, are the fields of an item. Their names
 are the keys on the way to them, joined by dots as for JSON Lines: ``x``, ``meta.score``, ``boxes.0``.
 """
 
@@ -28,14 +28,14 @@ _DTYPES = {  # a dtype's place is its number
     "numpy": "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bool",
 }
 _UNSUPPORTED = ("bfloat16",)  # in NumPy
-_ROWS_END = struct.Struct("<I8s")  # at the end of a chunk of rows: size of the Arrow file before it, and a mark
+_ROWS_END = struct.Struct("<I8s")  # end of a chunk of rows: size of the Arrow file before it, and a mark
 _ROWS_MARK = b"LDARW01\0"
 _MAX_DEPTH = 64
 _DEFAULT_RUN = 256
 
 
 class LitDataIndex(NamedTuple):
-    """The index of a folder of LitData's.
+    """The index of a folder that LitData wrote.
 
     Attributes:
         folder: the folder.
@@ -61,12 +61,13 @@ def dtypes_of(kind: str) -> Mapping[int, np.dtype[Any]]:
 
 
 def missing_dtypes(kind: str) -> Mapping[int, str]:
-    """Return the names of dtypes that NumPy lacks, by LitData's numbers for them."""
+    """Return the names of the dtypes that NumPy lacks, by LitData's numbers for them."""
     return {n: name for n, name in enumerate(_DTYPES[kind].split()) if name in _UNSUPPORTED}
 
 
 def dtype_of(encoding: str) -> np.dtype[Any] | None:
-    """Return the dtype of a leaf such as ``"no_header_tensor:17"``; None: it is no such leaf, or NumPy lacks it."""
+    """Return the dtype of a leaf such as ``"no_header_tensor:17"``, or None for other leaves and dtypes that NumPy
+    lacks."""
     kind, _, number = encoding.partition(":")
     if kind not in ("no_header_tensor", "no_header_numpy") or not number.isascii() or not number.isdigit():
         return None
@@ -74,11 +75,11 @@ def dtype_of(encoding: str) -> np.dtype[Any] | None:
 
 
 def litdata_index(folder: Path, required: str | None = None) -> LitDataIndex:
-    """Return the index of a folder, compared with the sizes of its chunks.
+    """Return the index of a folder, checked against the sizes of its chunks.
 
     Args:
         folder: the folder.
-        required: layout that it must have; None: any.
+        required: layout that it must have, by default any.
 
     Raises:
         DataError: the index is missing or damaged, chunks are encrypted, of a kind that is not read, or of another
@@ -111,7 +112,7 @@ def litdata_index(folder: Path, required: str | None = None) -> LitDataIndex:
 
 
 def rows_span(shard: ShardFile) -> tuple[int, int] | None:
-    """Return the bytes of the Arrow file at the end of a chunk; None: there is none."""
+    """Return begin and end of the Arrow file at the end of a chunk, or None if there is none."""
     begin = 4 * (shard.samples + 2)
     if shard.codec or shard.size < begin + _ROWS_END.size:
         return None
@@ -122,10 +123,10 @@ def rows_span(shard: ShardFile) -> tuple[int, int] | None:
 
 
 def row_spans(index: LitDataIndex) -> list[tuple[Path, tuple[int, int]]]:
-    """Return the Arrow files within the chunks of a folder of rows.
+    """Return path, begin and end of the Arrow file in each chunk of a folder of rows.
 
     Raises:
-        DataError: a chunk has none.
+        DataError: a chunk has no Arrow file.
     """
     spans = []
     for shard in index.shards:
@@ -138,7 +139,7 @@ def row_spans(index: LitDataIndex) -> list[tuple[Path, tuple[int, int]]]:
 
 
 def token_arrays(index: LitDataIndex) -> list[tuple[Path, NDArray[Any]]]:
-    """Return the tokens of each chunk, mapped.
+    """Return path and mapped tokens of each chunk.
 
     Raises:
         DataError: tokens are no integers, or compressed, or a chunk has another number of tokens than in the index.
@@ -226,7 +227,7 @@ def _names(config: IndexEntry, count: int) -> list[str]:
 
 
 def _leaves(tree: dict[str, Any], level: int) -> list[list[str]]:
-    """Return the paths to the leaves of a tree, in order."""
+    """Return the path to each leaf of a tree, in order."""
     children: Sequence[dict[str, Any]] = tree["children_spec"]
     if tree["type"] is None:
         return [[]]

@@ -1,7 +1,7 @@
 """MosaicML Streaming's folders (MDS) in place: a `Deserializer` of index.json and the shards that it lists.
 
-Columns are delivered by name, encoded columns as bytes or text. Pickled columns are refused. `offset_shards` describes
-the cost.
+Columns are delivered by name, encoded columns as bytes or text. Pickled columns are refused. For the cost, see
+`offset_shards`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardFi
 from feedline.feed.protocol import declared_streams
 
 _SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-# An array's dtype in its header: eight times the bytes of an element, plus 1 for signed integers, 2 for floats.
+# The code of a dtype in the header of an array: the bits of an element, plus 1 for signed integers or 2 for floats.
 _CODES = {np.dtype(name): np.dtype(name).itemsize * 8 + "uif".index(np.dtype(name).kind) for name in _SCALARS}
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
-_WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # of the shape, by the lowest two bits of the byte before it
+_WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # dtypes of the shape, by the lowest two bits of the byte before it
 _TEXTS = {"str": "text", "json": "json", "str_int": "text", "str_float": "text", "str_decimal": "text"}
 _ENCODED = ("bytes", "pil", "jpeg", "png", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]")
 
@@ -50,8 +50,8 @@ class MDSDeserializer(OffsetShards):
     Args:
         path: the folder, its index.json, or a list of these, which are read one after the other.
         streams: stream name to `Stream`, also as keyword arguments. ``field`` names the column, by default the
-            stream's name. Columns of any size can also be read as ``"bytes"``. None: every column.
-        chunk_size: bytes of an uncompressed shard in a chunk. A compressed shard is one chunk. Part of the order.
+            stream's name. Columns of any size can also be read as ``"bytes"``. By default every column is a stream.
+        chunk_size: bytes of a chunk of an uncompressed shard. A compressed shard is one chunk. Part of the order.
         memory: bytes that an unpacked shard, or the numbers of a chunk, may take.
         verify: whether to compare each shard with its hash in the index when it is first read.
         stream_kwargs: more streams.
@@ -164,7 +164,7 @@ def _field(name: str, encoding: str) -> ShardField:
 
 
 def _dynamic(dtype: np.dtype[Any] | None) -> Array:
-    """Return the encoding of arrays that declare their shape, and if ``dtype`` is None, their dtype."""
+    """Return the encoding of arrays with a header that declares their shape and, if ``dtype`` is None, their dtype."""
 
     def heads(stream: Stream, _ragged: bool) -> list[ArrayHead]:
         code = b"" if dtype is not None else bytes([_CODES.get(stream.dtype, 0)])

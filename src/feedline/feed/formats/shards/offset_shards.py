@@ -1,12 +1,13 @@
 """Shards that begin with a table of offsets, as MosaicML Streaming and LitData write them, described by an index.json.
 
 A shard is ``u32 count, u32 offsets[count + 1]``, and between two offsets a sample: the size, u32, of every field whose
-size is not in the index, then the fields. Guarantees: only the bytes of a shard are read, even if it is damaged. A
+size is not in the index, then the fields. Guarantees: no bytes outside a shard are read, even if it is damaged. A
 sample whose sizes do not add up keeps its place and reports why. Cost: opening reads index.json and looks up the size
 of every file, and if arrays are sequences of any length, the sizes of all samples. An uncompressed shard becomes one or
-several chunks, views of the mapped file or of bytes that were fetched ahead: byte strings, and numbers in samples of
-one size, are copied once, into the minibatch, other numbers once more, when their chunk is read. A compressed shard is
-one chunk, or several if its samples are compressed in runs (`packing`), unpacked into memory whenever they are read.
+several chunks. These are views of the mapped file, or of bytes that were fetched ahead. Byte strings, and numbers in
+samples of one size, are copied once, into the minibatch. Other numbers are copied once more when their chunk is read. A
+compressed shard is one chunk, or several if its samples are compressed in runs (see `shard_compression`). It is
+unpacked into memory whenever it is read.
 """
 
 from __future__ import annotations
@@ -71,19 +72,19 @@ from feedline.feed.protocol import (
 from feedline.feed.unique import distinct
 
 MEMORY_BYTES = CHUNK_MEMORY
-CHUNK_BYTES = 32 << 20  # bytes in a chunk, of a shard that can be read in parts
-_MAX_MAPS = 256  # kept, besides maps of chunks in use
+CHUNK_BYTES = 32 << 20  # of a chunk of a shard that can be read in parts
+_MAX_MAPS = 256  # that are kept, in addition to maps of chunks in use
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
-_PEEKED_SAMPLES = 256  # first samples, by which the shape of an array is inferred
+_PEEKED_SAMPLES = 256  # first samples, from which the shape of an array is inferred
 
 
 class _ShardPlace(NamedTuple):
-    """The bytes of a file with a chunk, and the places of samples in them.
+    """The bytes of a chunk in its file, and the places of samples in them.
 
     Attributes:
         low, high: first byte and end.
-        bounds: bytes of the file at which samples begin and end; None: they are known after unpacking.
-        runs: runs of samples that are compressed, if any.
+        bounds: bytes of the file at which samples begin and end, or None if unpacking determines them.
+        runs: compressed runs of samples, if any.
     """
 
     low: int
@@ -93,7 +94,7 @@ class _ShardPlace(NamedTuple):
 
 
 class _ShardPart(NamedTuple):
-    """Samples in memory: ``bounds`` are bytes of the shard, ``base`` the byte at which memory begins.
+    """Samples in memory. ``bounds`` are offsets in the shard, and ``base`` is the offset at which the memory begins.
 
     ``wrong`` has the reasons why samples could not be unpacked.
     """
@@ -111,8 +112,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
 
     Args:
         path: the folder, its index.json, or a list of these, which are read one after the other.
-        streams: declarations; None: every field.
-        chunk_size: bytes in a chunk, of a shard that can be read in parts. Part of the order.
+        streams: declarations. If there are none, every field is a stream.
+        chunk_size: bytes of a chunk of a shard that can be read in parts. Part of the order.
         memory_bytes: bytes that an unpacked shard, or the numbers of a chunk, may take.
         verify: whether to compare each shard with its digests when it is first read.
 
@@ -161,7 +162,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         self._starts = np.cumsum([0, *(shard.samples for shard in self._shards)])
         self._maps = LruCache(self._map, lambda _: 1, _MAX_MAPS)
         self._verify, self._verified = verify, set[int]()
-        self._times: dict[int, int] = {}  # when each shard was modified, at the first look
+        self._times: dict[int, int] = {}  # modification time of each shard when it was first read
         if verify:
             for shard in self._shards:
                 _hasher(shard)
@@ -187,11 +188,11 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
     # ---- description ------------------------------------------------------------------------------
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk. ``bytes`` counts its file."""
+        """Return the size of every chunk. ``bytes`` counts its share of the file."""
         return self._infos
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         return None if self._counts is None else self._counts[ordinals].astype(np.int64)
 
     def digest(self) -> str:
@@ -220,7 +221,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         return streams
 
     def _infer_stream(self, number: int) -> Stream:
-        """Return the stream of an array by its first samples. If their sizes differ, they are sequences."""
+        """Return the stream of an array by its first samples. Samples of different sizes are sequences."""
         field = self._fields[number]
         declared, sizes = self._peek_array(number)
         if field.array is not None and field.array.any_length and declared.shape and len(distinct(sizes)) > 1:
@@ -228,7 +229,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         return declared
 
     def _peek_array(self, number: int) -> tuple[Stream, NDArray[np.int64]]:
-        """Return the stream that the first sound sample declares for an array, and the sizes of the first samples."""
+        """Return the stream that the first sound sample declares for an array, and the sizes of the sound first
+        samples."""
         field, path = self._fields[number], str(self._shards[0].path)
         try:
             if self._peeked is None:
@@ -290,7 +292,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
     # ---- lengths ----------------------------------------------------------------------------------
 
     def _counted_streams(self) -> list[str]:
-        """Return the streams of any length that count towards the minibatch budget."""
+        """Return the streams of arrays of any length that count towards the minibatch budget."""
         size = self.schema.size_stream
         return [name for name in self.schema if name in self._any_length and size in (None, name)]
 
@@ -333,7 +335,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
     def _check_lengths(
         self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
     ) -> None:
-        """Check that sequences have the lengths that were counted: a file may change without changing its size."""
+        """Check that sequences have the lengths that were counted. A file may change and keep its size."""
         if self._counts is None:
             return
         got = self._lengths_of(part, spans, wrong)
@@ -365,7 +367,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         return self._chunk(part, seals)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the part of the shard with the chunk's samples, or the whole file."""
+        """Return the part of the shard with the samples of the chunk, or the whole file."""
         shard = self._shards[self._chunks[chunk][0]]
         try:
             low, high, *_ = self._place(*self._chunks[chunk])
@@ -382,7 +384,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         self._compare(number)
         memory, place = np.frombuffer(piece, np.uint8), self._place(number, a, b)
         if len(memory) != place.high - place.low:
-            return self.read(chunk)  # the offsets have changed meanwhile
+            return self.read(chunk)  # the offsets have changed since they were read
         return self._chunk(self._make_part(number, a, place, memory))
 
     def _read_around(self, chunk: int) -> Chunk:
@@ -441,7 +443,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         return _ShardPlace(*_range(bounds, shard.size), bounds)
 
     def _make_part(self, number: int, a: int, place: _ShardPlace, memory: NDArray[np.uint8]) -> _ShardPart:
-        """Return the samples of a shard, from number ``a`` on, from the bytes of their place."""
+        """Return the samples of a shard from number ``a`` on. ``memory`` has the bytes of their place."""
         shard, first = self._shards[number], int(self._starts[number]) + a
         if shard.codec is None:
             assert place.bounds is not None
@@ -458,7 +460,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             raise _shard_error(shard, f"expected a shard compressed by {shard.codec}: {error}") from error
 
     def _compare(self, number: int) -> None:
-        """Check that a shard has not changed, and with ``verify``, once, that it has its digests."""
+        """Check that a shard has not changed. With ``verify``, also compare it with its digest, once."""
         shard = self._shards[number]
         with open_file(shard.path) as file:
             status = status_of(file)
@@ -466,7 +468,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             if size != shard.size:
                 raise _shard_error(shard, f"expected a shard of {shard.size} bytes, got {size}")
             if self._times.setdefault(number, status.st_mtime_ns) != status.st_mtime_ns:
-                # A map of the earlier file does not fit offsets that are read now.
+                # The map is of the earlier file, and its offsets are read again now.
                 raise DataError(
                     "expected the shard as it was when it was opened, got one that has changed since",
                     path=str(shard.path),
@@ -522,9 +524,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             return map_whole(file, shard.path, shard.size)
 
     def _spans(self, part: _ShardPart, numbers: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
-        """Return begin and end, in memory, of the fields ``numbers`` of each sample, (samples, 2), and faults by
-        sample.
-        """
+        """Return begin and end in memory of the fields ``numbers`` of each sample, (samples, 2), and faults by
+        sample."""
         begin, end = part.bounds[:-1] - part.base, part.bounds[1:] - part.base
         head = 4 * sum(field.size is None for field in self._fields)
         wrong = dict(part.wrong)
@@ -599,7 +600,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
                 values[name], bad = number_files.numbers(texts, stream, form, skip=errors)
             for i, what in bad.items():
                 errors.setdefault(i, self._error(part, i, what, name))
-        # Numbers have been copied already. Later checks of the seals would not notice that they are zeros.
+        # Numbers have been copied by now. If the file was truncated, they are zeros, which later checks would not
+        # notice.
         check_seals(seals)
         if not seals:  # private memory: a map has seals
             without_gaps(values, part.memory)
@@ -634,7 +636,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
 
 
 def _hasher(shard: ShardFile) -> tuple[str, Any] | None:
-    """Return the name of a digest of a shard that can be compared, and its algorithm; None: it has none.
+    """Return the name and the algorithm of a digest of a shard that can be compared, or None if the shard has no
+    digest.
 
     Raises:
         DataError: Python lacks the algorithms of all digests.
@@ -669,7 +672,7 @@ def _count_error(shard: ShardFile, count: list[int]) -> DataError:
 
 
 def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:
-    """Return the first byte and the end of the samples with valid offsets in a shard."""
+    """Return the first byte and the end of the samples of a shard that have valid offsets."""
     fine = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
     if not fine.any():
         return 0, 0

@@ -1,6 +1,6 @@
-"""Fields of the samples of a shard: their descriptions in an index, and their numbers.
+"""Fields of the samples of a shard: their descriptions in an index, and their values.
 
-Numbers are views of the shard if samples have one size. Otherwise they are copied natively.
+Numbers are views of the shard if all samples have one size. Otherwise they are copied natively.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ArrayHead(NamedTuple):
 
     Attributes:
         data: the bytes, with zeros for the length of an array of any length.
-        length: dtype of that length; ``""``: the header has no length, or it is known.
+        length: dtype of that length. Empty if the header has no length, or a known one.
     """
 
     data: bytes
@@ -47,7 +47,7 @@ class Array(NamedTuple):
     """The encoding of an array in a field.
 
     Attributes:
-        stream: shape and dtype, if the index declares them; None: every sample declares its own.
+        stream: shape and dtype, or None if the samples declare them and not the index.
         heads: ``heads(stream, ragged)`` returns the possible headers of a sample, all of the same size.
         parse: ``parse(head, size)`` returns the stream that a sample of ``size`` bytes declares, from its first bytes.
             If it declares none, a ValueError describes the sample.
@@ -73,11 +73,11 @@ class ShardField(NamedTuple):
     Attributes:
         name: name of the field.
         encoding: encoding, as the index calls it.
-        size: bytes, if the same in every sample and not stored with it.
+        size: size in bytes, if it is the same in every sample and not stored with it.
         kind: ``"array"``, ``"bytes"``, ``"text"``, ``"json"``, or ``"refused"``.
         array: encoding of an array, for that kind.
         why: reason why a field is refused.
-        text_of: decodes a sample of a special encoding to text, or raises a ValueError.
+        text_of: function that decodes a sample of a special encoding to text, or raises a ValueError.
     """
 
     name: str
@@ -92,7 +92,7 @@ class ShardField(NamedTuple):
         """Check that this field can fill a stream of numbers.
 
         Raises:
-            SchemaError: it cannot.
+            SchemaError: the field cannot fill it.
         """
         declared = None if self.array is None else self.array.stream
         if declared is not None:
@@ -112,7 +112,7 @@ class ShardField(NamedTuple):
 
 
 def names_of(fields: Sequence[ShardField]) -> str:
-    """Return the names of fields and their encodings, in words."""
+    """Return the names of fields and their encodings, for an error."""
     names = [f"{field.name} ({field.encoding})" for field in fields[:50]]
     return ", ".join(names) + (f" and {len(fields) - 50} more" if len(fields) > 50 else "")
 
@@ -141,7 +141,7 @@ def first_stream(
 def counts_of(
     spans: NDArray[np.int64], wrong: Mapping[int, str], stream: Stream, field: ShardField
 ) -> NDArray[np.int64]:
-    """Return the length of each sequence of a field of any length, by its bytes, or 0 if they are no whole number."""
+    """Return the length of each sequence of a field, by its size, or 0 if that is no whole number of samples."""
     assert field.array is not None
     body = np.diff(spans)[:, 0] - len(field.array.heads(stream, True)[0].data)
     row = stream.size * stream.dtype.itemsize
@@ -220,7 +220,8 @@ def numbers_of(
 
 
 def _copy_spans(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the bytes of spans one after the other, copied under guard, as they may be part of a map."""
+    """Return the bytes of spans one after the other. They may be part of a map, so native code copies them under a
+    guard."""
     if not len(spans) or not (spans[:, 1] - spans[:, 0]).any():
         return np.empty(0, np.uint8)
     return np.ascontiguousarray(ScatteredBytes(spans, memory, text=False).packed().data)
@@ -256,7 +257,8 @@ def texts_of(
     *,
     wrong: Mapping[int, str],
 ) -> tuple[BytesValue, dict[int, str]]:
-    """Return the texts of the samples of a field, and by index why a sample has none. Its text is empty."""
+    """Return the texts of the samples of a field, and by index the reason why a sample has no text. It is empty
+    then."""
     samples = ScatteredBytes(spans, memory, text=False).packed().tolist()
     texts, bad = [""] * len(samples), {}
     for i, sample in enumerate(samples):

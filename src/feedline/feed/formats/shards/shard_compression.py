@@ -1,4 +1,4 @@
-"""Compressed shards: a whole file, or its samples in runs or one by one, as LitData packs them within a file.
+"""Compressed shards. A whole file is compressed, or within it, as LitData does, its samples in runs or one by one.
 
 A file of runs begins with ``"LDFZ01\\0\\0", u16 version, u16 flags, u32 samples, u32 samples in a run, u32 runs``. Then
 follow ``u32 offsets[samples + 1]`` of the unpacked samples, and for each run ``u32 first sample, u32 samples, u64 first
@@ -19,8 +19,8 @@ from feedline.feed.files.paths import read_at
 CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
 """Names of codecs in indexes to their names in pyarrow."""
 
-_STEP_BYTES = 8 << 20  # allocated at a time, whatever size a file claims
-# Claimed sizes up to this many bytes, or this many times the packed bytes, are believed.
+_STEP_BYTES = 8 << 20  # that are allocated in one step, whatever size a file claims
+# Memory for a claimed size is allocated at once up to this many bytes, or this many times the packed bytes.
 _AT_ONCE, _LIKELY = 8 << 20, 64
 _MAGIC = b"LDFZ01\0\0\1\0\0\0"  # with version and flags
 _HEAD = struct.Struct("<12sIII")
@@ -36,7 +36,7 @@ class TooMuchError(ValueError):
 
 
 class PackedRuns(NamedTuple):
-    """Runs of samples in a file, one after the other. Each run is compressed by itself.
+    """Consecutive runs of samples in a file. Each run is compressed by itself.
 
     Attributes:
         low, high: first byte of the runs in the file, and their end.
@@ -119,14 +119,15 @@ def unpack_runs(runs: PackedRuns, packed: NDArray[np.uint8], codec: str, max_byt
 
 
 def _is_likely(size: int, packed: NDArray[np.uint8]) -> bool:
-    """Return whether a claimed unpacked size is believed, and memory allocated for it."""
+    """Return whether a claimed unpacked size is plausible enough to allocate memory for it."""
     return size <= max(_AT_ONCE, _LIKELY * len(packed))
 
 
 def unpack_each(
     bounds: NDArray[np.int64], packed: NDArray[np.uint8], codec: str, max_bytes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Mapping[int, str]]:
-    """Unpack samples that are compressed one by one. Return their bounds, their bytes, and by index why some failed.
+    """Unpack samples that are compressed one by one. Return their bounds, their bytes, and by index the reasons why
+    some failed.
 
     Raises:
         TooMuchError: they would take more than ``max_bytes``.
@@ -153,7 +154,7 @@ def unpack(packed: NDArray[np.uint8], codec: str, sizes: Collection[int] | None,
     Args:
         packed: the packed bytes.
         codec: one of `CODECS`.
-        sizes: possible sizes of the unpacked bytes; None: any size up to ``max_bytes``.
+        sizes: possible sizes of the unpacked bytes. With None, any size up to ``max_bytes``.
         max_bytes: bytes that they may take.
 
     Raises:
@@ -165,7 +166,7 @@ def unpack(packed: NDArray[np.uint8], codec: str, sizes: Collection[int] | None,
     pieces, total, limit = [], 0, max_bytes if sizes is None else max(sizes)
     try:
         if codec == "zstd" and sizes is not None and len(sizes) == 1 and _is_likely(limit, packed):
-            # Three times as fast. It refuses another size, but does not report it.
+            # Three times as fast. An error about another size does not name that size.
             return np.frombuffer(pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=limit), np.uint8)
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), CODECS[codec]) as stream:
             while total <= limit:

@@ -1,4 +1,5 @@
-"""Lengths of the sequences in shards, counted once. Lengths of large shards are kept in the user's cache."""
+"""Lengths of the sequences in shards. The lengths of large shards are counted once and kept in the user's cache
+folder."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ from feedline.feed.formats.shards.index_json import ShardFile
 Lengths = NDArray[np.int32]
 
 MIN_CACHED_BYTES = 64 << 20
-"""Bytes of shards above which their lengths are kept."""
+"""Minimum bytes of shards whose lengths are kept."""
 
 SUFFIX = ".feedline-lengths"
-"""Suffix of files of lengths."""
+"""Suffix of files with lengths."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32c of the lengths, their number
 _CACHE_HINT = "set XDG_CACHE_HOME to another folder"
@@ -30,17 +31,17 @@ _MAGIC = b"FLLENGTH"
 _VERSION = 1
 
 
-def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: Callable[[], Lengths]) -> Lengths:
+def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, count_all: Callable[[], Lengths]) -> Lengths:
     """Return the lengths of ``count`` sequences.
 
     Args:
         shards: files of the sequences.
-        about: further dependencies of the lengths: the known content of the files, and the streams.
+        about: identity of the content and of the streams, on which the lengths depend.
         count: number of sequences.
-        counted: function that counts.
+        count_all: function that counts them.
     """
     if sum(shard.size for shard in shards) < MIN_CACHED_BYTES:
-        return counted()
+        return count_all()
     identity = hashlib.blake2b(about.encode(), digest_size=16)
     for shard in shards:
         with looking(shard.path):
@@ -48,7 +49,7 @@ def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, counted:
         identity.update(struct.pack("<qqq", status.st_size, status.st_mtime_ns, shard.samples))
 
     def write(file: BinaryIO) -> None:
-        table = counted().astype("<i4", copy=False)
+        table = count_all().astype("<i4", copy=False)
         file.write(_HEAD.pack(_MAGIC, _VERSION, _native.crc32c(table), len(table)) + table.tobytes())
 
     def usable(file: BinaryIO) -> bool:
@@ -60,11 +61,11 @@ def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, counted:
             lengths = _read(file, count)
         if lengths is not None:
             return lengths
-    return counted()
+    return count_all()
 
 
 def _read(file: BinaryIO, count: int) -> Lengths | None:
-    """Return the lengths in a file; None: it is damaged, or has other lengths."""
+    """Return the lengths in a file, or None if it is damaged or has another number of lengths."""
     if os.fstat(file.fileno()).st_size != _HEAD.size + 4 * count:
         return None
     file.seek(0)
