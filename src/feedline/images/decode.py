@@ -25,8 +25,8 @@ from feedline.images.views import MultiView
 #: Default limit for the pixels of a picture.
 MAX_PIXELS = 1 << 27
 
-# The number of a step keys its draws: its place, plus `_VIEW` for each view before its view, plus `_OWN` for steps that
-# only its view has.
+# The number of a step is the key of its draws. It is its place, plus `_VIEW` for each view before its view, plus `_OWN`
+# if only its view has the step.
 _VIEW, _OWN = 1 << 16, 1 << 15
 
 
@@ -47,10 +47,10 @@ class Decode(Transform):
         boxes: a dense stream of float samples of shape (4,): x1, y1, x2, y2 in pixels of the picture (after it was
             turned upright), any number in a sequence. They are moved with their pictures and clipped to them. A box
             that is cut off entirely becomes zeros and keeps its place, so that labels still fit. Select the remaining
-            ones with ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
+            boxes with ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
         color: ``"RGB"``, ``"BGR"`` or ``"grey"`` (one channel).
         upright: whether to turn pictures by their EXIF orientation.
-        max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences. Pictures that Pillow
+        max_pixels: maximum pixels of an encoded picture. Larger pictures are unreadable sequences. Pictures that Pillow
             decodes are also limited to twice ``Image.MAX_IMAGE_PIXELS``.
         shrink: whether a picture that will be resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first.
             This is faster, but changes pixels.
@@ -59,7 +59,7 @@ class Decode(Transform):
             torchvision, and the steps run. Streams of pictures then hold tensors on that device, as
             ``minibatch["x"].torch()`` returns them. Random numbers are the same as on the processor, but pixels differ.
             Pictures that nvJPEG refuses, and other formats, are decoded on the processor. Masks stay on the processor.
-            None: all work is done on the processor.
+            By default all work is done on the processor.
         mask_fill: number with which masks are padded.
 
     Raises:
@@ -97,7 +97,7 @@ class Decode(Transform):
         if not 0 <= mask_fill <= 255:
             raise ValueError(f"expected mask_fill of Decode from 0 to 255, got {mask_fill!r}")
         if device is not None:
-            torch_pictures().jpeg_decoder(device)  # raises now, rather than in the first minibatch
+            torch_pictures().jpeg_decoder(device)  # raise errors now, not in the first minibatch
         self.steps = steps
         views, stacked, normalize = views_of(steps)
         width, height = _one_size(views)

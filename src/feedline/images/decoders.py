@@ -5,7 +5,7 @@ does not understand, and all pictures where it was built without libjpeg-turbo. 
 
 Alpha is dropped, and colours are kept as stored, even where they are transparent. Palettes become colours. Of 16 bits
 the upper 8 are kept. One bit becomes 0 or 255. CMYK is converted without profiles, as Pillow does. Animations are
-reduced to their first frame. A colour JPEG becomes grey by its luminance channel as stored.
+reduced to their first frame. A colour JPEG becomes grey by its stored luminance channel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from feedline.errors import DataError, install_line
 COLORS = ("RGB", "BGR", "grey")
 JPEG = 1
 
-# Formats that Pillow decodes itself or with a library. Others are never tried: for EPS it runs a program, Ghostscript.
+# Formats that Pillow decodes itself or with a library. Others are not tried, as for EPS it runs a program, Ghostscript.
 _FORMATS = (
     *("JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF", "HEIF", "JXL", "ICO"),
     *("QOI", "TGA", "PCX", "SGI", "DDS", "PSD", "MSP", "SUN", "XBM", "XPM", "ICNS", "FLI"),
@@ -112,7 +112,7 @@ def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
 
 
 def size(data: NDArray[np.uint8], max_pixels: int) -> tuple[int, int]:
-    """Return width and height of a picture that Pillow knows, upright, from its header.
+    """Return the width and height of a picture after it is turned upright. Pillow reads them from its header.
 
     Raises:
         DataError: the data is no picture, or the picture is too large.
@@ -189,7 +189,7 @@ def _orientation(picture: Any) -> int:
 
 @contextlib.contextmanager
 def _open(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
-    """A context with a picture of which Pillow has read the header, and in which Pillow's warnings are hidden."""
+    """Return a context with a picture whose header Pillow has read. In it, Pillow's warnings are hidden."""
     image = pillow()
     _hide_warnings()
     _decoding.depth = getattr(_decoding, "depth", 0) + 1
@@ -213,10 +213,10 @@ def _open(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
 
 
 class _WhileDecoding:
-    """The pattern of a warning filter: any text, in threads that decode. The module `warnings` calls only ``match``."""
+    """The pattern of a warning filter, which matches in threads that decode. `warnings` calls only ``match``."""
 
     def match(self, text: str) -> bool:
-        """Whether the calling thread decodes."""
+        """Return whether the calling thread decodes."""
         return getattr(_decoding, "depth", 0) > 0
 
 

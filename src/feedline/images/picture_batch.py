@@ -1,4 +1,4 @@
-"""The pictures of one minibatch, from bytes to values: headers, formats other than JPEG, plans, native threads."""
+"""Decodes the pictures of one minibatch: headers, formats other than JPEG in Python, plans, native threads."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from feedline.images.program import Program, plan_view
 from feedline.images.step import PictureStep, Sizes
 
 Pixels: TypeAlias = NDArray[np.uint8]
-#: Whether a picture is a mask, and its index.
+#: Whether to decode a mask, and the index of the picture.
 Job: TypeAlias = tuple[bool, int]
 
 GREY = decoders.COLORS.index("grey")
 
 _log = logging.getLogger("feedline")
-_reported_refused: list[int] = []  # reported once a process
+_reported_refused: list[int] = []  # not empty once the warning was logged in this process
 _memory = Recycled()
 
 
@@ -43,7 +43,7 @@ class Decoding:
         views: the steps of each view, each with the number that keys its draws.
         stacked: whether samples have an axis of views.
         width, height, channels: size of each view.
-        normalized: mean and scale, float32 (channels,), for float32 pictures. None: uint8.
+        normalized: mean and scale, float32 (channels,), for float32 pictures, or None for uint8 pictures.
         chw: whether channels come first.
     """
 
@@ -94,7 +94,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoded pictures: number i is ``data[bounds[i]:bounds[i + 1]]``."""
+    """Encoded pictures. Picture i is ``data[bounds[i]:bounds[i + 1]]``."""
 
     data: NDArray[np.uint8]
     bounds: NDArray[np.int64]
@@ -115,8 +115,8 @@ class Encoded:
 class PictureWork:
     """The work on one minibatch of pictures: `begin` it, wait for its `result`, or `cancel` it.
 
-    Before planning, only the headers of pictures that native code decodes are read. Other pictures are decoded in
-    Python threads first, as the size of some is not known before. The last of these threads plans, and starts the
+    Of pictures that native code decodes, only the headers are read before planning. Other pictures are decoded in
+    Python threads first, as the sizes of some are not known before. The last of these threads plans, and starts the
     native threads.
     """
 
@@ -144,9 +144,9 @@ class PictureWork:
         self._begin(self._decoding.threads, take_part=False)
 
     def result(self) -> Transformed:
-        """Return the result of `Transform.run_all`. The calling thread begins the work if necessary, and takes part in
-        it."""
-        if self._cancelled or self._pid != os.getpid():  # a forked child does not have its parent's threads
+        """Return the result of `Transform.run_all`. If the work has not begun, the calling thread begins it and takes
+        part."""
+        if self._cancelled or self._pid != os.getpid():  # a forked child lacks the threads of its parent
             return PictureWork(self._decoding, self._names, self._values, self._keys).result()
         try:
             if not self._begun:
@@ -167,7 +167,7 @@ class PictureWork:
     # ---- pictures for Python's decoders --------------------------------------------------------------
 
     def _byte_strings(self, name: str) -> Encoded:
-        """Return the byte string of each sequence. Sequences without exactly one become errors."""
+        """Return the byte string of each sequence. A sequence that does not have exactly one is an error."""
         value = self._values[name]
         if not value.one_sample_each:
             lengths, samples = value.lengths.tolist(), value.sequences()
@@ -218,7 +218,7 @@ class PictureWork:
         threads = min(threads, len(self._jobs) - take_part)
         self._working = threads + take_part
         for _ in range(threads):
-            # A daemon: a program that ends does not wait for pictures that it no longer needs.
+            # A daemon, as a program that ends does not wait for pictures that it no longer needs.
             thread = NamedThread("pictures", self._run_jobs)
             self._threads.append(thread)
             thread.start()
@@ -226,7 +226,7 @@ class PictureWork:
             self._run_jobs()
 
     def _run_jobs(self) -> None:
-        """Decode until no job is left. The last thread to finish plans."""
+        """Decode until no job remains. The last thread to finish plans."""
         began = time.perf_counter()
         try:
             while not self._cancelled and self._failure is None:
@@ -278,8 +278,7 @@ class PictureWork:
         self._boxes = None if decoding.boxes is None else self._move_boxes(sizes, programs)
 
     def _sizes(self) -> Sizes:
-        """Return width and height of each picture, and 1 for undecodable ones. Record an error for masks of other
-        sizes."""
+        """Return width and height of each picture, and 1 for undecodable ones. A mask of another size is an error."""
         sizes: Sizes = self._headers[:, 1:3].astype(np.int64)
         if self._decoding.upright:
             turned = self._headers[:, 4] >= 5
@@ -297,7 +296,7 @@ class PictureWork:
         return sizes
 
     def _by_place(self, pixels: dict[int, Pixels]) -> dict[int, Pixels]:
-        """Return pixels by place among the pictures that can be decoded."""
+        """Return pixels by the place of their picture among the decodable ones."""
         if len(self._decodable) == self._count:
             return pixels
         return {place: pixels[i] for place, i in enumerate(self._decodable.tolist()) if i in pixels}
@@ -373,7 +372,8 @@ class PictureWork:
         return Transformed({name: values[name] for name in self._names}, self._errors, seconds)
 
     def _wait_for_pixels(self, batches: list[tuple[Any, Any]], stream: str) -> DenseValue:
-        """Wait for native threads or a device, and return the pictures of all sequences, zeros for undecodable ones."""
+        """Wait for native threads or a device. Return the pictures of all sequences, with zeros for undecodable
+        ones."""
         for _, batch in batches:
             for place, what in [] if batch is None else batch.result():
                 i = int(self._decodable[place])
@@ -435,7 +435,7 @@ def decode_pixels(
 
 
 def torch_pictures() -> Any:
-    """Return the module that decodes by torch, which is imported only for a device."""
+    """Return the module that decodes with torch. It is imported only if there is a device."""
     return importlib.import_module("feedline.interop.torch_pictures")
 
 

@@ -26,8 +26,8 @@ class Resize(PictureStep):
 
     Args:
         size: length of the shorter side in pixels, the other in proportion and rounded down, or (height, width).
-        max_size: most pixels of the longer side, if ``size`` is the shorter one: a picture that would become longer
-            is resized to this length instead.
+        max_size: maximum pixels of the longer side, if ``size`` is the shorter one. A picture that would become longer
+            is resized to this length.
         filter: ``"triangle"`` (within one level of Pillow's ``BILINEAR``), or ``"nearest"``.
 
     Raises:
@@ -52,7 +52,7 @@ class Resize(PictureStep):
         return [PictureOp(RESIZE, numbers(n, *to.T, self._filter))], to
 
     def _proportional(self, sizes: Sizes) -> Sizes:
-        # Sides are far below 2**26, so that products are exact, and quotients are rounded as in Python.
+        # Sides are far below 2**26, so products are exact, and quotients are rounded as in Python.
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         new_short = np.full(len(sizes), self._shorter, np.int64)
         new_long = (new_short * long / short).astype(np.int64)

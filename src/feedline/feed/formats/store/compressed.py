@@ -1,7 +1,7 @@
-"""A record batch with compressed buffers, as Arrow compresses them: each by itself, as LZ4 frames or Zstandard.
+"""A record batch with compressed buffers. Arrow compresses each buffer by itself, as an LZ4 frame or by Zstandard.
 
-The bytes are read and compared with their checksum before Arrow sees them, and the decompressed size that the buffers
-claim is compared with the manifest's limit before any memory is allocated.
+The bytes are read and compared with their checksum before Arrow gets them. The decompressed size that the buffers claim
+is compared with the limit in the manifest before any memory is allocated.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class BatchInMemory:
     Args:
         data: the message.
         crc32c: checksum of the message.
-        memory_bytes: maximum bytes of all buffers together; None: the message is not compressed.
-        schema: Arrow schema that it must have.
+        memory_bytes: maximum bytes of all buffers, or None if the message is not compressed.
+        schema: Arrow schema that the message must have.
 
     Attributes:
         arrow: the record batch.
 
     Raises:
-        ValueError: the checksum differs, or it is not a record batch of that schema and size.
+        ValueError: the checksum differs, or the message is not a record batch of that schema and size.
     """
 
     def __init__(self, data: memoryview, crc32c: int, memory_bytes: int | None, schema: Any) -> None:

@@ -1,9 +1,9 @@
-"""A folder of an object store as the place of a store.
+"""A folder in an object store as the destination of a store.
 
-Each file is sent as soon as it is complete, and its local copy removed: the disk needs room for the file that is being
-written and for files on their way. The manifest comes last: readers that open the address earlier find no store
-(`unfinished_store`). A store that is replaced loses its manifest before its first file is touched, so that no reader
-ever sees parts of two stores.
+Each file is uploaded as soon as it is complete, and its local copy is removed. The disk needs room for the file that is
+being written and for the files that are being uploaded. The manifest comes last, so readers that open the address
+earlier find no store (`unfinished_store`). The manifest of a store that is replaced is deleted before its first file is
+touched, so no reader ever sees parts of two stores.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def unfinished_store(names: Iterable[str]) -> bool:
 
 
 class ObjectStoreFolder(Target):
-    """A folder of an object store. See the module.
+    """A folder in an object store. See the docstring of the module.
 
     Args:
         address: address of the folder.
         options: options for obstore or fsspec.
         patience: how long to wait for the store.
-        work: folder of this machine for unfinished work; None: ``converting`` in the user's cache folder.
+        work: local folder for unfinished work, by default ``converting`` in the user's cache folder.
 
     Raises:
-        DataError: the address or the options are not understood, or the folder is not writable.
+        DataError: the address or the options are invalid, or the folder is not writable.
         ValueError: the address belongs to a web server, which takes no objects.
     """
 
@@ -119,7 +119,7 @@ class ObjectStoreFolder(Target):
                 uploads.begin(path)
         uploads.drain()
         uploads.check()
-        # Processes on other machines may write here, too. Let one of them win, if the store can.
+        # Processes on other machines may write here, too. Only one of them succeeds, if the object store supports that.
         if not uploads.write(MANIFEST, manifest, new=True):
             raise FileExistsError(f"{self.name} exists: another process has written a store there meanwhile")
         for name in uploads.listed():

@@ -1,9 +1,9 @@
-"""Read a store: chunks are views of mapped files.
+"""Read a store. Chunks are views of mapped files.
 
 Opening costs O(chunks) and reads only the manifest. Reading a chunk maps its file once, checks sizes and offsets, and
-keeps no copy. Private memory does not grow with the data. Lengths of sequences come from a mapped side file, 4 bytes
-per sequence and ragged stream. Only native code reads mappings, and reports when a file was truncated under them (see
-`mapped`).
+keeps no copy. Private memory does not grow with the data. Lengths of sequences come from a separate mapped file, 4
+bytes per sequence and ragged stream. Only native code reads mappings, and reports if a mapped file was truncated (see
+`mapped_files`).
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
-    read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The views of a
+        read, sparse indices and bools when a source, `select` or `Chunk.take` copies a sequence. The views of a
     chunk from `read` are the bytes of the file, unless it is compressed. Their indices are checked when they are passed
-    on, to SciPy, torch or as dense rows. Code that reads the arrays directly sees unchecked bytes, and is killed if the
-    file is truncated meanwhile. Chunks of a compressed store are read and decompressed whole, and compared with their
-    checksums each time.
+    on, to SciPy, torch or as dense rows. Code that reads the arrays directly gets unchecked bytes, and is killed if the
+    file is truncated during the read. Chunks of a compressed store are read and decompressed whole, and compared with
+    their checksums each time.
 
     Args:
         path: folder of the store.
-        streams: names of the streams to deliver, in that order; None: all.
+        streams: names of the streams to deliver, in that order, by default all.
         verify: whether to compare each chunk with its checksum when it is first read, which reads all of it.
 
     Raises:
@@ -119,8 +119,8 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def extents(self, chunk: int) -> list[Extent]:
         """Return the record batch of a chunk.
 
-        Sources over an uncompressed store read views instead. Only readers that copy out of its chunks call this, so
-        that data which is not in memory comes in large reads.
+        Sources over an uncompressed store read views instead. Only readers that copy from its chunks call this, so that
+        data which is not in memory is read in large blocks.
         """
         part, i = self._locate(chunk)
         return [Extent(str(self._folder / part.file), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))]
@@ -149,7 +149,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return views of the sequences ``start:stop`` of chunk number ``chunk``, with copies of their offsets.
 
-        Reads and checks no more than these.
+        Reads and checks only these.
 
         Raises:
             DataError: as for `read`.
@@ -163,7 +163,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
     def files(self, chunks: Sequence[int]) -> Sequence[StoreMap]:
-        """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
+        """Return the mapped files with ``chunks``, and make the kernel begin to read the heads of these chunks."""
         maps = {}
         for chunk in chunks:
             part, i = self._locate(chunk)
@@ -172,7 +172,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return list(maps.values())
 
     def hold_bounds(self) -> None:
-        """Fetch and hold the bounds of the sequences of all chunks, if the files are objects in a store.
+        """Fetch and hold the bounds of the sequences of all chunks, if the files are objects in an object store.
 
         Views of these chunks then read no other bytes, see `fetched_views`.
 
@@ -216,7 +216,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             raise _damage_error(str(error), mapped.file.path, start) from error
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         ragged, plain = self._counted_streams()
         if not ragged:
             return None
@@ -238,9 +238,8 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         """Advise the kernel how the mappings will be used.
 
         Args:
-            advice: ``"random"`` (the default of a new store: no read-ahead), ``"sequential"`` or ``"willneed"`` (start
-                reading now).
-            chunk: number of the only chunk concerned; None: all files, including those mapped later.
+            advice: ``"random"`` (the default: no read-ahead), ``"sequential"`` or ``"willneed"`` (start reading now).
+            chunk: number of the chunk. By default the advice is for all files, including files that are mapped later.
         """
         if advice not in ADVICE:
             raise ValueError(f"expected one of {', '.join(ADVICE)}, got {advice!r}")
@@ -301,7 +300,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         decode: Callable[..., Value],
         stored: memoryview | None = None,
     ) -> dict[str, Value]:
-        """Apply ``decode`` to the columns of an opened chunk. Return values of the sequences ``ordinals``.
+        """Return the values of the sequences ``ordinals``, by ``decode`` of each column of an open chunk.
 
         ``stored`` is the message of the chunk, if it was read.
         """
@@ -334,7 +333,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             if side is not None:
                 side.check()
                 if value.one_sample_each:
-                    # Written before the stream became ragged: all chunks must look alike.
+                    # This part was written before the stream became ragged. All chunks must have the same form.
                     value = in_sequences(value, np.arange(value.num_samples + 1, dtype=np.int64))
             values[name] = value
         return values
@@ -373,7 +372,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     # ---- lengths ------------------------------------------------------------------------------------
 
     def _counted_streams(self) -> tuple[list[str], bool]:
-        """Return the ragged streams that count towards the budget, and whether a one-sample stream does, too."""
+        """Return the ragged streams that count towards the minibatch budget, and whether other streams count, too."""
         size = self.schema.size_stream
         counted = list(self.schema) if size is None else [size]
         ragged = [name for name in counted if name in self._manifest.lengths]
@@ -388,7 +387,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             return np.concatenate([part.chunks["samples"] for part in parts])
         if len(ragged) == 1 and not plain:
             return np.concatenate([part.totals[ragged[0]] for part in parts])
-        # The longest of some of the streams is only known by sequence.
+        # Which of these streams is the longest differs between sequences, so their lengths are read.
         counts = np.concatenate([part.chunks["sequences"] for part in parts]).tolist()
         starts = itertools.accumulate(counts, initial=0)
         totals = [self.lengths(np.arange(a, a + n)) for a, n in zip(starts, counts, strict=False)]
@@ -409,10 +408,10 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return lengths
 
 
-# Files of lengths up to this many bytes are read at once, not page by page, as look-ups come in any order.
+# Files of lengths up to this size are read at once, not page by page, as look-ups come in any order.
 _MAX_LENGTHS_AT_ONCE = 64 << 20
 
-_REQUESTS = 32  # at a time, for the bounds of chunks
+_REQUESTS = 32  # at once, for the bounds of chunks
 _HEAD_BYTES = 4096  # of a chunk, usually enough for its head
 
 
@@ -427,7 +426,7 @@ class _MappedPart:
         self.arrow = pa.schema(fields)
         # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
         head = min(int(part.chunks["byte"][0]), MAX_HEAD_BYTES)
-        # Request both ends at once, as both are needed.
+        # Request both ends of the file at once, as both are needed.
         file.advise("willneed", 0, head)
         file.advise("willneed", file.size - 8)
         message = file.copy(head - 8, 8)
@@ -456,12 +455,14 @@ class _MappedLengths:
         self._gatherer.add(0, [(self._lengths, None)])
 
     def view(self, start: int, stop: int) -> NDArray[np.int32]:
-        """Return lengths of the sequences ``start:stop``, for native code. A call of `check` must follow."""
+        """Return the lengths of the sequences ``start:stop``, as a view for native code. A call of `check` must
+        follow."""
         self._file.advise("willneed", self._file.size - 4 * (len(self._lengths) - start), 4 * (stop - start))
         return self._lengths[start:stop]
 
     def check(self) -> None:
-        """Check, after reading, that the file is complete: a truncated file reads as zeros to the end of the page.
+        """Check, after reading, that the file is complete. Up to the end of its last page, a truncated file reads as
+        zeros.
 
         Raises:
             DataError: the file was truncated.
@@ -469,7 +470,7 @@ class _MappedLengths:
         self._file.check()
 
     def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return lengths of the sequences ``ordinals``, a copy."""
+        """Return a copy of the lengths of the sequences ``ordinals``."""
         lengths: NDArray[np.int32]
         ((lengths, _),) = self._gatherer.gather(None, ordinals)
         self.check()
