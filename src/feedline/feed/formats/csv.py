@@ -255,11 +255,11 @@ def _rows(text: str, delimiter: str, complete: bool) -> tuple[list[list[str]], i
 
 
 def _sniff_delimiter(text: str, complete: bool) -> str:
-    best, most = ",", 1
+    best, max_cells = ",", 1
     for delimiter in _DELIMITERS:
         counts = {len(row) for row in _rows(text, delimiter, complete)[0]}
-        if len(counts) == 1 and (count := counts.pop()) > most:
-            best, most = delimiter, count
+        if len(counts) == 1 and (count := counts.pop()) > max_cells:
+            best, max_cells = delimiter, count
     return best
 
 

@@ -56,14 +56,14 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
         DataError: the cache has no room.
     """
     room_bytes = next((remote.room_bytes for path in paths if (remote := object_at(path)) is not None), None)
-    least = sum(sizes)
-    if room_bytes is not None and least > room_bytes:
-        most = sum(size // PAGE_BYTES + 2 for size in sizes) * PAGE_BYTES
+    needed = sum(sizes)
+    if room_bytes is not None and needed > room_bytes:
+        max_needed = sum(size // PAGE_BYTES + 2 for size in sizes) * PAGE_BYTES
         raise DataError(
-            f"expected a cache with room for the {least} bytes that say where the sequences of {streams} streams lie, "
+            f"expected a cache with room for the {needed} bytes that say where the sequences of {streams} streams lie, "
             f"got one of {room_bytes} bytes",
             path=name,
-            hint=f"raise the cache_bytes of fl.Remote to {most + MIN_BYTES}, or read fewer streams",
+            hint=f"raise the cache_bytes of fl.Remote to {max_needed + MIN_BYTES}, or read fewer streams",
         )
 
 

@@ -109,10 +109,10 @@ class _Images(Deserializer, Selective, PickledByArguments):
             elif field == "key":
                 values[name] = _strings(keys, stream)
             else:
-                most = stream.size if stream.sparse else _label_limit(stream.dtype)
-                wrong = (labels < 0) | (labels >= most)
+                limit = stream.size if stream.sparse else _label_limit(stream.dtype)
+                wrong = (labels < 0) | (labels >= limit)
                 for i in np.flatnonzero(wrong).tolist():
-                    what = f"expected a label below {most}, got {labels[i]}" if labels[i] >= 0 else "expected a label"
+                    what = f"expected a label below {limit}, got {labels[i]}" if labels[i] >= 0 else "expected a label"
                     errors.setdefault(i, DataError(what, stream=name, hint=_SKIP, **located[i]))
                 values[name] = _labels(np.where(wrong, 0, labels), stream)
         return Chunk(self.schema, values, errors)
@@ -451,13 +451,13 @@ class ImageMapDeserializer(_ImageFiles):
             for name, stream in self.schema.items()
             if self._fields[name] == "label"
         ]
-        most = min(limits, default=1 << 63)
-        wrong = np.flatnonzero((self._labels < 0) | (self._labels >= most))
+        limit = min(limits, default=1 << 63)
+        wrong = np.flatnonzero((self._labels < 0) | (self._labels >= limit))
         for i in wrong[:1].tolist():
             label = int(self._labels[i])
             what = "expected `path<TAB>label`, the label a number"
             if label >= 0:
-                what = f"expected a label below {most}, got {label}: exceeding the label dimension"
+                what = f"expected a label below {limit}, got {label}: exceeding the label dimension"
             raise DataError(what, **self._location(i))
         places = enumerate(map(self._place, range(len(self._labels))))
         members: dict[str, frozenset[str]] = {}

@@ -37,7 +37,7 @@ _FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that can fill 
 _log = logging.getLogger("feedline")
 
 _FeatureKey = tuple[str, bool]
-"""The name of a feature, and whether it is among the feature lists."""
+"""The name of a feature, and whether it is in the feature lists."""
 
 
 class _Feature(NamedTuple):
@@ -46,13 +46,13 @@ class _Feature(NamedTuple):
     Attributes:
         kind: see `_KINDS`. -1: steps differ.
         steps: number of steps of a feature list, else 1.
-        least, most: smallest and largest number of values of a step.
+        min_count, max_count: smallest and largest number of values of a step.
     """
 
     kind: int
     steps: int
-    least: int
-    most: int
+    min_count: int
+    max_count: int
 
 
 class TFRecordDeserializer(RowsDeserializer):
@@ -112,27 +112,27 @@ class TFRecordDeserializer(RowsDeserializer):
         first = _FirstRecords(self._paths, memory)
         declared = declared_streams(streams, stream_kwargs)
         if declared:
-            several, stepped = first.sequence_and_list_streams(declared, sequences, lists, defaults)
+            sequence_names, list_names = first.classify(declared, sequences, lists, defaults)
         else:
-            declared, several, stepped = first.infer()
+            declared, sequence_names, list_names = first.infer()
             warn_of_unread_columns(
                 self._paths, path, self.name, {name for record in first.records for name, _ in record}
             )
-            several = several if sequences is None else set(sequences)
-            if lists is not None and set(lists) != stepped:
-                had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))
+            sequence_names = sequence_names if sequences is None else set(sequences)
+            if lists is not None and set(lists) != list_names:
+                had, got = (", ".join(sorted(names)) or "none" for names in (list_names, lists))
                 raise SchemaError(
                     f"expected declared streams with `lists`, or `lists` of {had}, as the first records of "
                     f"{first.path} have, got {got}"
                 )
         self.schema = Schema(declared)
-        for what, names in (("sequences", several), ("lists", stepped), ("defaults", defaults)):
+        for what, names in (("sequences", sequence_names), ("lists", list_names), ("defaults", defaults)):
             if unknown := set(names) - declared.keys():
                 raise SchemaError(f"expected names of streams in `{what}`, got {', '.join(sorted(unknown))}")
-        self._ragged = frozenset(several | stepped)
+        self._ragged = frozenset(sequence_names | list_names)
         fields = parser_fields(self.schema, self._ragged, memory, "TFRecord")
         sources = [
-            (_key(stream.field or name), name in stepped, _default_bytes(name, stream, self._ragged, defaults))
+            (_key(stream.field or name), name in list_names, _default_bytes(name, stream, self._ragged, defaults))
             for name, stream in declared.items()
         ]
         _check_duplicates(dict(zip(declared, sources, strict=True)))
@@ -143,7 +143,9 @@ class TFRecordDeserializer(RowsDeserializer):
         size_at = self.schema.size_at
         # Only sequences make the index depend on the declarations.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
-        read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
+        read = [
+            [name.hex(), in_lists, None if default is None else default.hex()] for name, in_lists, default in sources
+        ]
         kind = IndexKind(
             self._chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
@@ -153,7 +155,7 @@ class TFRecordDeserializer(RowsDeserializer):
             counts_gaps=True,  # a message that is too long is left out of its record, and of chunks
         )
         self._identity = f"tfrecord {read} {sorted(self._ragged)};"
-        self._arguments |= {"sequences": sorted(several), "lists": sorted(stepped), "defaults": defaults}
+        self._arguments |= {"sequences": sorted(sequence_names), "lists": sorted(list_names), "defaults": defaults}
         self._index(kind, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
@@ -177,8 +179,8 @@ class TFRecordDeserializer(RowsDeserializer):
         if code == "out_of_range":
             return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, got {got}", None
         if code in ("too_many_values", "too_few_values"):
-            several = None if stream in self._ragged else "if it holds several samples, name the stream in sequences="
-            return f"expected {expected} values{where}, got {got}", several
+            hint = None if stream in self._ragged else "if it holds several samples, name the stream in sequences="
+            return f"expected {expected} values{where}, got {got}", hint
         if code == "uneven_values":
             return f"expected a multiple of {expected} values{where}, got {got}", None
         if code == "bad_text":
@@ -214,12 +216,12 @@ class _FirstRecords:
                 self.path, self.records = path, records
                 break
 
-    def occurrences(self, place: _FeatureKey) -> list[_Feature]:
+    def occurrences(self, feature_key: _FeatureKey) -> list[_Feature]:
         """Return the feature of each record that has it, without empty ones."""
-        features = [record[place] for record in self.records if place in record]
-        return [feature for feature in features if feature.kind or place[1]]
+        features = [record[feature_key] for record in self.records if feature_key in record]
+        return [feature for feature in features if feature.kind or feature_key[1]]
 
-    def sequence_and_list_streams(
+    def classify(
         self,
         streams: Mapping[str, Stream],
         sequences: Collection[str] | None,
@@ -231,12 +233,12 @@ class _FirstRecords:
         Raises:
             SchemaError: the records lack the feature of a stream, or have values that cannot fill it.
         """
-        several, stepped = set(sequences or ()), set(lists or ())
+        sequence_names, list_names = set(sequences or ()), set(lists or ())
         for name, stream in streams.items():
             field = stream.field or name
             if lists is None and self.occurrences((field, True)) and not self.occurrences((field, False)):
-                stepped.add(name)
-            features = self.occurrences((field, name in stepped))
+                list_names.add(name)
+            features = self.occurrences((field, name in list_names))
             if self.records and not features and name not in defaults:
                 had = sorted({key for record in self.records for key, _ in record})
                 raise SchemaError(
@@ -250,35 +252,37 @@ class _FirstRecords:
                     f"expected {_KINDS[kinds.pop()]} for stream `{name}`, as the feature `{field}` of {self.path} has, "
                     f"got {stream}"
                 )
-            counts = {count for feature in features for count in (feature.least, feature.most)}
-            if sequences is None and name not in stepped and stream.size and counts - {stream.size}:
+            counts = {count for feature in features for count in (feature.min_count, feature.max_count)}
+            if sequences is None and name not in list_names and stream.size and counts - {stream.size}:
                 # Values that are no multiple of a sample are no sequence of samples.
-                several |= {name} if all(count % stream.size == 0 for count in counts) else set()
-        return several - stepped, stepped
+                sequence_names |= {name} if all(count % stream.size == 0 for count in counts) else set()
+        return sequence_names - list_names, list_names
 
     def infer(self) -> tuple[dict[str, Stream], set[str], set[str]]:
         """Return the streams, the names with several samples in a feature, and the names of feature lists.
 
         See `infer_tfrecord_streams`.
         """
-        streams, several, stepped, left_out = dict[str, Stream](), set[str](), set[str](), list[str]()
-        for place in sorted({place for record in self.records for place in record}):
-            field, among = place
-            features = self.occurrences(place)
+        streams, sequence_names, list_names, left_out = dict[str, Stream](), set[str](), set[str](), list[str]()
+        for feature_key in sorted({feature_key for record in self.records for feature_key in record}):
+            field, in_lists = feature_key
+            features = self.occurrences(feature_key)
             kinds = {feature.kind for feature in features if feature.steps}
-            counts = {count for feature in features if feature.steps for count in (feature.least, feature.most)}
+            counts = {
+                count for feature in features if feature.steps for count in (feature.min_count, feature.max_count)
+            }
             kind = kinds.pop() if len(kinds) == 1 else 0
-            uneven = among and (len(counts) > 1 or (kind == 1 and counts != {1}))
+            uneven = in_lists and (len(counts) > 1 or (kind == 1 and counts != {1}))
             if len(features) < len(self.records) or kind not in _DTYPES or uneven or not field:
                 left_out.append(field)
                 continue
             vector = kind != 1 and len(counts) == 1 and min(counts) > 1
-            name = f"feature_lists/{field}" if among and self.occurrences((field, False)) else field
+            name = f"feature_lists/{field}" if in_lists and self.occurrences((field, False)) else field
             streams[name] = Stream(min(counts) if vector else (), _DTYPES[kind], field=None if name == field else field)
-            if among:
-                stepped.add(name)
+            if in_lists:
+                list_names.add(name)
             elif not vector and counts != {1}:
-                several.add(name)
+                sequence_names.add(name)
         if not streams:
             what = "expected a record that can be read at the beginning of the file, got none"
             if self.records:
@@ -292,7 +296,7 @@ class _FirstRecords:
         if left_out:
             listed = ", ".join(left_out)
             _log.warning("%s: no streams, as some of the first records lack them or differ: %s", self.path, listed)
-        return streams, several, stepped
+        return streams, sequence_names, list_names
 
 
 def _features(path: Path, memory_bytes: int) -> list[dict[_FeatureKey, _Feature]]:
@@ -330,10 +334,10 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_FeatureKey, _Feature]
         features = _native.example_features(np.frombuffer(message, np.uint8))
         if features is not None:
             record = dict[_FeatureKey, _Feature]()
-            for name, among, *summary in features:
+            for name, in_lists, *summary in features:
                 field = name.decode("utf-8", "ignore")
                 if _key(field) == name:
-                    record[field, among] = _Feature(*summary)
+                    record[field, in_lists] = _Feature(*summary)
             records.append(record)
     return records
 
@@ -382,8 +386,8 @@ def _default_bytes(name: str, stream: Stream, ragged: Collection[str], defaults:
 
 def _check_duplicates(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> None:
     readers: dict[tuple[bytes, bool], str] = {}
-    for name, (field, among, _) in sources.items():
-        reader = readers.setdefault((field, among), name)
+    for name, (field, in_lists, _) in sources.items():
+        reader = readers.setdefault((field, in_lists), name)
         if reader != name:
             shown = field.decode(errors="replace")
             raise SchemaError(

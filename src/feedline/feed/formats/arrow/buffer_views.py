@@ -252,7 +252,7 @@ def _is_large(kind: Any) -> bool:
 # ---- the buffers that views need, where parts of the file may be missing --------------------------------
 
 
-def needed_buffers(batch: MappedBatch, place: Place, how: Column) -> list[int]:
+def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int]:
     """Return the buffers of a column whose content `MappedItems` reads. Of the other buffers it only makes views.
 
     Copies of lists of unequal lengths read further buffers, see `is_even`.
@@ -266,17 +266,17 @@ def needed_buffers(batch: MappedBatch, place: Place, how: Column) -> list[int]:
         if _has_bounds(inner.kind) or inner.kind == "bool":
             buffers.append(inner.buffer + 1)
         # The path of a picture is not read.
-        pictured = how.stream.is_bytes and len(inner.children) > 1
+        pictured = column.stream.is_bytes and len(inner.children) > 1
         within += [inner.children[inner.kind.get_field_index("bytes")]] if pictured else inner.children
-    if how.stream.sparse:
-        (entry,) = (place.children[0] if how.ragged else place).children
+    if column.stream.sparse:
+        (entry,) = (place.children[0] if column.ragged else place).children
         index = entry.children[0]
         if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
             buffers.append(index.buffer + 1)
     return buffers
 
 
-def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:
+def is_even(batch: MappedBatch, place: Place, column: Column) -> bool:
     """Return whether all lists of a column have the declared lengths, so that `MappedItems` returns a view.
 
     Raises:
@@ -284,7 +284,7 @@ def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:
         DataError: the file was truncated, or its disk fails.
     """
     start, stop = 0, batch.rows
-    for dim in [None, *how.dims] if how.ragged else how.dims:
+    for dim in [None, *column.dims] if column.ragged else column.dims:
         first, bounds = batch.bounds(place, start, stop)
         if dim is not None and (batch.has_nulls(place) or (np.diff(bounds) != dim).any()):
             return False

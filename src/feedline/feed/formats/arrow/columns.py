@@ -409,7 +409,7 @@ def _check_same_types(source: Source, first: Source, by_stream: Mapping[str, Col
 # ---- values of Arrow's arrays ---------------------------------------------------------------------------
 
 
-def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[Value, Flags]:
+def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[Value, Flags]:
     """Return the rows of a chunked array, and a mask of the unreadable rows.
 
     Raises:
@@ -417,9 +417,9 @@ def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[
     """
     pieces = []
     taken = 0
-    for piece in column.chunks:
+    for piece in array.chunks:
         try:
-            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken), how, memory_bytes - taken))
+            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken), column, memory_bytes - taken))
         except TooLargeError as error:
             raise TooLargeError(error.args[0] + taken) from None
         taken += pieces[-1][0].nbytes
@@ -519,7 +519,7 @@ class ArrowItems:
         return array
 
 
-def value_of(items: FieldItems, how: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
+def value_of(items: FieldItems, column: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
     """Return the sequences of a column, and the mask of the unreadable sequences, or None if all can be read.
 
     Raises:
@@ -529,16 +529,16 @@ def value_of(items: FieldItems, how: Column, memory_bytes: int) -> tuple[Value, 
     """
     bad: Flags | None = None
     offsets: Ints | None = None
-    if how.ragged:
+    if column.ragged:
         bad = items.nulls()
         offsets, items = items.lists()
     value: Value
-    if how.stream.is_bytes:
-        value, rows_bad = _string_rows(items, how.stream, offsets)
-    elif how.stream.sparse:
-        value, rows_bad = _sparse_rows(items, how.stream, offsets)
+    if column.stream.is_bytes:
+        value, rows_bad = _string_rows(items, column.stream, offsets)
+    elif column.stream.sparse:
+        value, rows_bad = _sparse_rows(items, column.stream, offsets)
     else:
-        value, rows_bad = _dense_rows(items, how, offsets, memory_bytes)
+        value, rows_bad = _dense_rows(items, column, offsets, memory_bytes)
     if rows_bad is not None and offsets is not None:
         rows_bad = any_of(rows_bad, offsets)
     return value, _union(bad, rows_bad)
@@ -573,11 +573,11 @@ def _sparse_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tup
 
 
 def _dense_rows(
-    items: FieldItems, how: Column, offsets: Ints | None, memory_bytes: int
+    items: FieldItems, column: Column, offsets: Ints | None, memory_bytes: int
 ) -> tuple[DenseValue, Flags | None]:
-    stream, count = how.stream, len(items)
+    stream, count = column.stream, len(items)
     levels: list[tuple[Ints, Flags]] = []
-    for _ in how.dims:
+    for _ in column.dims:
         nulls, length = items.nulls(), len(items)
         bounds, items = items.lists()
         levels.append((bounds, np.zeros(length, np.bool_) if nulls is None else nulls))
@@ -591,7 +591,7 @@ def _dense_rows(
     if levels:
         flags = np.zeros(inner, np.bool_) if bad is None else bad
         rows, bad = equal_lists_rows(
-            rows.reshape(inner, width), flags, levels, how.dims, memory_bytes=memory_bytes, to_memory=items.to_memory
+            rows.reshape(inner, width), flags, levels, column.dims, memory_bytes=memory_bytes, to_memory=items.to_memory
         )
     return DenseValue(rows.reshape(count, *stream.shape), offsets), bad
 

@@ -132,8 +132,8 @@ class ArrowFile:
         self.compressed = bool(of_batches[:, 5].any())
         self.aligned = not ((self.starts + self.heads) % 8).any()
         # A row takes at least a bit, unless all of its columns are empty.
-        most = np.where(of_batches[:, 5] > 0, _MAX_COMPRESSED_ROWS, max_items(self.bodies))
-        if (wrong := np.flatnonzero(self.rows > most)).size:
+        max_rows = np.where(of_batches[:, 5] > 0, _MAX_COMPRESSED_ROWS, max_items(self.bodies))
+        if (wrong := np.flatnonzero(self.rows > max_rows)).size:
             at = int(wrong[0])
             raise self.damage_error(
                 f"a batch with {int(self.bodies[at])} bytes claims {int(self.rows[at])} rows", int(self.starts[at])

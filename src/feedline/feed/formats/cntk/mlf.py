@@ -233,8 +233,8 @@ def _classes(schema: Schema, names: Sequence[bytes] | None, boundaries: bool) ->
             f"expected fl.Stream(classes, sparse=True) or, without boundaries, fl.Stream((), 'int64') for stream "
             f"`{name}`, got {stream}"
         )
-    most = int(np.iinfo(stream.dtype).max) + 1
-    return min(most, 2**31 - 1) if names is None else min(most, len(names))
+    limit = int(np.iinfo(stream.dtype).max) + 1
+    return min(limit, 2**31 - 1) if names is None else min(limit, len(names))
 
 
 def _index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:

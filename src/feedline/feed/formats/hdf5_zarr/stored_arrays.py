@@ -419,10 +419,10 @@ def _chunk_rows(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
     of blocks are cut. A cut block is decoded for both chunks, unless these are read one after the other.
     """
     row = max(1, sum(column.row_bytes for column in columns))
-    most = max(1, min(CHUNK_BYTES, memory_bytes) // row)
-    together = math.lcm(*(column.step for column in columns))
-    if together <= max(most, min(_MAX_CHUNK_BYTES, memory_bytes) // row):
-        return max(1, most // together) * together
+    max_rows = max(1, min(CHUNK_BYTES, memory_bytes) // row)
+    common_step = math.lcm(*(column.step for column in columns))
+    if common_step <= max(max_rows, min(_MAX_CHUNK_BYTES, memory_bytes) // row):
+        return max(1, max_rows // common_step) * common_step
 
     def cost(rows: int) -> float:
         # Every (step / gcd)-th chunk ends where a block ends.
@@ -433,7 +433,7 @@ def _chunk_rows(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
         return memory_bytes if 2 * column.row_bytes >= row else min(_MAX_CHUNK_BYTES, memory_bytes)
 
     steps = {column.step for column in columns if column.step * row <= max_bytes(column)}
-    return min((max(1, most // step) * step for step in sorted(steps)), key=cost, default=most)
+    return min((max(1, max_rows // step) * step for step in sorted(steps)), key=cost, default=max_rows)
 
 
 def _stream_of(array: StoredArray) -> Stream:

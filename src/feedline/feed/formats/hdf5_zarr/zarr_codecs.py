@@ -37,8 +37,8 @@ class Bound:
     They are known only after the codecs that observe them have been created.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.items = most, most
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.max_items = max_bytes, max_bytes
 
 
 def bound_codec_v2(described: dict[str, Any], bound: Bound) -> Any:
@@ -103,7 +103,7 @@ class _CheckedStrings(numcodecs.abc.Codec):
         Raises:
             ValueError: it claims to have more strings.
         """
-        _check_strings(memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B"), self._bound.items)
+        _check_strings(memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B"), self._bound.max_items)
         return buf
 
 
@@ -126,7 +126,7 @@ class _Bounded(numcodecs.abc.Codec):
             ValueError: it is cut, damaged, or decodes to more bytes than it may.
         """
         data = memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B")
-        decoded = _CHECKS[self.codec_id](data, self._bound.most, self._codec)
+        decoded = _CHECKS[self.codec_id](data, self._bound.max_bytes, self._codec)
         return self._codec.decode(buf, out) if decoded is None else numcodecs.compat.ndarray_copy(decoded, out)
 
     def get_config(self) -> Any:
@@ -159,39 +159,39 @@ class _BoundedStrings(VLenBytesCodec):
         return await super()._decode_single(chunk_bytes, chunk_spec)
 
 
-def _too_large(most: int, got: object) -> ValueError:
-    return ValueError(f"expected a chunk that decodes to at most {most} bytes, got one of {got}")
+def _too_large(max_bytes: int, got: object) -> ValueError:
+    return ValueError(f"expected a chunk that decodes to at most {max_bytes} bytes, got one of {got}")
 
 
-def _check_blosc(frame: memoryview, most: int, codec: Any) -> None:
+def _check_blosc(frame: memoryview, max_bytes: int, codec: Any) -> None:
     if len(frame) < _BLOSC.size:
         raise ValueError(f"expected a Blosc frame, whose header takes {_BLOSC.size} bytes, got {len(frame)} bytes")
     *_, decoded, _, length = _BLOSC.unpack_from(frame)
     if length > len(frame):
         raise ValueError(f"expected a Blosc frame of {length} bytes, as its header says, got {len(frame)} bytes")
-    if decoded > most:
-        raise _too_large(most, decoded)
+    if decoded > max_bytes:
+        raise _too_large(max_bytes, decoded)
 
 
-def _check_strings(data: memoryview, most: int) -> None:
-    if (count := int.from_bytes(data[:4], "little")) > most:
-        raise ValueError(f"expected a chunk of at most {most} strings, got one of {count}")
+def _check_strings(data: memoryview, max_bytes: int) -> None:
+    if (count := int.from_bytes(data[:4], "little")) > max_bytes:
+        raise ValueError(f"expected a chunk of at most {max_bytes} strings, got one of {count}")
 
 
-def _check_lz4(data: memoryview, most: int, codec: Any) -> None:
-    if (decoded := int.from_bytes(data[:4], "little")) > most:
-        raise _too_large(most, decoded)
+def _check_lz4(data: memoryview, max_bytes: int, codec: Any) -> None:
+    if (decoded := int.from_bytes(data[:4], "little")) > max_bytes:
+        raise _too_large(max_bytes, decoded)
 
 
-def _in_members(data: memoryview, most: int, make: Callable[[], Any], *, only_one: bool = False) -> bytes:
+def _in_members(data: memoryview, max_bytes: int, make: Callable[[], Any], *, only_one: bool = False) -> bytes:
     """Return the decoded bytes of all members, one after the other, or of the first if there is ``only_one``."""
     parts, total, remaining = list[bytes](), 0, bytes(data)
     while remaining:
         member = make()
-        part = member.decompress(remaining, most - total + 1)
+        part = member.decompress(remaining, max_bytes - total + 1)
         total += len(part)
-        if total > most:
-            raise _too_large(most, "more")
+        if total > max_bytes:
+            raise _too_large(max_bytes, "more")
         if not member.eof:
             raise ValueError("expected a whole chunk, got one that is cut")
         parts.append(part)
@@ -199,12 +199,12 @@ def _in_members(data: memoryview, most: int, make: Callable[[], Any], *, only_on
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _lzma(data: memoryview, most: int, codec: Any) -> bytes:
+def _lzma(data: memoryview, max_bytes: int, codec: Any) -> bytes:
     memory = None if codec.format == lzma.FORMAT_RAW else _LZMA_BYTES
-    return _in_members(data, most, lambda: lzma.LZMADecompressor(codec.format, memory, codec.filters))
+    return _in_members(data, max_bytes, lambda: lzma.LZMADecompressor(codec.format, memory, codec.filters))
 
 
-def _zstd(data: memoryview, most: int, codec: Any) -> bytes | None:
+def _zstd(data: memoryview, max_bytes: int, codec: Any) -> bytes | None:
     """Return the decoded bytes of a frame whose header lacks their size, or None if the header has a size that fits."""
     descriptor = data[4] if len(data) > 4 else 0
     single, code = descriptor >> 5 & 1, descriptor >> 6
@@ -213,14 +213,14 @@ def _zstd(data: memoryview, most: int, codec: Any) -> bytes | None:
         import pyarrow as pa
 
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-            decoded = stream.read(most + 1)
-        if len(decoded) > most:
-            raise _too_large(most, "more")
+            decoded = stream.read(max_bytes + 1)
+        if len(decoded) > max_bytes:
+            raise _too_large(max_bytes, "more")
         return bytes(decoded)
     begin = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
     decoded_size = int.from_bytes(data[begin : begin + size], "little") + (256 if size == 2 else 0)
-    if decoded_size > most:
-        raise _too_large(most, decoded_size)
+    if decoded_size > max_bytes:
+        raise _too_large(max_bytes, decoded_size)
     return None
 
 
@@ -228,10 +228,10 @@ _CHECKS: dict[str, Callable[[memoryview, int, Any], bytes | None]] = {
     "blosc": _check_blosc,
     "lz4": _check_lz4,
     "zstd": _zstd,
-    "gzip": lambda data, most, codec: _in_members(data, most, lambda: zlib.decompressobj(31)),
-    "zlib": lambda data, most, codec: _in_members(data, most, lambda: zlib.decompressobj(15), only_one=True),
-    "bz2": lambda data, most, codec: _in_members(data, most, bz2.BZ2Decompressor),
+    "gzip": lambda data, max_bytes, codec: _in_members(data, max_bytes, lambda: zlib.decompressobj(31)),
+    "zlib": lambda data, max_bytes, codec: _in_members(data, max_bytes, lambda: zlib.decompressobj(15), only_one=True),
+    "bz2": lambda data, max_bytes, codec: _in_members(data, max_bytes, bz2.BZ2Decompressor),
     "lzma": _lzma,
 }
-"""By codec: ``check(data, most, codec)`` raises a ValueError if the data would decode to more than ``most`` bytes. It
-returns the decoded data, or None if the codec can decode them safely after the check."""
+"""By codec: ``check(data, max_bytes, codec)`` raises a ValueError if the data would decode to more than ``max_bytes``.
+It returns the decoded data, or None if the codec can decode them safely after the check."""

@@ -67,8 +67,8 @@ class ZarrArray:
             if text:
                 as_bytes = _as_bytes(file_name, bounded, self._array.metadata.fill_value)
                 self._array = AsyncArray.from_dict(stored_at, _with_bounds(file_name, as_bytes, bound))
-            bound.most = _max_decoded_bytes(self._array, memory_bytes)
-            bound.items = math.prod(map(int, self._array.chunks))
+            bound.max_bytes = _max_decoded_bytes(self._array, memory_bytes)
+            bound.max_items = math.prod(map(int, self._array.chunks))
             self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
             self._chunks: tuple[int, ...] = tuple(map(int, self._array.chunks))
             stored = np.dtype(self._array.dtype)
@@ -197,12 +197,12 @@ def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, 
 def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict[str, Any]:
     """Return the document of an array with codecs that observe a bound."""
 
-    def bounded(entry: Any) -> Any:
+    def bound_codec(entry: Any) -> Any:
         if document == V2_ARRAY:
             return bound_codec_v2(entry, bound) if isinstance(entry, dict) else None
         return bound_codec_v3(entry, bound) if isinstance(entry, (dict, str)) else None
 
-    limited = _with_codecs(described, bounded)
+    limited = _with_codecs(described, bound_codec)
     return add_string_checks(limited, bound) if document == V2_ARRAY else limited
 
 
@@ -223,16 +223,16 @@ def _with_codecs(described: dict[str, Any], replacement: Callable[[Any], Any]) -
         replacement: function that returns the replacement of a part, at any depth, or None if the part stays.
     """
 
-    def swapped(part: Any) -> Any:
+    def replace(part: Any) -> Any:
         if (instead := replacement(part)) is not None:
             return instead
         if isinstance(part, list):
-            return [swapped(inner) for inner in part]
+            return [replace(inner) for inner in part]
         if isinstance(part, dict):
-            return {key: swapped(inner) for key, inner in part.items()}
+            return {key: replace(inner) for key, inner in part.items()}
         return part
 
-    return {key: swapped(raw) if key in ("codecs", "filters", "compressor") else raw for key, raw in described.items()}
+    return {key: replace(raw) if key in ("codecs", "filters", "compressor") else raw for key, raw in described.items()}
 
 
 class _Store(abc_store.Store):

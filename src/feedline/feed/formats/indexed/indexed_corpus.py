@@ -314,15 +314,15 @@ def merge_reads(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
     return lows, highs, places, begin - np.repeat(lows - places[:-1], np.diff(np.append(heads, len(begin))))
 
 
-def check_memory(needed: int, most: int, path: str, cut: str = "chunk_size") -> None:
+def check_memory(needed: int, max_bytes: int, path: str, cut: str = "chunk_size") -> None:
     """Check the memory of sequences that are decoded at once. ``cut`` is the option that makes chunks smaller.
 
     Raises:
-        DataError: they need more than ``most`` bytes.
+        DataError: they need more than ``max_bytes``.
     """
-    if needed > most:
+    if needed > max_bytes:
         raise DataError(
-            f"expected at most {most} bytes when decoded at a time (memory), got {needed}",
+            f"expected at most {max_bytes} bytes when decoded at a time (memory), got {needed}",
             path=path,
             hint=f"raise memory=, or lower {cut}=",
         )

@@ -64,10 +64,10 @@ class _LeafReader:
     def byte(self) -> int:
         return self.take(1)[0]
 
-    def count(self, least: int) -> int:
-        """Return the number of items that follow, of at least ``least`` bytes each."""
+    def count(self, min_bytes: int) -> int:
+        """Return the number of items that follow, of at least ``min_bytes`` bytes each."""
         (count,) = struct.unpack("<I", self.take(4))
-        if count * least > len(self._data) - self.at:
+        if count * min_bytes > len(self._data) - self.at:
             raise ValueError(f"expected room for {count} values, got {len(self._data) - self.at} bytes")
         return int(count)
 

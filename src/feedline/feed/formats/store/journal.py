@@ -148,8 +148,8 @@ class Journal:
             return None
         part, sequences, ragged, compression, progress = content
         file, nbytes, ragged_part, rows, totals = part
-        least = len(lengths_header(0)) + 4 * sequences
-        complete = [path for path in self.folder.glob("lengths-*.npy") if _size(path) >= least]
+        min_size = len(lengths_header(0)) + 4 * sequences
+        complete = [path for path in self.folder.glob("lengths-*.npy") if _size(path) >= min_size]
         present = _size(self.folder / file) == nbytes or self.target.has(file, nbytes)
         if not present or len(complete) < len(ragged):
             return None
