@@ -262,7 +262,7 @@ class _Dataset:
             DataError: a block becomes too large.
         """
         steps = [int(n) for n in dataset.chunks]
-        max_bytes = 2 * int(np.prod(steps, dtype=np.float64)) * max(1, dataset.id.get_type().get_size()) + (64 << 10)
+        limit = 2 * int(np.prod(steps, dtype=np.float64)) * max(1, dataset.id.get_type().get_size()) + (64 << 10)
         ends = (stop, *dataset.shape[1:])
         firsts = (start // steps[0] * steps[0], *[0] * (len(steps) - 1))
         for place in itertools.product(*(range(*bounds) for bounds in zip(firsts, ends, steps, strict=True))):
@@ -270,17 +270,17 @@ class _Dataset:
                 mask, data = dataset.id.read_direct_chunk(place)
             except (OSError, RuntimeError, ValueError):
                 continue  # never written, or damaged, which the library reports when it reads
-            if mask >> deflated & 1 or len(data) * _MAX_RATIO <= max(max_bytes, _MAX_UNCHECKED):
+            if mask >> deflated & 1 or len(data) * _MAX_RATIO <= max(limit, _MAX_UNCHECKED):
                 continue
             unpacker, total = zlib.decompressobj(), 0
             try:
-                while total <= max_bytes and (part := unpacker.decompress(data, _PART_BYTES)):
+                while total <= limit and (part := unpacker.decompress(data, _PART_BYTES)):
                     total, data = total + len(part), unpacker.unconsumed_tail
             except zlib.error:
                 continue
-            if total > max_bytes:
+            if total > limit:
                 raise DataError(
-                    f"expected a stored block of at most {max_bytes} bytes in `{self._name}`, got one that becomes larger, "
+                    f"expected a stored block of at most {limit} bytes in `{self._name}`, got one that becomes larger, "
                     f"at {list(place)}",
                     path=self.path,
                     hint=_DAMAGED,

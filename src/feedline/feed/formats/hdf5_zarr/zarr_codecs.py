@@ -173,9 +173,9 @@ def _check_blosc(frame: memoryview, max_bytes: int, codec: Any) -> None:
         raise _too_large(max_bytes, decoded)
 
 
-def _check_strings(data: memoryview, max_bytes: int) -> None:
-    if (count := int.from_bytes(data[:4], "little")) > max_bytes:
-        raise ValueError(f"expected a chunk of at most {max_bytes} strings, got one of {count}")
+def _check_strings(data: memoryview, max_items: int) -> None:
+    if (count := int.from_bytes(data[:4], "little")) > max_items:
+        raise ValueError(f"expected a chunk of at most {max_items} strings, got one of {count}")
 
 
 def _check_lz4(data: memoryview, max_bytes: int, codec: Any) -> None:
