@@ -38,8 +38,8 @@ class ColorJitter(PictureStep):
     ) -> None:
         self.brightness, self.contrast, self.saturation, self.hue = brightness, contrast, saturation, hue
         factors = [("brightness", brightness), ("contrast", contrast), ("saturation", saturation)]
-        ranges = [_ends(what, factor, 1.0, (0.0, math.inf)) for what, factor in factors]
-        ranges.append(_ends("hue", hue, 0.0, (-0.5, 0.5)))
+        ranges = [_factor_range(what, factor, 1.0, (0.0, math.inf)) for what, factor in factors]
+        ranges.append(_factor_range("hue", hue, 0.0, (-0.5, 0.5)))
         self._low = np.array([low for low, _ in ranges])
         self._span = np.array([high - low for low, high in ranges])
 
@@ -55,7 +55,7 @@ class ColorJitter(PictureStep):
         return before
 
 
-def _ends(
+def _factor_range(
     what: str, factor: float | tuple[float, float], neutral: float, limits: tuple[float, float]
 ) -> tuple[float, float]:
     if isinstance(factor, (int, float, np.number)):

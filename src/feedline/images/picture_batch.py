@@ -255,8 +255,8 @@ class PictureWork:
         decoding, sizes = self._decoding, self._sizes()
         programs = [plan_view(v, sizes, self._keys.uniforms, (decoding.width, decoding.height)) for v in decoding.views]
         for program in programs:
-            for i, why in program.refused.items():
-                self._errors.setdefault(i, DataError(why, stream=decoding.stream, hint=decoders.HINT))
+            for i, reason in program.refused.items():
+                self._errors.setdefault(i, DataError(reason, stream=decoding.stream, hint=decoders.HINT))
         self._decodable = np.array([i for i in range(self._count) if i not in self._errors], np.int64)
         pictures, pixels = self._pictures.of(self._decodable), self._by_place(self._pixels)
         color = decoders.COLORS.index(decoding.color)

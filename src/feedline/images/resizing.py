@@ -48,10 +48,10 @@ class Resize(PictureStep):
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
         """See `PictureStep.plan`."""
         n = len(sizes)
-        to = self._proportional(sizes) if self._to is None else same_size(n, self._to)
+        to = self._proportional_sizes(sizes) if self._to is None else same_size(n, self._to)
         return [PictureOp(RESIZE, numbers(n, *to.T, self._filter))], to
 
-    def _proportional(self, sizes: Sizes) -> Sizes:
+    def _proportional_sizes(self, sizes: Sizes) -> Sizes:
         # Sides are far below 2**26, so products are exact, and quotients are rounded as in Python.
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         new_short = np.full(len(sizes), self._shorter, np.int64)
@@ -67,5 +67,5 @@ class Resize(PictureStep):
         """Return the size after resizing, or None if only the shorter side is set and pictures differ."""
         if self._to is not None or before is None:
             return self._to
-        width, height = self._proportional(np.array([before], np.int64))[0].tolist()
+        width, height = self._proportional_sizes(np.array([before], np.int64))[0].tolist()
         return width, height

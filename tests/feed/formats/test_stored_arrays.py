@@ -134,7 +134,7 @@ class Recorded:
             raise ValueError("damaged")
         return self.data[start:stop]
 
-    def mapped(self):
+    def map_rows(self):
         return None
 
 
@@ -143,7 +143,7 @@ class InMemory(StoredArrays):
         self.arrays = arrays
         super().__init__("memory", chunk_sequences=chunk_sequences, memory=memory)
 
-    def _list(self, path):
+    def _list_paths(self, path):
         return [path]
 
     def _arrays(self, path, group, streams, memory_bytes):

@@ -125,7 +125,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
             starts = np.arange(0, self.num_sequences, self.step)
             bounds = np.append(starts, self.num_sequences)
             sequences = np.diff(bounds)
-            lengths = self.lengths(np.arange(self.num_sequences)) if self._ragged() else None
+            lengths = self.lengths(np.arange(self.num_sequences)) if self._ragged_offsets() else None
             samples = sequences if lengths is None else np.add.reduceat(lengths, starts)
             sizes = sum(_bytes_before(column, bounds) for column in self._columns.values())
             stored = np.diff(np.asarray(sizes))
@@ -166,7 +166,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
-        ragged = self._ragged()
+        ragged = self._ragged_offsets()
         if not ragged:
             return None
         plain = len(ragged) < len(self._columns) and self.schema.size_stream is None
@@ -192,7 +192,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
                     digest.array(array)
         return digest.hexdigest()
 
-    def _ragged(self) -> list[NDArray[np.int64]]:
+    def _ragged_offsets(self) -> list[NDArray[np.int64]]:
         """Return the offsets of the ragged columns that count towards the minibatch budget."""
         size = self.schema.size_stream
         counted = [column for name, column in self._columns.items() if size in (None, name)]

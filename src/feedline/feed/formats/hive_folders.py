@@ -77,9 +77,9 @@ def _pairs(path: str) -> dict[str, str | None]:
     for part in Path(path).parts:
         name, equals, value = part.partition("=")
         if name and equals:
-            pairs[_unquoted(name)] = None if value == NULL else _unquoted(value)
+            pairs[_unquote(name)] = None if value == NULL else _unquote(value)
     return pairs
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     return unquote(text, errors="surrogateescape")

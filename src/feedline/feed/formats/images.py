@@ -267,8 +267,8 @@ class _ImageFiles(_Images, Fetchable, Keyed):
                 _check_size(os.fstat(file.fileno()).st_size, memory_bytes)
                 content: bytes = file.read()
         except OSError as error:
-            why = f"expected a readable picture: {error.strerror or error}"
-            raise DataError(why, path=path, sequence=ordinal, hint=_SKIP) from error
+            what = f"expected a readable picture: {error.strerror or error}"
+            raise DataError(what, path=path, sequence=ordinal, hint=_SKIP) from error
         except DataError as error:
             raise DataError(error.what, path=path, sequence=ordinal, hint=error.hint or _SKIP) from error
         return content

@@ -137,10 +137,10 @@ def _field(name: str, encoding: str) -> ShardField:
     if kind in ("no_header_tensor", "no_header_numpy"):
         dtype = dtype_of(encoding)
         if dtype is None:
-            return ShardField(name, encoding, None, "refused", why="NumPy has no such numbers")
-        return ShardField(name, encoding, None, "array", _vector(dtype))
+            return ShardField(name, encoding, None, "refused", reason="NumPy has no such numbers")
+        return ShardField(name, encoding, None, "array", _vector_array(dtype))
     if kind in _HEADERS:
-        return ShardField(name, encoding, None, "array", _with_header(kind))
+        return ShardField(name, encoding, None, "array", _array_with_header(kind))
     if kind in ("pickle", "graph"):
         return ShardField(name, encoding, None, "refused")
     if kind == "json":
@@ -148,7 +148,7 @@ def _field(name: str, encoding: str) -> ShardField:
     return ShardField(name, encoding, None, "text" if kind in ("str", "text") else "bytes")
 
 
-def _vector(dtype: np.dtype[Any]) -> Array:
+def _vector_array(dtype: np.dtype[Any]) -> Array:
     """Return the encoding of vectors: their numbers alone."""
 
     def parse(_sample: bytes, size: int) -> Stream:
@@ -159,7 +159,7 @@ def _vector(dtype: np.dtype[Any]) -> Array:
     return Array(None, lambda _stream, _ragged: [ArrayHead(b"")], parse, any_length=True, vector=dtype)
 
 
-def _with_header(kind: str) -> Array:
+def _array_with_header(kind: str) -> Array:
     """Return the encoding of arrays with a header.
 
     It has the number of the dtype, the number of dimensions, and the dimensions, u32 each.

@@ -21,7 +21,7 @@ from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
 from feedline.feed.formats.format import Format
 from feedline.feed.formats.store.manifest import MANIFEST
-from feedline.feed.formats.store.object_store_target import unfinished_store
+from feedline.feed.formats.store.object_store_target import is_unfinished_store
 from feedline.feed.protocol import (
     Capability,
     Deserializer,
@@ -101,7 +101,7 @@ def _refuse_unfinished(looked: LookedUp) -> None:
         root, pattern, infos = place
         folder = f"{pattern}/" if pattern else ""
         names = [info.key[len(folder) :] for info in infos if info.key.startswith(folder)]
-        if len(names) == len(infos) and unfinished_store(names):
+        if len(names) == len(infos) and is_unfinished_store(names):
             raise DataError(
                 f"expected a whole store, got {len(names)} of its files without {MANIFEST}: it is being written, or "
                 "was not finished",

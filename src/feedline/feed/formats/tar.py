@@ -283,7 +283,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 members = ScatteredBytes(pairs[field], part.memory, text=False).packed()
                 rows, wrong = number_files.numbers(members, stream, number_files.kind_of(field), skip=errors)
                 values[name] = rows
-                errors |= {i: self._decode_error(part, i, name, field, why) for i, why in wrong.items()}
+                errors |= {i: self._decode_error(part, i, name, field, reason) for i, reason in wrong.items()}
         if not seals:  # private memory: a map has seals
             without_gaps(values, part.memory)
         return Chunk(self.schema, values, errors, seals=seals if mapped else ())
@@ -309,9 +309,9 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         listed = ", ".join("." + suffix.decode("utf-8", "replace") for suffix, _, _ in suffixes[:8])
         return "" if keys is None else keys.tobytes().decode("utf-8", "replace"), listed or "none"
 
-    def _decode_error(self, part: _Part, sample: int, stream: str, field: str, why: str) -> DataError:
+    def _decode_error(self, part: _Part, sample: int, stream: str, field: str, reason: str) -> DataError:
         key, _ = self._members(part, sample)
-        what = f"{why} (member .{field} of sample `{key}`)"
+        what = f"{reason} (member .{field} of sample `{key}`)"
         return _sample_error(part, sample, what, part.base + int(part.begin[sample]), stream)
 
     # ---- other ------------------------------------------------------------------------------------

@@ -20,13 +20,13 @@ Ints = NDArray[np.int64]
 _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
-def read_error(why: Unread, path: str, sequence: int) -> DataError:
+def read_error(failure: Unread, path: str, sequence: int) -> DataError:
     """Return the error for sequence number ``sequence``, which could not be read from the file ``path``."""
-    got = "got the end of the file" if why.error < 0 else f"got a disk error: {os.strerror(why.error)}"
+    got = "got the end of the file" if failure.error < 0 else f"got a disk error: {os.strerror(failure.error)}"
     return DataError(
         f"expected readable bytes, {got}",
         path=path,
-        byte=why.byte,
+        byte=failure.byte,
         sequence=sequence,
         hint='restore the file, or pass on_error="skip" to the source to skip such sequences and list them',
     )

@@ -38,7 +38,7 @@ from feedline.feed.formats.arrow.buffer_views import (
     MappedBatch,
     MappedItems,
     Place,
-    is_even,
+    has_equal_lists,
     layout_of,
     leaf_of,
     needed_buffers,
@@ -213,7 +213,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         for file, batch, places in self._sound_batches():
             for place, column in places:
                 with contextlib.suppress(ValueError):  # reading the damaged batch raises the error
-                    if column.dims and not is_even(batch, place, column):
+                    if column.dims and not has_equal_lists(batch, place, column):
                         copied.setdefault(file.path, []).append(batch.span(leaf_of(place)))
         if copied:
             self._hold({path: [*of_file, *copied.get(path, [])] for path, of_file in spans.items()})
@@ -407,10 +407,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
         ragged, first = self._ragged_streams(all_streams=True), int(self._starts[chunk]) + start
 
-        def why(i: int) -> DataError:
+        def error_of(i: int) -> DataError:
             return DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint)
 
-        return lost_chunk(self.schema, ragged, stop - start, why)
+        return lost_chunk(self.schema, ragged, stop - start, error_of)
 
     # ---- rows that indices name ---------------------------------------------------------------------
 

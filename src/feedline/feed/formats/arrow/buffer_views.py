@@ -255,7 +255,7 @@ def _is_large(kind: Any) -> bool:
 def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int]:
     """Return the buffers of a column whose content `MappedItems` reads. Of the other buffers it only makes views.
 
-    Copies of lists of unequal lengths read further buffers, see `is_even`.
+    Copies of lists of unequal lengths read further buffers, see `has_equal_lists`.
     """
     buffers: list[int] = []
     within = [place]
@@ -276,7 +276,7 @@ def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int
     return buffers
 
 
-def is_even(batch: MappedBatch, place: Place, column: Column) -> bool:
+def has_equal_lists(batch: MappedBatch, place: Place, column: Column) -> bool:
     """Return whether all lists of a column have the declared lengths, so that `MappedItems` returns a view.
 
     Raises:

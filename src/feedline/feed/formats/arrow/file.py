@@ -23,7 +23,7 @@ from feedline.feed.files.paths import open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.truncation_guard import seal_of
 from feedline.feed.formats.arrow.columns import Source
-from feedline.feed.formats.store.compressed import dictionary
+from feedline.feed.formats.store.compressed import dictionary_id
 from feedline.feed.formats.store.mapped_files import FileMap
 
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
@@ -215,7 +215,7 @@ class ArrowFile:
         _, start, head, body, _, compressed = row
         try:
             message = read_at(file, head, start)
-            number, adds = dictionary(message, prefix_bytes(message))
+            number, adds = dictionary_id(message, prefix_bytes(message))
         except ValueError as error:
             raise self.damage_error(str(error), start) from error
         return Dictionary(start, head, body, compressed=bool(compressed), id=number, adds=adds)

@@ -146,11 +146,11 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         pairs = zip(self.extents(chunk), pieces, strict=True)
         return self._read(chunk, [(extent.offset, piece) for extent, piece in pairs if isinstance(piece, memoryview)])
 
-    def _lost_chunk(self, chunk: int, why: Unread) -> Chunk:
+    def _lost_chunk(self, chunk: int, failure: Unread) -> Chunk:
         """Return a chunk of unreadable sequences, as each row has a part in the unreadable page."""
         group = self._groups[chunk]
         ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
-        return lost_chunk(self.schema, ragged, group.rows, lambda i: read_error(why, group.file.path, first + i))
+        return lost_chunk(self.schema, ragged, group.rows, lambda i: read_error(failure, group.file.path, first + i))
 
     def _read(self, chunk: int, blocks: list[tuple[int, memoryview]]) -> Chunk:
         group = self._groups[chunk]

@@ -157,21 +157,21 @@ class CTFDeserializer(TextCorpus, Keyed):
             place.file.compare(text)
         return self._parse_chunk(place, np.frombuffer(piece, np.uint8), [])
 
-    def _parse(self, of: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
+    def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         """Parse sequences.
 
         Raises:
             DataError: decoded, they would exceed ``memory``, or ``max_errors`` is exhausted.
         """
-        if of.holes and self._max_errors > 0:  # errors are counted by sample
-            begin, _, why = of.holes[0]
-            raise of.file.hole_error(begin, why, int(of.ordinals[0]), None)
-        arguments = (buffer, PAD, of.places.view(np.uint8), of.origin)
-        with of.file.index_errors():
+        if part.holes and self._max_errors > 0:  # errors are counted by sample
+            begin, _, reason = part.holes[0]
+            raise part.file.hole_error(begin, reason, int(part.ordinals[0]), None)
+        arguments = (buffer, PAD, part.places.view(np.uint8), part.origin)
+        with part.file.index_errors():
             if self._max_errors == 0:
                 streams, _, faults, _ = self._parser.parse(*arguments, -1)
             else:
-                streams, faults = self._parse_counting(of.chunk, arguments)
+                streams, faults = self._parse_counting(part.chunk, arguments)
         values: dict[str, Value] = {}
         for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
             if stream.sparse:
@@ -181,29 +181,29 @@ class CTFDeserializer(TextCorpus, Keyed):
                 rows, offsets = arrays
                 values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
         records = faults.view(RECORD)
-        if len(records) == 0 and not of.holes:
+        if len(records) == 0 and not part.holes:
             return Chunk(self.schema, values)
         records, sequence = records.copy(), records["sequence"]
-        records["byte"] += of.entries["offset"][sequence] - of.places["offset"][sequence]
-        with of.file.open() as text:
+        records["byte"] += part.entries["offset"][sequence] - part.places["offset"][sequence]
+        with part.file.open() as text:
             if len(records):
-                self._raise_fatal(of, text, records)
+                self._raise_fatal(part, text, records)
             # After a failed read, text is not read again to describe other errors.
-            begin = int(of.entries["offset"][0])
-            near = (0, 1) if of.holes else (begin, line_of(text, begin))
+            begin = int(part.entries["offset"][0])
+            near = (0, 1) if part.holes else (begin, line_of(text, begin))
             if self._max_errors > 0:
-                first = self._record_error(of, text, records[0], near)
+                first = self._record_error(part, text, records[0], near)
                 _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
                 return Chunk(self.schema, values)
-            return Chunk(self.schema, values, self._errors(of, text, records, near))
+            return Chunk(self.schema, values, self._errors(part, text, records, near))
 
     def _errors(
-        self, of: TextRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
+        self, part: TextRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
     ) -> Mapping[int, DataError]:
         """Return the errors of unreadable sequences. If there are many, each is described on access."""
-        path, holes = of.file.path, of.holes
-        low = of.entries["offset"].astype(np.int64)
-        high = low + of.entries["size"]
+        path, holes = part.file.path, part.holes
+        low = part.entries["offset"].astype(np.int64)
+        high = low + part.entries["size"]
         gaps = [np.flatnonzero((low < end) & (high > begin)) for begin, end, _ in holes]
         rows = np.unique(np.concatenate([records["sequence"].astype(np.int64), *gaps]))
         place = near
@@ -211,21 +211,21 @@ class CTFDeserializer(TextCorpus, Keyed):
         def error_in(text: BinaryIO, row: int) -> DataError:
             nonlocal place
             # The first gap of a sequence counts.
-            for begin, end, why in holes:
+            for begin, end, reason in holes:
                 if low[row] < end and high[row] > begin:
-                    if isinstance(why, Unread):
-                        why = why._replace(byte=max(begin, int(low[row])))
-                    return of.file.hole_error(begin, why, int(of.ordinals[row]), None)
+                    if isinstance(reason, Unread):
+                        reason = reason._replace(byte=max(begin, int(low[row])))
+                    return part.file.hole_error(begin, reason, int(part.ordinals[row]), None)
             if holes:
-                return _hole_chunk_error(path, int(of.ordinals[row]))
+                return _hole_chunk_error(path, int(part.ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
             after = place if place[0] <= record["byte"] else near  # count lines from the last error on
-            error = self._record_error(of, text, record, after)
+            error = self._record_error(part, text, record, after)
             place = int(record["byte"]), error.line or 1
             return error
 
         def error_of(row: int) -> DataError:
-            with of.file.open() as text:
+            with part.file.open() as text:
                 return error_in(text, row)
 
         if len(rows) > MAX_AT_ONCE:
@@ -250,30 +250,32 @@ class CTFDeserializer(TextCorpus, Keyed):
             self._errors_left = remaining
         return streams, faults
 
-    def _raise_fatal(self, of: TextRows, text: BinaryIO, records: NDArray[Any]) -> None:
+    def _raise_fatal(self, part: TextRows, text: BinaryIO, records: NDArray[Any]) -> None:
         """Raise the error that made the parser give up, if it did."""
         last = records[-1]
         code = NAMES[int(last["code"])]
         if code not in FATAL and not (self._max_errors > 0 and code == "missing_stream"):
             return
         cause = last if code != "errors_exhausted" else records[-2]
-        byte, sequence = int(cause["byte"]), int(of.ordinals[cause["sequence"]])
+        byte, sequence = int(cause["byte"]), int(part.ordinals[cause["sequence"]])
         stream = list(self.schema)[cause["stream"]] if cause["stream"] >= 0 else None
         if code == "memory_limit":
             limit, needed = last["expected"], last["got"]
             what = f"expected at most {limit} bytes when decoded at a time (memory), got {needed} before the end"
             hint = "raise memory=, or lower chunk_size="
         else:
-            what, hint = self._record_error(of, text, cause, (0, 1)).what, None
+            what, hint = self._record_error(part, text, cause, (0, 1)).what, None
             if code == "errors_exhausted":
                 what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
         line = line_of(text, byte)
-        raise DataError(what, path=str(of.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
+        raise DataError(
+            what, path=str(part.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint
+        )
 
-    def _record_error(self, of: TextRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
+    def _record_error(self, part: TextRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
         names = list(self.schema)
         return describe(
-            of.file.path, text, record, streams=names, lenient=self._lenient, ordinals=of.ordinals, near=near
+            part.file.path, text, record, streams=names, lenient=self._lenient, ordinals=part.ordinals, near=near
         )
 
 

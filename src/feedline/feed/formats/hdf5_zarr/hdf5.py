@@ -74,7 +74,7 @@ class HDF5Deserializer(StoredArrays):
         """Close the files that are open in this process. Reading opens them again."""
         self._files.close()
 
-    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+    def _list_paths(self, path: PathLike | Sequence[PathLike]) -> list[str]:
         """See `StoredArrays`."""
         self._files = _OpenFiles()
         return [str(file) for file in list_files(path)]
@@ -203,7 +203,7 @@ class _Dataset:
         if self._in_heap and dataset.chunks is None:
             self.block = _HEAP_ROWS
         self._check_storage(dataset, memory_bytes)
-        self._place = self._mappable(dataset, kind) if text is None and not self.ragged else None
+        self._place = self._mapped_offset(dataset, kind) if text is None and not self.ragged else None
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         with self._files.using(self.path) as file:
@@ -215,7 +215,7 @@ class _Dataset:
             data: NDArray[Any] = dataset[start:stop]
         return data
 
-    def mapped(self) -> NDArray[Any] | None:
+    def map_rows(self) -> NDArray[Any] | None:
         """Return the rows as a view of the file, if they are stored as they are in memory."""
         if self._place is None:
             return None
@@ -286,7 +286,7 @@ class _Dataset:
                     hint=_DAMAGED,
                 )
 
-    def _mappable(self, dataset: Any, kind: np.dtype[Any]) -> int | None:
+    def _mapped_offset(self, dataset: Any, kind: np.dtype[Any]) -> int | None:
         """Return the first byte of the rows, if they are contiguous numbers in native representation."""
         import h5py
 

@@ -67,7 +67,7 @@ class StoredArray(Protocol):
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows. Any exception means that they cannot be read."""
 
-    def mapped(self) -> NDArray[Any] | None:
+    def map_rows(self) -> NDArray[Any] | None:
         """Return all rows as a view of the file, if they are stored as they are in memory."""
 
 
@@ -176,7 +176,7 @@ class StoredColumn(LazyRows):
             # Slabs end where blocks end, so that no block is decoded twice.
             end = min(stop, (at // slab + 1) * slab)
             try:
-                parts.append(self._varying(self._rows(at, end)))
+                parts.append(self._varying_value(self._rows(at, end)))
             except (TypeError, ValueError, AttributeError) as error:
                 raise self._error(f"cannot read rows {at} to {end - 1}: {error}") from error
             taken, at = taken + parts[-1].nbytes, end
@@ -188,7 +188,7 @@ class StoredColumn(LazyRows):
                 raise self._error(f"expected rows {start} to {stop - 1} to be as long as when they were counted")
         return value
 
-    def _varying(self, rows: NDArray[Any]) -> Value:
+    def _varying_value(self, rows: NDArray[Any]) -> Value:
         if not self._data.ragged:
             value = strings_from_list(rows.tolist()) if rows.dtype.kind in "OT" else from_array(rows)
             return BytesValue(value.bounds, value.data, None, text=self.stream.is_text)
@@ -318,7 +318,7 @@ class StoredArrays(Concatenated, PickledByArguments):
         memory_bytes = whole_number("memory", memory, 1)
         streams = declared_streams(streams, stream_kwargs)
         self._set_arguments(path, streams, group=group, chunk_sequences=chunk_sequences, memory=memory_bytes)
-        self._paths, parts = self._list(path), []
+        self._paths, parts = self._list_paths(path), []
         for file_path in self._paths:
             by_stream = self._arrays(file_path, group, streams, memory_bytes)
             parts.append((file_path, {name: column for name, (column, _) in by_stream.items()}))
@@ -355,7 +355,7 @@ class StoredArrays(Concatenated, PickledByArguments):
         self._single = {k for k, corpus in enumerate(self._parts) if corpus.lengths(nothing) is None}
 
     @abc.abstractmethod
-    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+    def _list_paths(self, path: PathLike | Sequence[PathLike]) -> list[str]:
         """Return the files at ``path``, before any of them is opened."""
 
     @abc.abstractmethod
@@ -388,7 +388,7 @@ class StoredArrays(Concatenated, PickledByArguments):
         for name, stream in (streams or dict.fromkeys(names())).items():
             array = arrays(name if stream is None or stream.field is None else stream.field)
             stream = _stream_of(array) if stream is None else _check_declared(name, stream, array, path)
-            mapped = None if stream.is_bytes else array.mapped()
+            mapped = None if stream.is_bytes else array.map_rows()
             columns[name] = (StoredColumn(name, array, stream, memory_bytes) if mapped is None else mapped, stream)
         return columns
 

@@ -50,7 +50,7 @@ class ZarrDeserializer(StoredArrays):
         for keys in self._keys.values():
             keys.close()
 
-    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+    def _list_paths(self, path: PathLike | Sequence[PathLike]) -> list[str]:
         """See `StoredArrays`."""
         self._keys: dict[str, Keys] = {}
         self._used: list[tuple[Keys, str]] = []

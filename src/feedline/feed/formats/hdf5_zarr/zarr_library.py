@@ -109,7 +109,7 @@ class ZarrArray:
             raise
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def mapped(self) -> NDArray[Any] | None:
+    def map_rows(self) -> NDArray[Any] | None:
         """Return None, as chunks are separate files."""
         return None
 

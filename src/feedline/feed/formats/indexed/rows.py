@@ -179,14 +179,14 @@ class RowText(IndexedFile):
                 holes.append((low, high, str(error)))
         return holes
 
-    def hole_error(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
+    def hole_error(self, byte: int, reason: Unread | str, sequence: int, line: int | None) -> DataError:
         """Return the error for a row in a hole."""
-        if isinstance(why, Unread):
-            return unreadable.read_error(why, str(self.source), sequence)
+        if isinstance(reason, Unread):
+            return unreadable.read_error(reason, str(self.source), sequence)
         assert self._points is not None
         span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
         return DataError(
-            f"expected sound {self._points.packing}, got: {why}",
+            f"expected sound {self._points.packing}, got: {reason}",
             path=str(self.source),
             byte=int(self._points.table["packed"][span]),
             line=line,
@@ -297,7 +297,7 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
             return self._parse(TextRows(file, local + self._starts[number], entries, moved, holes), buffer)
 
     @abstractmethod
-    def _parse(self, of: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
+    def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         """Parse the text in ``buffer``, which has padding on both sides."""
 
     def close(self) -> None:
@@ -329,9 +329,9 @@ class RowsDeserializer(TextCorpus):
                 + ("; a row may be that long as nothing ends it" if self._numbers_lines else ""),
             )
 
-    def _parse(self, of: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
-        file, ordinals, entries, places, holes, chunk = of
-        parser, origin = self._parser, of.origin
+    def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
+        file, ordinals, entries, places, holes, chunk = part
+        parser, origin = self._parser, part.origin
         views = self._views and chunk is not None
         parse = parser.view if views and isinstance(parser, _native.ExampleParser) else parser.parse
         with file.index_errors():
@@ -390,9 +390,9 @@ class RowsDeserializer(TextCorpus):
             )
 
         def row_error(row: int) -> DataError:
-            for low, high, why in holes:  # the first hole of a row counts
+            for low, high, reason in holes:  # the first hole of a row counts
                 if begin[row] < high and end[row] > low:
-                    return file.hole_error(low, why, int(ordinals[row]), self._line(entries, row))
+                    return file.hole_error(low, reason, int(ordinals[row]), self._line(entries, row))
             return record_error(int(np.searchsorted(of_records, row, side="right")) - 1)
 
         errors: Mapping[int, DataError] = LazyErrors(rows, row_error)

@@ -160,10 +160,10 @@ def _field(name: str, encoding: str) -> ShardField:
     if dims is not None and base is not None:
         stream = Stream(dims, base)
         return ShardField(name, encoding, stream.size * stream.dtype.itemsize, "array", Array.of(stream))
-    return ShardField(name, encoding, None, "array", _dynamic(base))
+    return ShardField(name, encoding, None, "array", _dynamic_array(base))
 
 
-def _dynamic(dtype: np.dtype[Any] | None) -> Array:
+def _dynamic_array(dtype: np.dtype[Any] | None) -> Array:
     """Return the encoding of arrays with a header that declares their shape and, if ``dtype`` is None, their dtype."""
 
     def heads(stream: Stream, _ragged: bool) -> list[ArrayHead]:

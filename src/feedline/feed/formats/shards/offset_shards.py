@@ -141,7 +141,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             self._shards += shards
             if not self._fields:
                 self._fields = fields
-            elif _comparable(fields) != _comparable(self._fields):
+            elif _encodings(fields) != _encodings(self._fields):
                 raise DataError(
                     f"expected folders with the same fields, got {names_of(self._fields)} and {names_of(fields)}",
                     path=str(folder),
@@ -252,7 +252,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         readable = ", ".join(candidate.name for candidate in self._fields if candidate.kind != "refused") or "none"
         raise SchemaError(
             f"expected fields that can be read, got `{field.name}` of encoding `{field.encoding}` in {self.name}: "
-            f"{field.why}; declare streams of other fields ({readable}), or write the data again"
+            f"{field.reason}; declare streams of other fields ({readable}), or write the data again"
         )
 
     def _match_fields(self) -> dict[str, int]:
@@ -298,7 +298,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
 
     def _count(self) -> None:
         """Look up the lengths of all sequences."""
-        about = f"{self.digest()} {self.schema.digest} {_comparable(self._fields)} {self._columns}"
+        about = f"{self.digest()} {self.schema.digest} {_encodings(self._fields)} {self._columns}"
         lengths = cached_lengths(self._shards, about, int(self._starts[-1]), self._count_lengths)
         firsts = np.cumsum([0, *(info.sequences for info in self._infos[:-1])])
         samples = np.add.reduceat(lengths, firsts, dtype=np.int64).tolist()
@@ -679,5 +679,5 @@ def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:
     return int(bounds[:-1][fine].min()), int(bounds[1:][fine].max())
 
 
-def _comparable(fields: Sequence[ShardField]) -> list[tuple[str, str]]:
+def _encodings(fields: Sequence[ShardField]) -> list[tuple[str, str]]:
     return [(field.name, field.encoding) for field in fields]

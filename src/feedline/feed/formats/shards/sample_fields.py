@@ -76,7 +76,7 @@ class ShardField(NamedTuple):
         size: size in bytes, if it is the same in every sample and not stored with it.
         kind: ``"array"``, ``"bytes"``, ``"text"``, ``"json"``, or ``"refused"``.
         array: encoding of an array, for that kind.
-        why: reason why a field is refused.
+        reason: reason why a field is refused.
         text_of: function that decodes a sample of a special encoding to text, or raises a ValueError.
     """
 
@@ -85,7 +85,7 @@ class ShardField(NamedTuple):
     size: int | None
     kind: str
     array: Array | None = None
-    why: str = UNPICKLED
+    reason: str = UNPICKLED
     text_of: Callable[[bytes], str] | None = None
 
     def check(self, name: str, stream: Stream) -> None:
@@ -126,16 +126,16 @@ def first_stream(
         ValueError: no sample declares one.
     """
     assert field.array is not None
-    why = "none"
+    reason = "none"
     for i in range(len(spans)):
         if i in wrong:
-            why = f"damage: {wrong[i]}"
+            reason = f"damage: {wrong[i]}"
             continue
         try:
             return field.array.parse(*_head(spans, memory, i))
         except ValueError as error:
-            why = str(error)
-    raise ValueError(f"got {why}")
+            reason = str(error)
+    raise ValueError(f"got {reason}")
 
 
 def counts_of(

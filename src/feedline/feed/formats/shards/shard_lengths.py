@@ -52,12 +52,12 @@ def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, count_al
         table = count_all().astype("<i4", copy=False)
         file.write(_HEAD.pack(_MAGIC, _VERSION, _native.crc32c(table), len(table)) + table.tobytes())
 
-    def usable(file: BinaryIO) -> bool:
+    def is_usable(file: BinaryIO) -> bool:
         return _read(file, count) is not None
 
     name = f"{identity.hexdigest()}{SUFFIX}"
     for rebuild in (False, True):
-        with cached_file(user_cache(), name, usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
+        with cached_file(user_cache(), name, is_usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
             lengths = _read(file, count)
         if lengths is not None:
             return lengths

@@ -140,7 +140,7 @@ def is_compressed(head: bytes | bytearray | memoryview, start: int) -> bool:
         raise ValueError(f"expected the metadata of an Arrow record batch: {error}") from error
 
 
-def dictionary(head: bytes | bytearray | memoryview, start: int) -> tuple[int, bool]:
+def dictionary_id(head: bytes | bytearray | memoryview, start: int) -> tuple[int, bool]:
     """Return the id of a dictionary, and whether its message only adds to it.
 
     Args:

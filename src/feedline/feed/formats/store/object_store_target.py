@@ -2,8 +2,8 @@
 
 Each file is uploaded as soon as it is complete, and its local copy is removed. The disk needs room for the file that is
 being written and for the files that are being uploaded. The manifest comes last, so readers that open the address
-earlier find no store (`unfinished_store`). The manifest of a store that is replaced is deleted before its first file is
-touched, so no reader ever sees parts of two stores.
+earlier find no store (`is_unfinished_store`). The manifest of a store that is replaced is deleted before its first file
+is touched, so no reader ever sees parts of two stores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from feedline.feed.remote.uploads import Uploads, listed
 _FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")
 
 
-def unfinished_store(names: Iterable[str]) -> bool:
+def is_unfinished_store(names: Iterable[str]) -> bool:
     """Return whether a folder has only files of a store, without a manifest."""
     listing = list(names)
     return bool(listing) and all(_FILE.fullmatch(name) for name in listing)

@@ -347,10 +347,10 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             except EOFError as error:
                 raise _damage_error(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
 
-    def _lost_chunk(self, chunk: int, why: Unread) -> Chunk:
+    def _lost_chunk(self, chunk: int, failure: Unread) -> Chunk:
         part, i = self._locate(chunk)
         first, count, path = int(self._starts[chunk]), int(part.chunks["sequences"][i]), str(self._folder / part.file)
-        return lost_chunk(self.schema, self._manifest.lengths, count, lambda i: read_error(why, path, first + i))
+        return lost_chunk(self.schema, self._manifest.lengths, count, lambda i: read_error(failure, path, first + i))
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with the manifest."""
