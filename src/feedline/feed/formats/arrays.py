@@ -157,7 +157,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         return Chunk(self.schema, values, errors, seals=self._seals)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files of all arrays, whatever the chunks."""
+        """Return the mapped files of all arrays, the same for any chunks."""
         return self._ranges
 
     def __getstate__(self) -> dict[str, Any]:

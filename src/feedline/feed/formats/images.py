@@ -95,11 +95,11 @@ class _Images(Deserializer, Selective, PickledByArguments):
         labels: NDArray[np.int64],
         keys: list[bytes],
         errors: dict[int, DataError],
-        located: Sequence[dict[str, Any]],
+        locations: Sequence[dict[str, Any]],
     ) -> Chunk:
         """Return a chunk. Labels that their streams cannot hold are errors.
 
-        ``located`` has the place of each sequence, for its error.
+        ``locations`` has the place of each sequence, for its error.
         """
         values: dict[str, Value] = {}
         for name, stream in self.schema.items():
@@ -113,7 +113,7 @@ class _Images(Deserializer, Selective, PickledByArguments):
                 wrong = (labels < 0) | (labels >= limit)
                 for i in np.flatnonzero(wrong).tolist():
                     what = f"expected a label below {limit}, got {labels[i]}" if labels[i] >= 0 else "expected a label"
-                    errors.setdefault(i, DataError(what, stream=name, hint=_SKIP, **located[i]))
+                    errors.setdefault(i, DataError(what, stream=name, hint=_SKIP, **locations[i]))
                 values[name] = _labels(np.where(wrong, 0, labels), stream)
         return Chunk(self.schema, values, errors)
 
@@ -145,8 +145,8 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
         self._names, self._labels = b"".join(names), labels
         self._archives = LruCache(open_archive, lambda _: 1, _MAX_ARCHIVES)
-        looked_at = distinct(np.linspace(0, len(names) - 1, min(len(names), _SIZED_FILES)).astype(np.int64))
-        self._sizes = np.array([self._size(i) for i in looked_at.tolist()], np.int64)
+        sized = distinct(np.linspace(0, len(names) - 1, min(len(names), _SIZED_FILES)).astype(np.int64))
+        self._sizes = np.array([self._size(i) for i in sized.tolist()], np.int64)
         mean = max(1, int(self._sizes.mean()))
         counts = [min(CHUNK_FILES, len(names) - first) for first in range(0, len(names), CHUNK_FILES)]
         self._table = [ChunkInfo(n, n, n * mean) for n in counts]
@@ -159,7 +159,7 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         """Return the file of a picture and None, or its archive and its name in the archive."""
 
     def _location(self, ordinal: int) -> dict[str, Any]:
-        """Return the place that declares the label of a picture, for errors."""
+        """Return the place of the label of a picture, for errors."""
         return {"path": self._place(ordinal)[0], "sequence": ordinal}
 
     def _size(self, ordinal: int) -> int:
@@ -200,10 +200,10 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         """
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < len(self._labels):
             raise IndexError(f"expected 0 <= ordinal < {len(self._labels)}, got {ordinals.min()} to {ordinals.max()}")
-        return self._pictures(ordinals, lambda i, ordinal, budget: self._image(ordinal, budget))
+        return self._read_pictures(ordinals, lambda i, ordinal, budget: self._image(ordinal, budget))
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the files of a chunk if all of them are objects in stores, else none: they are read one by one."""
+        """Return the files of a chunk if all are objects in object stores, else none, as they are read one by one."""
         if "image" not in self._fields.values():
             return []
         extents = []
@@ -224,13 +224,13 @@ class _ImageFiles(_Images, Fetchable, Keyed):
             _check_size(len(piece), budget_bytes)
             return bytes(piece)
 
-        return self._pictures(self._ordinals(chunk), image)
+        return self._read_pictures(self._ordinals(chunk), image)
 
     def _ordinals(self, chunk: int) -> NDArray[np.int64]:
         first = chunk * CHUNK_FILES
         return np.arange(first, first + self._table[chunk].sequences)
 
-    def _pictures(self, ordinals: NDArray[np.int64], read: Callable[[int, int, int], bytes]) -> Chunk:
+    def _read_pictures(self, ordinals: NDArray[np.int64], read: Callable[[int, int, int], bytes]) -> Chunk:
         """Return pictures as a chunk.
 
         Args:
@@ -252,8 +252,8 @@ class _ImageFiles(_Images, Fetchable, Keyed):
                 errors[i] = error
             images.append(image)
         keys = [self._key(ordinal) for ordinal in numbers] if "key" in self._fields.values() else []
-        located = [self._location(ordinal) for ordinal in numbers]
-        return self._build_chunk(images, self._labels[ordinals], keys, errors, located)
+        locations = [self._location(ordinal) for ordinal in numbers]
+        return self._build_chunk(images, self._labels[ordinals], keys, errors, locations)
 
     def _key(self, ordinal: int) -> bytes:
         return self._name(ordinal)
@@ -332,7 +332,7 @@ class ImageFolderDeserializer(_ImageFiles):
             self.classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
             names, labels = [], []
             for label, folder in enumerate(self.classes):
-                pictures = _pictures(self.name, folder)
+                pictures = _list_pictures(self.name, folder)
                 if not pictures:
                     raise DataError(
                         f"expected pictures ({', '.join(SUFFIXES)}) in every class, got none in `{folder}`",
@@ -364,7 +364,7 @@ class ImageFolderDeserializer(_ImageFiles):
         return _native.name_keys(self._names, begin, end)
 
 
-def _pictures(root: str, folder: str) -> list[bytes]:
+def _list_pictures(root: str, folder: str) -> list[bytes]:
     """Return the paths of the pictures below a folder, relative to ``root``, in torchvision's order."""
     top = os.path.join(root, folder)
     listed, above = [], {top: frozenset[tuple[int, int]]()}
@@ -433,7 +433,7 @@ class ImageMapDeserializer(_ImageFiles):
         sound = [
             len(f) > 1 and _NUMBER.fullmatch(f[-1]) is not None and not any(b"\0" in part for part in f) for f in fields
         ]
-        labels = [int(f[-1]) if fine else -1 for f, fine in zip(fields, sound, strict=True)]
+        labels = [int(f[-1]) if is_sound else -1 for f, is_sound in zip(fields, sound, strict=True)]
         self._keyed = [len(f) > 2 for f in fields]
         # A malformed line is known only by its number.
         names = [b"\t".join(f[:-1][:2]) if label >= 0 else b"" for f, label in zip(fields, labels, strict=True)]
@@ -526,8 +526,8 @@ class Base64ImageDeserializer(_Images, Keyed):
         chunk_size: bytes of text in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the pictures of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -597,7 +597,7 @@ class Base64ImageDeserializer(_Images, Keyed):
         images, keys, labels = list[bytes](), list[bytes](), np.full(len(ordinals), -1)
         errors, budget = dict[int, DataError](), self._memory
         numbers = ordinals.tolist()
-        located = [{"path": self.name, "line": ordinal + 1, "sequence": ordinal} for ordinal in numbers]
+        locations = [{"path": self.name, "line": ordinal + 1, "sequence": ordinal} for ordinal in numbers]
         for i, line in enumerate(self._lines(ordinals)):
             fields = line.split(b"\t")
             image = b""
@@ -612,10 +612,10 @@ class Base64ImageDeserializer(_Images, Keyed):
                 _check_size(len(image), budget)
                 budget -= len(image)
             except DataError as error:
-                errors[i] = DataError(error.what, hint=error.hint or _SKIP, **located[i])
+                errors[i] = DataError(error.what, hint=error.hint or _SKIP, **locations[i])
             images.append(image if i not in errors else b"")
             keys.append(fields[0] if self._keyed else b"%d" % numbers[i])
-        return self._build_chunk(images, labels, keys, errors, located)
+        return self._build_chunk(images, labels, keys, errors, locations)
 
     def _lines(self, ordinals: NDArray[np.int64]) -> list[bytes]:
         """Return lines without their ends. Neighbours are read together."""

@@ -150,8 +150,8 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         chunk_size: bytes of the archive in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the decoded numbers of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:

@@ -79,8 +79,8 @@ class TFRecordDeserializer(RowsDeserializer):
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the records of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the records of a file may take in the cache, as for `JSONLinesDeserializer`.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:

@@ -134,7 +134,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledB
         return Chunk(self.schema, {self._stream: Value.from_dense(rows)}, seals=self._seals[number])
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files, whatever the chunks."""
+        """Return the mapped files, the same for any chunks."""
         return self._ranges
 
     def paths(self) -> list[str]:

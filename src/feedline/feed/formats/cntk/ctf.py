@@ -58,16 +58,16 @@ class CTFDeserializer(TextCorpus, Keyed):
         lenient: whether to accept blank lines and the numbers ``.5``, ``5.e3``, ``nan``, ``inf``, which CNTK refuses.
         fill_missing: whether to follow CNTK's rule for dense samples with fewer values than declared: missing values
             are zero. Otherwise such a sample is an error.
-        max_errors: maximum number of errors. With 0, a sequence with an error is unreadable as a
-            whole. Above 0, bad samples are dropped, as in CNTK, which counts up to three errors for one bad row. Errors
-            are counted over the life of this object, those of each chunk once. One more error, or a stream without any
-            sample, is a `DataError`.
+        max_errors: maximum number of errors. With 0, a sequence with an error is unreadable as a whole. Above 0, bad
+            samples are dropped, as in CNTK, which counts up to three errors for one bad row. Errors are counted over
+            the life of this object, and once for each chunk. One more error, or a stream without any sample, is a
+            `DataError`.
         chunk_size: bytes of text per chunk. Part of the order: another size is another order.
-        cache: where to keep the index. True: next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
-            writable. A folder: in it. False: in a temporary file.
+        cache: folder for the index. With True, next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
+            writable. With False, in a temporary file.
         memory: bytes that a decoded chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:

@@ -312,9 +312,10 @@ def open_index(
     Args:
         path: path of the text.
         kind: how to index it.
-        cache: True: store the index next to the text, or in the user's cache folder if that is not writable. A folder:
-            store it there. False: use a temporary file without a name.
-        progress: called with (bytes done, bytes in total) after each block. An exception from it aborts. True: shown.
+        cache: folder for the index. With True, next to the text, or in the user's cache folder if that is not writable.
+            With False, in a temporary file without a name.
+        progress: called with (bytes done, bytes in total) after each block. An exception from it aborts.
+            With True, a bar is shown on stderr.
         rebuild: whether to ignore a stored index.
 
     Raises:
