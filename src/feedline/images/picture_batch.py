@@ -392,9 +392,9 @@ class PictureWork:
         rows = np.stack(outs, axis=1) if self._decoding.stacked else outs[0]
         if len(self._decodable) == self._count:
             return DenseValue(rows)
-        everything = np.zeros((self._count, *rows.shape[1:]), rows.dtype)
-        everything[self._decodable] = rows
-        return DenseValue(everything)
+        all_rows = np.zeros((self._count, *rows.shape[1:]), rows.dtype)
+        all_rows[self._decodable] = rows
+        return DenseValue(all_rows)
 
     def _on_device(self, outs: list[Any]) -> DenseValue:
         """Return pictures on the device. Undecodable ones are missing, as the caller drops their sequences."""

@@ -108,15 +108,15 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         self.num_sequences = next(iter(counts.values()))
         if self.num_sequences == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
-        every = [array for column in self._columns.values() if isinstance(column, Value) for array in as_arrays(column)]
-        every = [array for array in every if array is not None]
-        maps = [entry for entry in map(_map_of, every) if entry is not None]
+        parts = [array for column in self._columns.values() if isinstance(column, Value) for array in as_arrays(column)]
+        parts = [array for array in parts if array is not None]
+        maps = [entry for entry in map(_map_of, parts) if entry is not None]
         self.in_memory = not lazy and not maps
-        self._ranges = [] if lazy else mapped_ranges(every)
+        self._ranges = [] if lazy else mapped_ranges(parts)
         self._lacks = (RandomAccess, Sliceable, Mapped) if lazy else () if self._ranges else (Mapped,)
         self._mapped = sorted({str(entry.filename) for entry in maps if getattr(entry, "filename", None) is not None})
         self.step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
-        self._seals = seals_of(every)
+        self._seals = seals_of(parts)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:

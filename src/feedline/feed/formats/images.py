@@ -369,11 +369,11 @@ def _list_pictures(root: str, folder: str) -> list[bytes]:
     top = os.path.join(root, folder)
     listed, above = [], {top: frozenset[tuple[int, int]]()}
     for place, folders, files in os.walk(top, onerror=_raise_walk_error, followlinks=True):
-        about, outer = os.stat(place), above.pop(place)
-        if (about.st_dev, about.st_ino) in outer:  # a link to a folder above it
+        status, outer = os.stat(place), above.pop(place)
+        if (status.st_dev, status.st_ino) in outer:  # a link to a folder above it
             folders.clear()
             continue
-        inner = outer | {(about.st_dev, about.st_ino)}
+        inner = outer | {(status.st_dev, status.st_ino)}
         above |= {os.path.join(place, name): inner for name in folders}
         listed.append((place, sorted(files)))
     return [
@@ -630,8 +630,8 @@ class Base64ImageDeserializer(_Images, Keyed):
             for a, b in zip(heads, [*heads[1:], len(begin)], strict=True):
                 buffer = np.empty(int(begin[b - 1] + size[b - 1] - begin[a]), np.uint8)
                 read_exactly(text, buffer, int(begin[a]), self._file.path)
-                together, at = buffer.tobytes(), (begin[a:b] - begin[a]).tolist()
-                lines += [together[i : i + n].rstrip(b"\r\n") for i, n in zip(at, size[a:b].tolist(), strict=True)]
+                run, at = buffer.tobytes(), (begin[a:b] - begin[a]).tolist()
+                lines += [run[i : i + n].rstrip(b"\r\n") for i, n in zip(at, size[a:b].tolist(), strict=True)]
             self._file.compare(text)
         return lines
 

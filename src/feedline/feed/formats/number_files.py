@@ -81,9 +81,9 @@ def numbers(files: BytesValue, stream: Stream, kind: str, *, skip: Container[int
     """
     count = files.num_samples
     if kind == "npy":
-        together = _equal_files_rows(files, stream)
-        if together is not None:
-            return DenseValue(together), {}
+        equal = _equal_files_rows(files, stream)
+        if equal is not None:
+            return DenseValue(equal), {}
     parse: Callable[[memoryview], Any] = {"npy": _npy, "json": _json, "text": _text}[kind]
     rows, wrong = np.zeros((count, *stream.shape), stream.dtype), dict[int, str]()
     memory, bounds = files.data.data, files.bounds.tolist()

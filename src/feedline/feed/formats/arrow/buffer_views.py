@@ -258,16 +258,16 @@ def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int
     Copies of lists of unequal lengths read further buffers, see `has_equal_lists`.
     """
     buffers: list[int] = []
-    within = [place]
-    while within:
-        inner = within.pop()
+    places = [place]
+    while places:
+        inner = places.pop()
         if batch.has_nulls(inner):
             buffers.append(inner.buffer)
         if _has_bounds(inner.kind) or inner.kind == "bool":
             buffers.append(inner.buffer + 1)
         # The path of a picture is not read.
         pictured = column.stream.is_bytes and len(inner.children) > 1
-        within += [inner.children[inner.kind.get_field_index("bytes")]] if pictured else inner.children
+        places += [inner.children[inner.kind.get_field_index("bytes")]] if pictured else inner.children
     if column.stream.sparse:
         (entry,) = (place.children[0] if column.ragged else place).children
         index = entry.children[0]

@@ -416,13 +416,13 @@ def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> tupl
         TooLargeError: they take more than ``memory_bytes``.
     """
     pieces = []
-    taken = 0
+    taken_bytes = 0
     for piece in array.chunks:
         try:
-            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken), column, memory_bytes - taken))
+            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken_bytes), column, memory_bytes - taken_bytes))
         except TooLargeError as error:
-            raise TooLargeError(error.args[0] + taken) from None
-        taken += pieces[-1][0].nbytes
+            raise TooLargeError(error.args[0] + taken_bytes) from None
+        taken_bytes += pieces[-1][0].nbytes
     bad = [np.zeros(value.num_sequences, np.bool_) if bad is None else bad for value, bad in pieces]
     return joined([value for value, _ in pieces]), np.concatenate(bad)
 

@@ -78,12 +78,12 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
             return _saved_dataset(folder, split)
         if (folder / INFO).is_file():
             return _cached_dataset(folder, split)
-        below = sorted({path.parent for name in (DICT, STATE, INFO) for path in folder.rglob(name)}, key=os.fsencode)
-        if len(below := [path for path in below if not set(path.parents) & set(below)]) == 1:
-            return arrow_dataset(below[0], split)
-        if below:
+        roots = sorted({path.parent for name in (DICT, STATE, INFO) for path in folder.rglob(name)}, key=os.fsencode)
+        if len(roots := [path for path in roots if not set(path.parents) & set(roots)]) == 1:
+            return arrow_dataset(roots[0], split)
+        if roots:
             raise DataError(
-                f"expected one dataset, got {len(below)}: {', '.join(str(p.relative_to(folder)) for p in below)}"[:800],
+                f"expected one dataset, got {len(roots)}: {', '.join(str(p.relative_to(folder)) for p in roots)}"[:800],
                 path=str(folder),
                 hint="open one by its path",
             )
@@ -180,13 +180,13 @@ def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
         files.sort(key=os.fsencode)
         splits = _declared_splits(folder, files) or _splits_by_name(files)
     if len(splits) > 1 or split is not None:
-        everything = os.path.join(folder, "**", "*.parquet")
+        all_files = os.path.join(folder, "**", "*.parquet")
         name = _choose_split(
             list(splits),
             split,
             folder,
             lambda name: repr(_pattern([folder / p for p in splits[name]])),
-            f"; all files, whatever their split: {everything!r}",
+            f"; all files, whatever their split: {all_files!r}",
         )
         files = splits[name]
     elif splits:
@@ -242,10 +242,10 @@ def _declared_splits(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
         if any(Path(pattern).is_absolute() or ".." in Path(pattern).parts for pattern in patterns):
             raise DataError(f"expected patterns within the folder, got {', '.join(patterns):.200}", path=str(readme))
         declared = {Path(path) for pattern in patterns for path in glob.glob(pattern, root_dir=folder, recursive=True)}
-        taken = [path for path in files if path in declared]
-        if not taken:
+        matching = [path for path in files if path in declared]
+        if not matching:
             raise DataError(f"expected files at {', '.join(patterns)} (split {name!r}), got none", path=str(readme))
-        splits.setdefault(name, []).extend(taken)
+        splits.setdefault(name, []).extend(matching)
     return splits
 
 

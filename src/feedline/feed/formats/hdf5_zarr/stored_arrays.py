@@ -115,14 +115,14 @@ class StoredColumn(LazyRows):
         """
         values: list[Value] = []
         errors: dict[int, DataError] = {}
-        at = taken = 0
+        at = taken_bytes = 0
         for value, error in self._pieces(start, stop):
             if error is not None:
                 errors.update({at + i: self._row_error(error, start + at + i) for i in range(value.num_sequences)})
             values.append(value)
-            at, taken = at + value.num_sequences, taken + value.nbytes
+            at, taken_bytes = at + value.num_sequences, taken_bytes + value.nbytes
             try:
-                self._check_bytes(taken)
+                self._check_bytes(taken_bytes)
             except DataError as too_large:
                 count = stop - start
                 return self._empty_rows(count), {i: self._row_error(too_large, start + i) for i in range(count)}
@@ -171,7 +171,7 @@ class StoredColumn(LazyRows):
             return Value.from_dense(np.ascontiguousarray(rows))
         parts: list[Value] = []
         slab = max(1, _SLAB_ROWS // self.step) * self.step
-        at, taken = start, 0
+        at, taken_bytes = start, 0
         while at < stop or not parts:
             # Slabs end where blocks end, so that no block is decoded twice.
             end = min(stop, (at // slab + 1) * slab)
@@ -179,8 +179,8 @@ class StoredColumn(LazyRows):
                 parts.append(self._varying_value(self._rows(at, end)))
             except (TypeError, ValueError, AttributeError) as error:
                 raise self._error(f"cannot read rows {at} to {end - 1}: {error}") from error
-            taken, at = taken + parts[-1].nbytes, end
-            self._check_bytes(taken)
+            taken_bytes, at = taken_bytes + parts[-1].nbytes, end
+            self._check_bytes(taken_bytes)
         value = joined(parts)
         if self.offsets is not None:
             expected = np.diff(self.offsets[start : stop + 1])
@@ -275,10 +275,10 @@ class StoredColumn(LazyRows):
         sizes = [self.read(at, at + rows)[0].nbytes for at in sorted({0, last // 2, last})] if rows else [0]
         return max(sizes) // max(1, rows) + 1
 
-    def _check_bytes(self, taken: int) -> None:
-        if taken > self._memory_bytes:
+    def _check_bytes(self, taken_bytes: int) -> None:
+        if taken_bytes > self._memory_bytes:
             raise self._error(
-                f"expected rows of at most {self._memory_bytes} bytes at a time (memory), got {taken} or more",
+                f"expected rows of at most {self._memory_bytes} bytes at a time (memory), got {taken_bytes} or more",
                 hint="raise memory=, or lower chunk_sequences=",
             )
 

@@ -166,9 +166,9 @@ class _Archive(Keys):
         return "/".join(filter(None, (self._root, key)))
 
     def names(self, key: str) -> list[str]:
-        below = self._full_key(key) + "/" if self._full_key(key) else ""
-        every = (name for name in self._archive().namelist() if name.startswith(below))
-        return sorted({name[len(below) :].split("/")[0] for name in every} - {""})
+        prefix = self._full_key(key) + "/" if self._full_key(key) else ""
+        names = (name for name in self._archive().namelist() if name.startswith(prefix))
+        return sorted({name[len(prefix) :].split("/")[0] for name in names} - {""})
 
     def read(self, key: str, start: int = 0, stop: int | None = None, *, max_bytes: int = 0) -> bytes | None:
         archive = self._archive()

@@ -298,8 +298,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
 
     def _count(self) -> None:
         """Look up the lengths of all sequences."""
-        about = f"{self.digest()} {self.schema.digest} {_encodings(self._fields)} {self._columns}"
-        lengths = cached_lengths(self._shards, about, int(self._starts[-1]), self._count_lengths)
+        identity = f"{self.digest()} {self.schema.digest} {_encodings(self._fields)} {self._columns}"
+        lengths = cached_lengths(self._shards, identity, int(self._starts[-1]), self._count_lengths)
         firsts = np.cumsum([0, *(info.sequences for info in self._infos[:-1])])
         samples = np.add.reduceat(lengths, firsts, dtype=np.int64).tolist()
         self._infos = [info._replace(samples=n) for info, n in zip(self._infos, samples, strict=True)]
@@ -673,10 +673,10 @@ def _count_error(shard: ShardFile, count: list[int]) -> DataError:
 
 def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:
     """Return the first byte and the end of the samples of a shard that have valid offsets."""
-    fine = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
-    if not fine.any():
+    valid = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
+    if not valid.any():
         return 0, 0
-    return int(bounds[:-1][fine].min()), int(bounds[1:][fine].max())
+    return int(bounds[:-1][valid].min()), int(bounds[1:][valid].max())
 
 
 def _encodings(fields: Sequence[ShardField]) -> list[tuple[str, str]]:

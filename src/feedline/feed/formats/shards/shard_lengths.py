@@ -31,22 +31,22 @@ _MAGIC = b"FLLENGTH"
 _VERSION = 1
 
 
-def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, count_all: Callable[[], Lengths]) -> Lengths:
+def cached_lengths(shards: Sequence[ShardFile], content: str, count: int, count_all: Callable[[], Lengths]) -> Lengths:
     """Return the lengths of ``count`` sequences.
 
     Args:
         shards: files of the sequences.
-        about: identity of the content and of the streams, on which the lengths depend.
+        content: identity of the content and of the streams, on which the lengths depend.
         count: number of sequences.
         count_all: function that counts them.
     """
     if sum(shard.size for shard in shards) < MIN_CACHED_BYTES:
         return count_all()
-    identity = hashlib.blake2b(about.encode(), digest_size=16)
+    digest = hashlib.blake2b(content.encode(), digest_size=16)
     for shard in shards:
         with looking(shard.path):
             status = shard.path.stat()
-        identity.update(struct.pack("<qqq", status.st_size, status.st_mtime_ns, shard.samples))
+        digest.update(struct.pack("<qqq", status.st_size, status.st_mtime_ns, shard.samples))
 
     def write(file: BinaryIO) -> None:
         table = count_all().astype("<i4", copy=False)
@@ -55,7 +55,7 @@ def cached_lengths(shards: Sequence[ShardFile], about: str, count: int, count_al
     def is_usable(file: BinaryIO) -> bool:
         return _read(file, count) is not None
 
-    name = f"{identity.hexdigest()}{SUFFIX}"
+    name = f"{digest.hexdigest()}{SUFFIX}"
     for rebuild in (False, True):
         with cached_file(user_cache(), name, is_usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
             lengths = _read(file, count)

@@ -109,9 +109,9 @@ class FileMap:
 
     def __init__(self, file: BinaryIO, path: str, size: int) -> None:
         self.path, self.size = path, size
-        about = status_of(file)
-        self._compare(about.st_size)
-        self.identity = (about.st_dev, about.st_ino)
+        status = status_of(file)
+        self._compare(status.st_size)
+        self.identity = (status.st_dev, status.st_ino)
         try:
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
