@@ -20,7 +20,7 @@ import numpy as np
 
 import feedline as fl
 from benchmarks.harness import Answer, Contender, Stage, compare, race
-from feedline.feed.formats.tfrecord_guess import masked_crc32c
+from feedline.feed.formats.detect_tfrecord import masked_crc32c
 
 BATCH = 256
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # kinds of features

@@ -26,7 +26,7 @@ CONSTANT = re.compile(rf"_?({UNCLEAR})s?".upper())
 KNOWN = {
     "cli/": "options of the command line",
     "feed/conversion/convert.py": "helpers of convert and open_corpus, which pass their arguments on",
-    "feed/formats/stored/stored_arrays.py memory": "an argument of HDF5Deserializer and ZarrDeserializer",
+    "feed/formats/hdf5_zarr/stored_arrays.py memory": "an argument of HDF5Deserializer and ZarrDeserializer",
     "feed/loader/options.py timeout": "an argument of DataLoader",
     "feed/files/lru.py budget": "in the unit of its costs",
     "feed/conversion/shuffling.py memory": "in the plan of interrupted work",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 
-from feedline.feed.formats.tfrecord_guess import masked_crc32c
+from feedline.feed.formats.detect_tfrecord import masked_crc32c
 
 
 def varint(n):

@@ -381,7 +381,7 @@ def _original(content: bytes) -> _Original | None:
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings(), decoders.opened_by_pillow(content) as opened:
+        with warnings.catch_warnings(), decoders.open_with_pillow(content) as opened:
             warnings.simplefilter("ignore")
             width, height = opened.size
             if opened.getexif().get(_EXIF_ORIENTATION, 1) >= 5:

@@ -25,7 +25,7 @@ from feedline.errors import DataError
 from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.protocol import Deserializer, RandomAccess, can, chunk_extents, is_sized
 from feedline.feed.reading.block_corpus import BlockCorpus
@@ -296,7 +296,7 @@ class _PlannedRun:
         blocks = self._timeline.blocks
         self._read_from: Deserializer = corpus if blocks is None else BlockCorpus(corpus, blocks)
         length = self._timeline.sweep_length
-        if length is None or (can(corpus, RandomAccess) and not in_parts(corpus)):
+        if length is None or (can(corpus, RandomAccess) and not may_lack_parts(corpus)):
             raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
         self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
         self._max_sweeps = max_sweeps

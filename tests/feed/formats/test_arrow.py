@@ -20,7 +20,7 @@ import feedline as fl
 from feedline import _native
 from feedline.feed.formats.arrow import arrow as module
 from feedline.feed.formats.store import stream_columns
-from feedline.feed.formats.store.compressed import dictionary
+from feedline.feed.formats.store.compressed import dictionary_id
 from feedline.feed.protocol import can
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
@@ -174,7 +174,7 @@ def test_a_file_that_replaces_a_dictionary_is_refused(tmp_path):
     _, second = (row for row in found.reshape(-1, 6).tolist() if row[0] == 2)
     start, head = second[1:3]
     for at in range(start + 8, start + head):
-        if data[at] == 1 and not dictionary(data[start:at] + b"\0" + data[at + 1 : start + head], 8)[1]:
+        if data[at] == 1 and not dictionary_id(data[start:at] + b"\0" + data[at + 1 : start + head], 8)[1]:
             data[at] = 0
             break
     path.write_bytes(data)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.formats import csv as module
-from feedline.feed.formats.indexed.rows import fields_of
+from feedline.feed.formats.indexed.rows import parser_fields
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
 from tests.oracles.rows import BAD, csv_cell, csv_rows
@@ -145,7 +145,7 @@ def parsed(text, delimiter, kinds):
     entries = np.concatenate([*found, indexer.finish()])
     buffer = np.full(len(text) + 128, ord("1"), np.uint8)
     buffer[64:-64] = block
-    fields = fields_of(schema, frozenset(), 1 << 30, "CSV")
+    fields = parser_fields(schema, frozenset(), 1 << 30, "CSV")
     parser = _native.CsvParser(fields, [(k, 0) for k in range(len(kinds))], ord(delimiter), 1 << 30)
     arrays, errors = parser.parse(buffer, 64, entries, 0)
     bad = set(errors.view("<u4").reshape(-1, 8)[:, 6].tolist())

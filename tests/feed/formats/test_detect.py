@@ -21,7 +21,7 @@ from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import expand_braces
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
-from feedline.feed.formats.detect import FORMATS, guess_format, recognise
+from feedline.feed.formats.detect import FORMATS, format_name, recognise
 from tests.feed.formats.corpora import everything
 from tests.oracles.cntk_files import htk, mlf
 
@@ -74,24 +74,24 @@ def test_formats_by_content_then_by_name(tmp_path):
     (tmp_path / "d.csv").write_text("a\n1\n")
     (tmp_path / "e.parquet").write_bytes(b"PAR1")
     (tmp_path / "f.xyz").write_bytes(b"hello")
-    found = {p.name: guess_format(p) for p in tmp_path.iterdir() if p.suffix != ".xyz"}
+    found = {p.name: format_name(p) for p in tmp_path.iterdir() if p.suffix != ".xyz"}
     assert found == {"a.bin": "npy", "b.npz": "npz", "c.TXT": "ctf", "d.csv": "csv", "e.parquet": "parquet"}
     with pytest.raises(DataError, match="b'hello'"):
-        guess_format(tmp_path / "f.xyz")
+        format_name(tmp_path / "f.xyz")
     with pytest.raises(DataError, match="No such file"):
-        guess_format(tmp_path / "none")
+        format_name(tmp_path / "none")
 
 
 def test_folders(tmp_path):
     with pytest.raises(DataError, match="a folder with"):
-        guess_format(tmp_path)
+        format_name(tmp_path)
     np.save(tmp_path / "a.npy", np.zeros(3))
-    assert guess_format(tmp_path) == "npy folder"
+    assert format_name(tmp_path) == "npy folder"
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "e.parquet").write_bytes(b"PAR1")
-    assert guess_format(tmp_path) == "parquet"
+    assert format_name(tmp_path) == "parquet"
     (tmp_path / "feedline.json").write_text("{}")
-    assert guess_format(tmp_path) == "store"
+    assert format_name(tmp_path) == "store"
 
 
 def test_folders_of_folders_name_those_that_can_be_opened(tmp_path):
@@ -110,12 +110,12 @@ def test_folders_of_folders_name_those_that_can_be_opened(tmp_path):
 def test_content_goes_before_the_name(tmp_path, name):
     with open(tmp_path / name, "wb") as file:
         np.save(file, np.arange(4))
-    assert guess_format(tmp_path / name) == "npy"
+    assert format_name(tmp_path / name) == "npy"
     pq.write_table(pa.table({"x": [1]}), tmp_path / name)
-    assert guess_format(tmp_path / name) == "parquet"
+    assert format_name(tmp_path / name) == "parquet"
     for text in ("|x 1\n", "17 |x 1 2\n", "\ufeff0\t|x 1:2\n"):
         (tmp_path / name).write_text(text, "utf-8")
-        assert guess_format(tmp_path / name) == "ctf"
+        assert format_name(tmp_path / name) == "ctf"
 
 
 FOREIGN = {
@@ -336,7 +336,7 @@ def test_what_a_folder_holds_besides_is_told(tmp_path, caplog, name):
     """Once, and only of files that another format would read."""
     for other in (name, "README.md", "notes.txt", "more.JSONL", "table.csv", "tokens.bin"):
         (tmp_path / other).touch()
-    form = guess_format(tmp_path)
+    form = format_name(tmp_path)
     assert form.startswith(name.removeprefix("a."))
     recognise(tmp_path)
     (told,) = caplog.messages
@@ -378,7 +378,7 @@ def test_formats_of_cntk_and_htk(tmp_path):
     (tmp_path / "b.lab").write_text(mlf({"u": [(2, "x 1")]}))
     (tmp_path / "u.mfc").write_bytes(htk(np.ones((4, 2))))
     (tmp_path / "c.scp").write_text("u=.../u.mfc[0,3]\n")
-    found = {name: guess_format(tmp_path / name) for name in ("a.bin", "b.lab", "c.scp")}
+    found = {name: format_name(tmp_path / name) for name in ("a.bin", "b.lab", "c.scp")}
     assert found == {"a.bin": "cbf", "b.lab": "mlf", "c.scp": "htk"}
     assert isinstance(fl.open_corpus(tmp_path / "a.bin"), fl.CBFDeserializer)
     assert isinstance(fl.open_corpus(tmp_path / "c.scp"), fl.HTKFeatureDeserializer)

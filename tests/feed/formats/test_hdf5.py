@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.formats.stored import hdf5
-from feedline.feed.formats.stored.hdf5 import HDF5Deserializer
+from feedline.feed.formats.hdf5_zarr import hdf5
+from feedline.feed.formats.hdf5_zarr.hdf5 import HDF5Deserializer
 from feedline.feed.protocol import can
 
 h5py = pytest.importorskip("h5py")

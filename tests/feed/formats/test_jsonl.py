@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.files import compressed_text
-from feedline.feed.formats.indexed.rows import fields_of
+from feedline.feed.formats.indexed.rows import parser_fields
 from feedline.feed.formats.jsonl import infer_json_streams, keys_of
 from feedline.feed.protocol import Unread
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
@@ -205,7 +205,7 @@ def parsed(lines, streams, ragged=()):
     buffer = np.full(len(text) + 128, ord("0"), np.uint8)
     buffer[64:-64] = np.frombuffer(text, np.uint8)
     schema = fl.Schema(streams)
-    fields = fields_of(schema, frozenset(ragged), 1 << 30, "JSON")
+    fields = parser_fields(schema, frozenset(ragged), 1 << 30, "JSON")
     routes = [[key.encode() for key in keys_of(stream.field or name)] for name, stream in streams.items()]
     parser = _native.JsonParser(fields, routes, 1 << 30)
     entries = np.zeros(len(lines), [("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])

@@ -290,11 +290,11 @@ def test_vectors_of_one_length_or_sequences(tmp_path):
 def test_lengths_are_kept(tmp_path, monkeypatch):
     """Counted once; again if they are damaged, or a chunk changes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.WORTH_BYTES", 0)
+    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.MIN_CACHED_BYTES", 0)
     folder = Path(shutil.copytree(HERE / "runs", tmp_path / "runs"))
     counted = []
-    original = OffsetShards._counted_now
-    monkeypatch.setattr(OffsetShards, "_counted_now", lambda self: counted.append(1) or original(self))
+    original = OffsetShards._count_lengths
+    monkeypatch.setattr(OffsetShards, "_count_lengths", lambda self: counted.append(1) or original(self))
     expected = fl.LitDataDeserializer(folder, ids=LONG).lengths(np.arange(COUNT)).tolist()
     assert expected == [len(one["ids"]) for one in READ["raw"]]
 
@@ -319,7 +319,7 @@ def test_lengths_are_kept(tmp_path, monkeypatch):
 def test_a_cache_that_others_can_write_to(tmp_path, monkeypatch):
     """The error says what this format's user can do, who has no cache= to pass."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.WORTH_BYTES", 0)
+    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.MIN_CACHED_BYTES", 0)
     (tmp_path / "feedline").mkdir()
     (tmp_path / "feedline").chmod(0o777)
     with pytest.raises(fl.DataError, match=r"only you can write(.|\n)*set XDG_CACHE_HOME to another folder, or remove"):

@@ -196,7 +196,7 @@ def test_changed_in_use(folder, tmp_path, replaced):
 def test_lengths_of_another_file(tmp_path, monkeypatch, kept):
     """A file of the same size and time whose sequences have other lengths is refused, not read into a wrong budget."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.WORTH_BYTES", 0)
+    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.MIN_CACHED_BYTES", 0)
     monkeypatch.setattr(OffsetShards, "digest", lambda self: "the same")  # it is of excerpts
     folder = tmp_path / "a"
 

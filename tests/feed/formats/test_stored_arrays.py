@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats.stored import stored_arrays as stored_arrays
-from feedline.feed.formats.stored.stored_arrays import StoredArrays, _rows_of_chunks
+from feedline.feed.formats.hdf5_zarr import stored_arrays as stored_arrays
+from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArrays, _chunk_rows
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.feed.formats.corpora import everything
@@ -134,7 +134,7 @@ class Recorded:
             raise ValueError("damaged")
         return self.data[start:stop]
 
-    def mapped(self):
+    def map_rows(self):
         return None
 
 
@@ -143,7 +143,7 @@ class InMemory(StoredArrays):
         self.arrays = arrays
         super().__init__("memory", chunk_sequences=chunk_sequences, memory=memory)
 
-    def _list(self, path):
+    def _list_paths(self, path):
         return [path]
 
     def _arrays(self, path, group, streams, memory_bytes):
@@ -232,7 +232,7 @@ def test_a_lack_of_descriptors_is_no_damage():
 
 
 def test_cut_blocks_are_kept_no_further_than_memory_allows(monkeypatch):
-    monkeypatch.setattr(stored_arrays, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(stored_arrays, "_MAX_KEPT_BYTES", 1000)
     array = Recorded(np.arange(400), 100)
     corpus = InMemory({"x": array}, chunk_sequences=10)
     array.read.clear()
@@ -240,7 +240,7 @@ def test_cut_blocks_are_kept_no_further_than_memory_allows(monkeypatch):
         for number in range(40):
             corpus.read(number)
     assert array.read == [block for _ in range(2) for block in range(4)]
-    monkeypatch.setattr(stored_arrays, "_KEPT_BYTES", 700)
+    monkeypatch.setattr(stored_arrays, "_MAX_KEPT_BYTES", 700)
     larger = Recorded(np.arange(400), 100)
     corpus = InMemory({"x": larger}, chunk_sequences=10)
     larger.read.clear()
@@ -255,7 +255,7 @@ class Sized:
 
 
 def rows_of(*columns, memory=2 << 30):
-    return _rows_of_chunks([Sized(*column) for column in columns], memory)
+    return _chunk_rows([Sized(*column) for column in columns], memory)
 
 
 def test_chunks_follow_the_blocks():

@@ -20,7 +20,7 @@ import feedline as fl
 from feedline.cli.corpus import open_path
 from feedline.data.scattered import ScatteredBytes
 from feedline.feed.files import compressed_text
-from feedline.feed.formats.detect import guess_format
+from feedline.feed.formats.detect import format_name
 from feedline.feed.formats.tfrecord import infer_tfrecord_streams
 from feedline.feed.protocol import Unread
 from tests.effort import examples, stride
@@ -485,14 +485,14 @@ def test_recognised_by_content(tmp_path):
     for size in (0x8B1F, 0x9C78, 0x5E78, 0x7B, 0x7C, 0xD8FF, 0x5A42):  # of gzip, zlib, JSON, CTF, JPEG, bzip2
         (message,) = (found for k in (2, 3, 4) if len(found := field(9, bytes(size - k))) == size)
         path = written(tmp_path / "plain", message, example(n=1))
-        assert guess_format(path) == "tfrecord"
+        assert format_name(path) == "tfrecord"
         assert fl.open_corpus(path, streams={"n": INT}).read(0)["n"].rows[1] == 1
     for kind, pack in PACKINGS.items():
         path = tmp_path / f"{kind}-00000-of-00002"
         path.write_bytes(pack(CONTENT))
-        assert guess_format(path) == "tfrecord"
+        assert format_name(path) == "tfrecord"
     (tmp_path / "a.tfrecord-00001-of-00002").touch()
-    assert guess_format(tmp_path / "a.tfrecord-00001-of-00002") == "tfrecord"
+    assert format_name(tmp_path / "a.tfrecord-00001-of-00002") == "tfrecord"
 
 
 def test_several_files_are_one_corpus(tmp_path):

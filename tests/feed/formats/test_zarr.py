@@ -23,7 +23,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.files import disk
-from feedline.feed.formats.stored.zarr import ZarrDeserializer
+from feedline.feed.formats.hdf5_zarr.zarr import ZarrDeserializer
 from tests.feed.formats.corpora import everything
 from tests.warm import Python
 
@@ -33,7 +33,7 @@ import numcodecs.pickles
 import zarr.codecs
 import zarr.dtype
 
-from feedline.feed.formats.stored import zarr_library
+from feedline.feed.formats.hdf5_zarr import zarr_library
 from tests.feed.formats import zarr_files
 
 COUNT = 300
@@ -396,7 +396,7 @@ def test_missing_chunks_of_texts(small):
 
 def test_without_the_library(path, monkeypatch):
     """What to install is told; other formats need none of it."""
-    monkeypatch.delitem(sys.modules, "feedline.feed.formats.stored.zarr_library")
+    monkeypatch.delitem(sys.modules, "feedline.feed.formats.hdf5_zarr.zarr_library")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ModuleNotFoundError, match=r"run: pip install .*\[zarr\]'"):
         fl.open_corpus(path)
@@ -541,7 +541,7 @@ def test_workers_after_zarr_itself_has_read(path):
 INTERRUPTED = """
 import asyncio, signal, sys, threading
 import feedline as fl
-from feedline.feed.formats.stored import zarr_library
+from feedline.feed.formats.hdf5_zarr import zarr_library
 corpus = fl.open_corpus(sys.argv[1])
 expected = corpus.read(0)["rows"].rows.tolist()
 reads, get = [0], zarr_library._Store.get

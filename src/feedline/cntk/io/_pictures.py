@@ -24,7 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images import decoders
 from feedline.images.decode import MAX_PIXELS
-from feedline.images.picture_batch import Ahead, Decoding, Work, decode_pixels
+from feedline.images.picture_batch import BegunPictures, Decoding, PictureWork, decode_pixels
 
 _log = logging.getLogger("feedline")
 _THREADS = 2
@@ -118,14 +118,14 @@ class Pictures(Transform):
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads. See `Transform.start`."""
-        return self._begin(before, values, keys, Ahead)
+        return self._begin(before, values, keys, BegunPictures)
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the size of the pictures of all streams, in bytes."""
         return 4 * sequences * sum(math.prod(stream.shape) for stream in self._streams)
 
     def _begin(
-        self, before: Schema, values: dict[str, Value], keys: DrawKeys, begin: Callable[[Work], Begun]
+        self, before: Schema, values: dict[str, Value], keys: DrawKeys, begin: Callable[[PictureWork], Begun]
     ) -> _Minibatch:
         works = []
         for stream in self._streams:
@@ -159,7 +159,7 @@ def _stream_work(
     values: dict[str, Value],
     views: NDArray[np.int64],
     keys: DrawKeys,
-    begin: Callable[[Work], Begun],
+    begin: Callable[[PictureWork], Begun],
 ) -> _StreamWork:
     """Begin to decode and move pictures in native code, if no movement follows a transform that computes."""
     numbered = list(enumerate(stream.steps))
@@ -188,7 +188,7 @@ def _stream_work(
         normalized=(np.zeros(channels, np.float32), np.ones(channels, np.float32)) if as_floats else None,
         chw=as_floats,
     )
-    return _StreamWork(stream, begin(Work(decoding, [stream.name], values, keys)), later, views)
+    return _StreamWork(stream, begin(PictureWork(decoding, [stream.name], values, keys)), later, views)
 
 
 class _Minibatch:

@@ -27,7 +27,7 @@ from feedline.feed.composed.frames import repeated
 from feedline.feed.composed.join_table import JoinTable
 from feedline.feed.files.cache_files import user_cache
 from feedline.feed.files.lru import LruCache
-from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.protocol import (
     Broadcast,
     ChunkInfo,
@@ -193,7 +193,7 @@ class Join(Deserializer, Keyed, Verifiable):
             return Chunk(corpus.schema, {name: Value.empty(stream) for name, stream in corpus.schema.items()})
         if type(corpus).select is not Deserializer.select:
             return corpus.select(ordinals)
-        at_hand = can(corpus, RandomAccess) and not in_parts(corpus)
+        at_hand = can(corpus, RandomAccess) and not may_lack_parts(corpus)
         read = corpus.read if at_hand else lambda chunk: self._kept.get((part, chunk))
         return select_by_chunk(corpus, ordinals, self._starts[part], read)
 

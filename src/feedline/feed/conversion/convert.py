@@ -27,7 +27,7 @@ from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.object_store_target import BucketFolder
+from feedline.feed.formats.store.object_store_target import ObjectStoreFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.open_corpus import names_files, open_corpus
 from feedline.feed.progress_bar import Progress, Report, showing
@@ -246,7 +246,7 @@ def _in_order(
                     journal=journal,
                 )
                 stack.callback(writer.abort)
-            journal.reading(number, sequences, skipped)
+            journal.begin_chunk(number, sequences, skipped)
             # Copied piece by piece, as copying checks the entries of views of a mapped file.
             for piece in chunk.pieces(_PIECE_BYTES):
                 ordinal += piece.num_sequences
@@ -302,7 +302,7 @@ def _target(
     if is_address(destination):
         remote = remote or Remote()
         patience = Patience.until(remote.deadline_s)
-        return BucketFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
+        return ObjectStoreFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
     if work is not None:
         raise ValueError("expected an address as destination for work=, got a path, next to which the work lies")
     if remote is not None and not (names_files(source) and is_address(source)):

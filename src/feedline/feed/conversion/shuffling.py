@@ -27,7 +27,7 @@ from feedline.feed.files.records import record, recorded
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.staging import Workplace
+from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import Target
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES
 from feedline.feed.protocol import read_slice
@@ -128,7 +128,7 @@ def shuffled(
         runs, total = _sort(chunks, work, settings, progress)
         merged = _merge(work, runs, settings, progress, total)
         target.clear_leftovers()
-        place = Workplace(target.local_path, target.publish)
+        place = StagingFolder(target.local_path, target.publish)
         try:
             manifest = combine(merged, place.folder)
             target.refuse_existing(overwrite)

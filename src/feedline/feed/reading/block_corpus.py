@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk
-from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
+from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -39,7 +39,7 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         self.schema, self.name = corpus.schema, corpus.name
         if not can(corpus, RandomAccess):
             self._lacks = (RandomAccess,)
-        self._in_parts = in_parts(corpus)
+        self._in_parts = may_lack_parts(corpus)
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the size of every block."""

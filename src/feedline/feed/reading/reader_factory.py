@@ -14,7 +14,7 @@ from feedline.errors import DataError
 from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import check_room
-from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.protocol import (
     Deserializer,
     Ordered,
@@ -90,7 +90,7 @@ def opened(
     settled = {path for part in fetched_first for path in part.paths()}
     for part in fetched_first:
         check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
-    parted = in_parts(corpus, settled)
+    parted = may_lack_parts(corpus, settled)
     read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if fetches_ahead(corpus) and not parted:
@@ -229,7 +229,7 @@ class _Orders:
         """
         if not can(corpus, RandomAccess):
             return Window(chunks=1)
-        if not in_parts(corpus, {path for part in self.fetched_first for path in part.paths()}):
+        if not may_lack_parts(corpus, {path for part in self.fetched_first for path in part.paths()}):
             return None
         if says_where_batches_end(corpus):
             self.fetched_first.append(corpus)
@@ -238,7 +238,7 @@ class _Orders:
 
     def _noted(self, timeline: Timeline, corpus: Deserializer) -> Timeline:
         """Note a corpus that is shuffled as a whole, and of which parts may be missing."""
-        if timeline.shuffle and timeline.window is None and in_parts(corpus):
+        if timeline.shuffle and timeline.window is None and may_lack_parts(corpus):
             self.fetched_first.append(corpus)
         return timeline
 

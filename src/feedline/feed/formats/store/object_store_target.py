@@ -1,9 +1,9 @@
-"""A folder of an object store as the place of a store.
+"""A folder in an object store as the destination of a store.
 
-Each file is sent as soon as it is complete, and its local copy removed: the disk needs room for the file that is being
-written and for files on their way. The manifest comes last: readers that open the address earlier find no store
-(`unfinished_store`). A store that is replaced loses its manifest before its first file is touched, so that no reader
-ever sees parts of two stores.
+Each file is uploaded as soon as it is complete, and its local copy is removed. The disk needs room for the file that is
+being written and for the files that are being uploaded. The manifest comes last, so readers that open the address
+earlier find no store (`is_unfinished_store`). The manifest of a store that is replaced is deleted before its first file
+is touched, so no reader ever sees parts of two stores.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from feedline.feed.remote.uploads import Uploads, listed
 _FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")
 
 
-def unfinished_store(names: Iterable[str]) -> bool:
+def is_unfinished_store(names: Iterable[str]) -> bool:
     """Return whether a folder has only files of a store, without a manifest."""
     listing = list(names)
     return bool(listing) and all(_FILE.fullmatch(name) for name in listing)
 
 
-class BucketFolder(Target):
-    """A folder of an object store. See the module.
+class ObjectStoreFolder(Target):
+    """A folder in an object store. See the docstring of the module.
 
     Args:
         address: address of the folder.
         options: options for obstore or fsspec.
         patience: how long to wait for the store.
-        work: folder of this machine for unfinished work; None: ``converting`` in the user's cache folder.
+        work: local folder for unfinished work, by default ``converting`` in the user's cache folder.
 
     Raises:
-        DataError: the address or the options are not understood, or the folder is not writable.
+        DataError: the address or the options are invalid, or the folder is not writable.
         ValueError: the address belongs to a web server, which takes no objects.
     """
 
@@ -101,10 +101,10 @@ class BucketFolder(Target):
         uploaded = None if self._uploads is None else self._uploads.stored.get(file)
         return uploaded is not None and uploaded.size == size
 
-    def finished(self, path: Path) -> None:
+    def add_file(self, path: Path) -> None:
         """See `Target.finished`."""
         assert self._uploads is not None
-        self._forget_old()
+        self._delete_old_manifest()
         self._uploads.begin(path)
 
     def publish(self, folder: Path) -> None:
@@ -112,14 +112,14 @@ class BucketFolder(Target):
         uploads = self._uploads
         assert uploads is not None
         manifest = (folder / MANIFEST).read_bytes()
-        self._forget_old()
+        self._delete_old_manifest()
         uploads.drain()
         for path in sorted(folder.iterdir()):
             if _FILE.fullmatch(path.name):
                 uploads.begin(path)
         uploads.drain()
         uploads.check()
-        # Processes on other machines may write here, too. Let one of them win, if the store can.
+        # Processes on other machines may write here, too. Only one of them succeeds, if the object store supports that.
         if not uploads.write(MANIFEST, manifest, new=True):
             raise FileExistsError(f"{self.name} exists: another process has written a store there meanwhile")
         for name in uploads.listed():
@@ -128,7 +128,7 @@ class BucketFolder(Target):
         uploads.close()
         discard(folder, self.local_path)
 
-    def _forget_old(self) -> None:
+    def _delete_old_manifest(self) -> None:
         if self._replaces and self._uploads is not None:
             self._uploads.delete(MANIFEST)
         self._replaces = False

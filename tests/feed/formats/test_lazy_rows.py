@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats import arrays, lazy
+from feedline.feed.formats import arrays, lazy_rows
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.protocol import can
 from feedline.testing import assert_resumes
@@ -120,7 +120,7 @@ def test_views_as_sequences_of_several_samples_are_copied_and_said_so(monkeypatc
         warnings.simplefilter("error")
         corpus = ArrayDeserializer(x=value)  # a little is not worth a word
     assert corpus.read(0)["x"] == value
-    monkeypatch.setattr(arrays, "_WORTH_TELLING_BYTES", 1000)
+    monkeypatch.setattr(arrays, "_MIN_WARNED_BYTES", 1000)
     with pytest.warns(UserWarning, match=f"copied.* {rows.nbytes} bytes instead of the 8000"):
         corpus = ArrayDeserializer(x=value)
     assert fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(2000)["x"] == value
@@ -171,13 +171,13 @@ def test_lengths_and_joins():
 
 
 def test_chunks_are_whole_blocks_as_they_are_stored(monkeypatch):
-    monkeypatch.setattr(lazy, "CHUNK_BYTES", 8000)
+    monkeypatch.setattr(lazy_rows, "CHUNK_BYTES", 8000)
     rows = np.zeros((5000, 10))  # 80 bytes each
     for chunks, expected in ((None, 100), ((30, 10), 90), ((300, 5), 300), ((0, 0), 100), (None, 100)):
         corpus = ArrayDeserializer(x=Sliced(rows, chunks))
         assert corpus.chunks()[0].sequences == expected
     assert ArrayDeserializer(x=Sliced(rows, (30, 10)), y=Sliced(rows, (40, 10))).chunks()[0].sequences == 40
-    monkeypatch.setattr(lazy, "CHUNK_MEMORY", 1 << 10)  # blocks that no memory would hold are cut
+    monkeypatch.setattr(lazy_rows, "CHUNK_MEMORY", 1 << 10)  # blocks that no memory would hold are cut
     assert ArrayDeserializer(x=Sliced(rows, (300, 5))).chunks()[0].sequences == 100
     assert ArrayDeserializer(x=Sliced(rows), chunk_sequences=11).chunks()[0].sequences == 11
 
