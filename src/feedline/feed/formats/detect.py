@@ -98,7 +98,9 @@ def _is_json_lines(path: Path, head: bytes) -> bool:
 _HERE = "feedline.feed.formats."
 _NUMPY = f"{_HERE}numpy_files:open_files"
 FORMATS: tuple[Format, ...] = (
-    Format("store", "a store", f"{_HERE}store.reader:open_files", folder=lambda path: (path / MANIFEST).is_file()),
+    Format(
+        "store", "a store", f"{_HERE}store.store_reader:open_files", folder=lambda path: (path / MANIFEST).is_file()
+    ),
     Format(
         "zarr",
         "a Zarr store",
