@@ -17,7 +17,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import unread
-from feedline.feed.joined_values import mapped
+from feedline.feed.joined_values import map_arrays
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
 from feedline.feed.remote.object_cache import MIN_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
@@ -25,10 +25,10 @@ from feedline.feed.remote.pages import PAGE_BYTES
 _TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent
 
 
-def in_parts(corpus: Deserializer, settled: Collection[str] = ()) -> bool:
-    """Return whether chunks are views of files, parts of which may be missing, other than the files ``settled``."""
+def in_parts(corpus: Deserializer, complete: Collection[str] = ()) -> bool:
+    """Return whether chunks are views of files, parts of which may be missing, other than the files ``complete``."""
     return can(corpus, RandomAccess) and any(
-        object_at(path) is not None and path not in settled for path in corpus.paths()
+        object_at(path) is not None and path not in complete for path in corpus.paths()
     )
 
 
@@ -92,7 +92,7 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
     for extent, piece in zip(extents, pieces, strict=True):
         if isinstance(piece, Unread):
             lost = {i: unread(piece, extent.path, i) for i in range(views.num_sequences)}
-            return Chunk(views.schema, {name: mapped(value, nothing) for name, value in views.values.items()}, lost)
+            return Chunk(views.schema, {name: map_arrays(value, nothing) for name, value in views.values.items()}, lost)
 
     def fetched(array: NDArray[Any]) -> NDArray[Any]:
         span = _span(array, files)
@@ -105,7 +105,7 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
                 return view if view.flags.aligned else view.copy()
         raise AssertionError(f"no piece has {span}")
 
-    return Chunk(views.schema, {name: mapped(value, fetched) for name, value in views.values.items()}, views.errors)
+    return Chunk(views.schema, {name: map_arrays(value, fetched) for name, value in views.values.items()}, views.errors)
 
 
 def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> Extent | None:
@@ -127,5 +127,5 @@ def _arrays(chunk: Chunk) -> Iterator[NDArray[Any]]:
         return array
 
     for value in chunk.values.values():
-        mapped(value, note)
+        map_arrays(value, note)
     yield from arrays

@@ -16,7 +16,7 @@ from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.arguments import Remote
 from feedline.feed.files.paths import open_file
-from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv, settle
+from feedline.feed.files.remote import by_ranges, check_room, materialize, object_at, preadv
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
 from feedline.feed.formats.format import Format
@@ -38,11 +38,11 @@ from feedline.feed.protocol import (
     files_of,
     looks_at_all,
     read_slice,
-    required,
+    require,
     select_by_chunk,
     verified,
 )
-from feedline.feed.remote.placeholders import LookedUp, Mirror, look_up, look_up_listed
+from feedline.feed.remote.placeholders import Lookup, Placeholders, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
 from feedline.feed.wrapper import Forwarding
@@ -84,18 +84,18 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores = _stores.get() or Stores(Remote())
     stores.used = True
     remote = stores.remote
-    looked = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
-    _refuse_unfinished(looked)
-    return _of_objects(looked, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
+    lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
+    _refuse_unfinished(lookup)
+    return _of_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
 
 
-def _refuse_unfinished(looked: LookedUp) -> None:
+def _refuse_unfinished(lookup: Lookup) -> None:
     """Check that no folder is an unfinished store, which would be read as its Arrow files so far.
 
     Raises:
         DataError: a folder is an unfinished store.
     """
-    for place in looked.places:
+    for place in lookup.places:
         if isinstance(place, str):
             continue
         root, pattern, infos = place
@@ -121,40 +121,44 @@ def check_streams(declared: Mapping[str, Any]) -> None:
 
 
 def _of_objects(
-    looked: LookedUp,
+    lookup: Lookup,
     cache: str | os.PathLike[str] | None,
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
 ) -> RemoteCorpus:
     """Open the objects that were looked up, also in another process, which sends no request to the stores."""
-    mirror = Mirror(looked, cache, cache_bytes)
+    placeholders = Placeholders(lookup, cache, cache_bytes)
     try:
-        form, paths = recognise(mirror.paths)
-        if listed := look_up_listed(looked, mirror, [name for path in paths for name in form.listed(path)]):
-            mirror.close()
-            looked, mirror = listed, Mirror(listed, cache, cache_bytes)
-            form, paths = recognise(mirror.paths)
+        form, paths = recognise(placeholders.paths)
+        if listed := look_up_listed(lookup, placeholders, [name for path in paths for name in form.listed(path)]):
+            placeholders.close()
+            lookup, placeholders = listed, Placeholders(listed, cache, cache_bytes)
+            form, paths = recognise(placeholders.paths)
         if form.name != "csv":
             check_streams(streams)
         corpus = form.open(paths, streams, memory_bytes)
-        views = fetches_ahead(corpus) and not mirror.objects.keys().isdisjoint(corpus.paths())
-        if views or any(remote_file.mapped for remote_file in mirror.objects.values()):
-            corpus = _of_views(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
+        views = fetches_ahead(corpus) and not placeholders.objects.keys().isdisjoint(corpus.paths())
+        if views or any(remote_file.mapped for remote_file in placeholders.objects.values()):
+            corpus = _of_views(corpus, placeholders, form, lambda: form.open(paths, streams, memory_bytes))
     except BaseException:
-        mirror.close()
+        placeholders.close()
         raise
-    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
+    return RemoteCorpus(
+        corpus, placeholders, form.name, (_of_objects, (lookup, cache, cache_bytes, memory_bytes, streams))
+    )
 
 
-def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:
+def _of_views(
+    corpus: Deserializer, placeholders: Placeholders, form: Format, again: Callable[[], Deserializer]
+) -> Deserializer:
     """Return a corpus with views of mapped files, parts of which may be missing, or the same over whole files."""
-    if mirror.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
+    if placeholders.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
         # Nothing must be fetched, or readers of more than views would touch missing parts.
         corpus.close()
-        mirror.fetch_whole(form.description)
+        placeholders.fetch_whole(form.description)
         return again()
-    required(corpus, Mapped).hold_bounds()
+    require(corpus, Mapped).hold_bounds()
     return corpus
 
 
@@ -180,20 +184,20 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
 
     Args:
         corpus: the corpus.
-        mirror: the objects.
+        placeholders: the objects.
         form: name of their format.
         again: a function that opens the corpus in another process, and its arguments.
         of: the corpus that owns the objects; None: this corpus.
 
     Attributes:
-        mirror: the objects, and the cache of parts of them.
+        placeholders: the objects, and the cache of parts of them.
         format: name of their format, see `detect.FORMATS`.
     """
 
     def __init__(
         self,
         corpus: Deserializer,
-        mirror: Mirror,
+        placeholders: Placeholders,
         form: str,
         again: tuple[Callable[..., Any], tuple[Any, ...]],
         *,
@@ -201,20 +205,21 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     ) -> None:
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
-        self.mirror, self.format, self._again = mirror, form, again
+        self.placeholders, self.format, self._again = placeholders, form, again
         self._of, self._closed = of, False
-        # Chunks keep their extents, as the bytes of extents may arrive after the files are settled.
-        has_objects = not mirror.objects.keys().isdisjoint(corpus.paths())  # the files of a mixture belong to its parts
-        self._views = self._unsettled = has_objects and in_parts(corpus)
+        # Chunks keep their extents, as the bytes of extents may arrive after the files are complete. The files of a
+        # mixture belong to its parts.
+        has_objects = not placeholders.objects.keys().isdisjoint(corpus.paths())
+        self._views = self._incomplete = has_objects and in_parts(corpus)
 
     # ---- views of files of which parts may be missing -------------------------------------------------
 
     @property
     def _parted(self) -> bool:
-        """Whether the corpus reads views that must not be touched, which ends when its files are settled."""
+        """Whether the corpus reads views that must not be touched, which ends when its files are complete."""
         self._check_open()
-        self._unsettled = self._unsettled and in_parts(self._corpus)
-        return self._unsettled
+        self._incomplete = self._incomplete and in_parts(self._corpus)
+        return self._incomplete
 
     def _check_open(self) -> None:
         if self._closed:
@@ -231,7 +236,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         """Return the chunk of the corpus, whose extents were fetched."""
         self._check_open()
         if not self._views or looks_at_all(self._corpus):
-            return required(self._corpus, Fetchable).read_fetched(chunk, pieces)
+            return require(self._corpus, Fetchable).read_fetched(chunk, pieces)
         return fetched_chunk(self._corpus.read(chunk), files_of(self._corpus, [chunk]), pieces)
 
     def read(self, chunk: int) -> Chunk:
@@ -240,10 +245,10 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             # Fetched first, as a library that reads in other threads would not let an interrupt through.
             extents = chunk_extents(self._corpus, chunk)
             if any(by_ranges(extent.path) for extent in extents):
-                return required(self._corpus, Fetchable).read_fetched(chunk, _pieces(extents))
+                return require(self._corpus, Fetchable).read_fetched(chunk, _pieces(extents))
             return self._corpus.read(chunk)
         if looks_at_all(self._corpus):
-            fetchable = required(self._corpus, Fetchable)
+            fetchable = require(self._corpus, Fetchable)
             return fetchable.read_fetched(chunk, _pieces(fetchable.extents(chunk)))
         return self._fetched(self._corpus.read(chunk), chunk)
 
@@ -262,9 +267,9 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     def _fetched(self, views: Chunk, chunk: int) -> Chunk:
         files = files_of(self._corpus, [chunk])
         extents = extents_of(views, files)
-        # No bytes are missing, or the files are settled by now.
+        # No bytes are missing, or the files are complete by now.
         spans = [(object_at(path), at, at + size) for path, at, size in extents]
-        if all(remote is None or remote.stays_there(begin, end) for remote, begin, end in spans):
+        if all(remote is None or remote.has_pinned(begin, end) for remote, begin, end in spans):
             return views
         return fetched_chunk(views, files, _pieces(extents))
 
@@ -290,15 +295,15 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             check_room(
                 self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification"
             )
-            settle(self.paths())
+            materialize(self.paths())
         corpus = verified(self._corpus)
         if corpus is self._corpus:
             return self
-        return RemoteCorpus(corpus, self.mirror, self.format, self._again, of=self)
+        return RemoteCorpus(corpus, self.placeholders, self.format, self._again, of=self)
 
     def close(self) -> None:
         """Close the corpus. Chunks that it returned must not be used any more. Fetched bytes remain in the cache."""
         super().close()
         self._closed = True
         if self._of is None:
-            self.mirror.close()
+            self.placeholders.close()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.files.cache_files import cached_file, user_cache
+from feedline.feed.files.cache_files import open_cached, user_cache
 from feedline.feed.files.paths import looking
 from feedline.feed.formats.shards.index_json import ShardFile
 
@@ -56,7 +56,7 @@ def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: C
 
     name = f"{identity.hexdigest()}{SUFFIX}"
     for rebuild in (False, True):
-        with cached_file(user_cache(), name, usable, write, rebuild=rebuild, elsewhere=_ELSEWHERE) as file:
+        with open_cached(user_cache(), name, usable, write, rebuild=rebuild, elsewhere=_ELSEWHERE) as file:
             lengths = _read(file, count)
         if lengths is not None:
             return lengths

@@ -31,7 +31,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.reopened import Reopened
 from feedline.feed.formats.unreadable import no_values, require_damage
-from feedline.feed.joined_values import joined
+from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes are unknown before they are read
@@ -124,7 +124,7 @@ class StoredColumn(LazyRows):
             except DataError as too_large:
                 count = stop - start
                 return self._nothing(count), {i: self._located(too_large, start + i) for i in range(count)}
-        return joined(values), errors
+        return join_values(values), errors
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Value, DataError | None]]:
         """Yield the rows ``start:stop`` in pieces as large as can be read, with the error of unreadable pieces."""
@@ -178,7 +178,7 @@ class StoredColumn(LazyRows):
                 raise self._error(f"cannot read rows {at} to {end - 1}: {error}") from error
             taken, at = taken + parts[-1].nbytes, end
             self._bound(taken)
-        value = joined(parts)
+        value = join_values(parts)
         if self.offsets is not None:
             expected = np.diff(self.offsets[start : stop + 1])
             if not np.array_equal(value.lengths, expected):
