@@ -121,7 +121,7 @@ class _Walk:
             assert self._cursor is not None
             segment = self._cursor.segment
             sequences += segment.n
-            self._cursor = self._axis.settle(self._cursor._replace(k=segment.n))
+            self._cursor = self._axis.advance_if_at_end(self._cursor._replace(k=segment.n))
         return sequences
 
 

@@ -474,8 +474,8 @@ def restored(stage: Stage, server: ObjectStoreProcess, folder: Path) -> list[Ans
                     feed.load_state_dict(state)
                     opened = server.counters().sent_bytes["GET"]
                     opening_s = time.perf_counter() - began
-                    kept = corpus.mirror.cache.tables()
-                    cluster = Cluster(cache_bytes=corpus.mirror.cache.budget_bytes)
+                    kept = corpus.placeholders.cache.kept_pages()
+                    cluster = Cluster(cache_bytes=corpus.placeholders.cache.budget_bytes)
                     plan = fetch_plan(
                         corpus, cluster, size=MINIBATCH, kept=kept, start=feed.position, max_sweeps=1, **order
                     )

@@ -111,7 +111,7 @@ def once(n: int, whole: bool) -> tuple[Took, Took, Took]:
     restored.load_state_dict(state)
     first = restored.next_minibatch(256)
     t4 = clocks()
-    assert first.position.ordinal == int(n * 0.9)
+    assert first.position.sequence == int(n * 0.9)
     fresh.close()
     restored.close()
     return between(t0, t1), between(t1, t2), between(t3, t4)

@@ -49,18 +49,18 @@ def copies_waiting(source: fl.MinibatchSource) -> list[Any]:
 
 def copy_together_of(source: fl.MinibatchSource) -> CopyTogether | None:
     """Return what copies small minibatches together, None if nothing does: its `used` and `cursor` tell what it has."""
-    return source._together
+    return source._copy_together
 
 
 def never_together(source: fl.MinibatchSource) -> None:
     """Have each minibatch made by itself: results are the same, so that no setting asks for it."""
-    source._together = None
+    source._copy_together = None
 
 
 def interrupt_taking(source: fl.MinibatchSource, iterator: Any) -> None:
     """Have minibatches copied together pass through ``iterator(those left)``, which raises where a signal would."""
     together = copy_together_of(source)
-    together._left = iterator(together._left)
+    together._queued = iterator(together._queued)
 
 
 def next_finished(source: fl.MinibatchSource, size: int, finish: Any) -> fl.Minibatch:
@@ -121,7 +121,7 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """
     from feedline.feed.reading.fetching_reader import FetchingReader
 
-    begin, slot = FetchingReader._begin_group, FetchingReader._slot
+    begin, slot = FetchingReader._fetch_group, FetchingReader._slot_of
     calls: list[tuple[str, Any]] = []
 
     def beginning(reader: FetchingReader, units: list[int], nbytes: int) -> None:
@@ -132,8 +132,8 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         calls.append(("take", unit))
         return slot(reader, unit)
 
-    patch.setattr(FetchingReader, "_begin_group", beginning)
-    patch.setattr(FetchingReader, "_slot", taking)
+    patch.setattr(FetchingReader, "_fetch_group", beginning)
+    patch.setattr(FetchingReader, "_slot_of", taking)
     return calls
 
 
@@ -163,7 +163,7 @@ def fetch_mapped_files(
     """
     from feedline.feed.reading.fetching_reader import FetchingReader
 
-    init, know = FetchingReader.__init__, FetchingReader._know
+    init, know = FetchingReader.__init__, FetchingReader._register_file
 
     def made(reader: FetchingReader, *arguments: Any, **options: Any) -> None:
         init(reader, *arguments, **options)
@@ -177,20 +177,20 @@ def fetch_mapped_files(
             reader._disk().fail(files[file.address][1], *fail[1:])
 
     patch.setattr(FetchingReader, "__init__", made)
-    patch.setattr(FetchingReader, "_know", known)
+    patch.setattr(FetchingReader, "_register_file", known)
 
 
 def chunks_decided(patch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which fetchers of ranges add each chunk whose keeping they decide on: threads hide the order."""
     from feedline.feed.reading.ranges import RangeFetcher
 
-    decided, decide = [], RangeFetcher._decided
+    decided, decide = [], RangeFetcher._decide
 
     def noted(fetcher: RangeFetcher, job: Any, cache: Any) -> Any:
         decided.append(job.chunk)
         return decide(fetcher, job, cache)
 
-    patch.setattr(RangeFetcher, "_decided", noted)
+    patch.setattr(RangeFetcher, "_decide", noted)
     return decided
 
 
@@ -322,7 +322,7 @@ def open_corpora() -> int:
     """Return how many corpora keep the thread of requests alive: its end is seen only when there is none."""
     from feedline.feed.remote import requests
 
-    return requests._kept
+    return requests._keepers
 
 
 def reserved_bytes(cache: Any) -> int:

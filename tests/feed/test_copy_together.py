@@ -20,7 +20,7 @@ from tests.laws.corpora import CountedCorpus, worlds
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """However few there are."""
-    monkeypatch.setattr(together, "_LEAST", 1)
+    monkeypatch.setattr(together, "_MIN_COUNT", 1)
 
 
 def alone(source):
@@ -123,7 +123,7 @@ def test_a_text_that_is_damaged_is_an_error_of_its_own_minibatch():
         while True:
             got.append(source.next_minibatch(1)["t"].tolist())
     assert got == [["a"], ["b"], ["c"]]
-    assert source.position.ordinal == 3
+    assert source.position.sequence == 3
 
 
 def test_layouts_do_not_depend_on_neighbours():
@@ -222,7 +222,7 @@ def test_a_minibatch_that_is_kept_keeps_little():
         owner = minibatch["x"].rows
         while owner.base is not None and isinstance(owner.base, np.ndarray):
             owner = owner.base
-        assert owner.nbytes <= 1.1 * together.TOGETHER_BYTES
+        assert owner.nbytes <= 1.1 * together.MAX_BYTES
 
 
 def test_arrays_are_their_minibatch_s_own():

@@ -16,7 +16,7 @@ from tests.inside import reader_of
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(io_stalls, "_told", set())
+    monkeypatch.setattr(io_stalls, "_warned", set())
 
 
 class Clock:
@@ -101,7 +101,7 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
     """And one that finds everything in memory says nothing."""
     monkeypatch.setattr(io_stalls, "MIN_S", 0.0)
     monkeypatch.setattr(io_stalls, "SHARE", 0.0)
-    monkeypatch.setattr("feedline.feed.reading.decoding_reader._A_WAIT_S", 0.0)
+    monkeypatch.setattr("feedline.feed.reading.decoding_reader._MIN_WAIT_S", 0.0)
     for _ in range(2):
         corpus = (
             fl.ArrayDeserializer(x=np.load(folder / "x.npy", mmap_mode="r"))

@@ -125,8 +125,8 @@ def test_the_loop_s_thread_is_named():
     assert (source.position, source.state_dict()) == before
     go.set()
     reader.join()
-    assert source.position.ordinal == 3
-    assert source.next_minibatch(3).position.ordinal == 3
+    assert source.position.sequence == 3
+    assert source.next_minibatch(3).position.sequence == 3
     source.close()
 
 

@@ -110,9 +110,9 @@ def test_an_unreadable_sequence_is_the_same_either_way(tmp_path, on_error):
             found = []
             for _ in range(6):
                 try:
-                    found.append((rows(source.next_minibatch(10)), source.position.ordinal))
+                    found.append((rows(source.next_minibatch(10)), source.position.sequence))
                 except fl.DataError as error:
-                    found.append((str(error), source.position.ordinal))
+                    found.append((str(error), source.position.sequence))
             corpus.gate.set()
         said.append((found, listed.read_text() if listed.exists() else None))
     assert said[0] == said[1]

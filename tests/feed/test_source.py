@@ -515,7 +515,7 @@ def test_no_state_is_made_that_cannot_be_loaded(no_count):
     error = ValueError if type(no_count) is int else TypeError
     with pytest.raises(error, match="expected a count of label samples"):
         feed.count_label_samples(no_count)
-    for field in ("sweep", "ordinal", "samples", "label_samples"):
+    for field in ("sweep", "sequence", "samples", "label_samples"):
         with pytest.raises((TypeError, IndexError), match="expected"):
             feed.seek(fl.Position(**{field: no_count}))
     with pytest.raises((TypeError, IndexError, ValueError), match="expected"):

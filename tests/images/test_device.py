@@ -150,15 +150,15 @@ def test_views_and_boxes(on_cpu):
 
 
 def test_values_of_a_device_can_be_joined():
-    from feedline.feed.joined_values import joined
+    from feedline.feed.joined_values import join_values
     from feedline.interop.torch_pictures import DeviceValue
 
     a, b = (torch.arange(n * 3, dtype=torch.float32).reshape(n, 3) + n for n in (2, 4))
-    value = joined([DeviceValue(a), DeviceValue(b)])
+    value = join_values([DeviceValue(a), DeviceValue(b)])
     assert (value.torch() == torch.cat([a, b])).all()
     assert (value.select([5, 0]).torch() == torch.stack([b[3], a[0]])).all()
     assert (value.select(np.array([True] + [False] * 5)).torch() == a[:1]).all()
-    assert (joined([DeviceValue(a), fl.Value.from_dense(b.numpy())]).rows == torch.cat([a, b]).numpy()).all()
+    assert (join_values([DeviceValue(a), fl.Value.from_dense(b.numpy())]).rows == torch.cat([a, b]).numpy()).all()
     assert value.nbytes == 72
 
 

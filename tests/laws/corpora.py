@@ -145,8 +145,8 @@ def worlds(draw, unit=None, order=None):
 def chunks_of_windows(source, count):
     """Number of chunks, or blocks, of the windows that the next ``count`` sequences stand in, at least one of them."""
     timeline, position = timeline_of(source), source.position
-    plan = timeline.window_at(position.sweep, position.ordinal)
-    chunks, seen = len(plan.chunks), plan.first + plan.count - position.ordinal
+    plan = timeline.window_at(position.sweep, position.sequence)
+    chunks, seen = len(plan.chunks), plan.first + plan.count - position.sequence
     while seen < count:
         plan = timeline.window_after(plan)
         chunks, seen = chunks + len(plan.chunks), seen + plan.count

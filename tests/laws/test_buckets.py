@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.composed.bucket_boundaries import counted, least_padding
+from feedline.feed.composed.bucket_boundaries import count_lengths, least_padding
 from tests.oracles import buckets as slow
 
 SEED = 5
@@ -163,7 +163,7 @@ def test_lengths_limits_and_plans(world, size, samples, label):
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.integers(1, 5))
 def test_boundaries_leave_the_least_padding(lengths, buckets):
-    different, counts = counted([np.array(lengths[::2], np.int64), np.array(lengths[1::2], np.int64)])
+    different, counts = count_lengths([np.array(lengths[::2], np.int64), np.array(lengths[1::2], np.int64)])
     assert np.repeat(different, counts).tolist() == sorted(lengths)
     found = least_padding(different, counts, buckets)
 
@@ -182,7 +182,7 @@ def test_boundaries_leave_the_least_padding(lengths, buckets):
 def test_many_different_lengths():
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 100_000, 20_000)
-    found = least_padding(*counted([lengths]), 8)
+    found = least_padding(*count_lengths([lengths]), 8)
     even = np.quantile(lengths, np.arange(1, 9) / 8, method="higher").astype(np.int64)
 
     def padded(boundaries):

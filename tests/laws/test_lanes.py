@@ -140,7 +140,7 @@ def test_a_sequence_of_an_old_window_costs_its_chunk():
     corpora = [CountedCorpus([90] + [2] * 15, [2] * 8) for _ in range(2)]
     how = {"shuffle": fl.Window(chunks=4), "seed": 1, "truncation_length": 2, "read_ahead": 0}
     source, restored = (fl.MinibatchSource(corpus, **how) for corpus in corpora)
-    while source.position.ordinal < 12:
+    while source.position.sequence < 12:
         minibatch = source.next_minibatch(4)
     state = source.state_dict()
     assert 0 in minibatch.ids
@@ -154,7 +154,7 @@ def windows_between(source, position):
     """Chunks of the windows from a position to the source's own."""
     total, place = 0, position
     while True:
-        plan = timeline_of(source).window_at(place.sweep, place.ordinal)
+        plan = timeline_of(source).window_at(place.sweep, place.sequence)
         total += len(plan.chunks)
         sweep, ordinal, _ = timeline_of(source).position_of(plan, plan.count)
         if (sweep, ordinal) > source.position[:2]:
@@ -213,7 +213,7 @@ def test_own_lanes_of_workers_deliver_every_sample_once(world, length, size, cou
     for rank in range(count):
         source = world.source(max_sweeps=2, truncation_length=length, filling="cntk", partition=(rank, count))
         if count > width:
-            with pytest.raises(ValueError, match=f"one lane for each of {count} workers, got {width}"):
+            with pytest.raises(ValueError, match=f"one lane for each of {count} ranks, got {width}"):
                 source.next_minibatch(size)
             return
         lanes = width // count + (rank < width % count)

@@ -92,7 +92,7 @@ def test_a_longer_sequence_is_not_taken_behind_the_end_of_a_sweep():
 
 def test_a_size_too_small_for_all_workers_warns():
     source = fl.MinibatchSource(CountedCorpus([1] * 9, [3] * 3), partition=(2, 3), filling="cntk", shuffle=False)
-    with pytest.warns(RuntimeWarning, match="2 samples leaves none for worker 2 of 3"):
+    with pytest.warns(RuntimeWarning, match="2 samples leaves none for rank 2 of 3"):
         assert source.next_minibatch(2).ids.tolist() == [2]
 
 

@@ -466,7 +466,7 @@ def test_what_was_given_stands_beside_what_was_declared(world, size, rank, most)
     counts, declared = np.zeros(len(sizes), np.int64), [Fraction(0)] * len(sizes)
     with whole, source:
         while counts.sum() < most:
-            place = whole.position.ordinal
+            place = whole.position.sequence
             minibatch = whole.next_minibatch(size)
             counts += np.bincount(minibatch.source, minlength=len(sizes))
             source.next_minibatch(size)

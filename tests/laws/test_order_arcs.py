@@ -139,7 +139,7 @@ def test_the_partition_may_change_at_every_call(world, size, stop, counts):
             parts += sequences_of([source.next_minibatch(size, partition=(rank, count))])
         assert sorted(parts, key=repr) == sorted(sequences_of([plain.next_minibatch(size)]), key=repr)
     for step in range(2 * count):  # without a seek in between, which would let go of what is held
-        at, arcs = source.position.ordinal, world.settings["order"].count
+        at, arcs = source.position.sequence, world.settings["order"].count
         part, whole = source.next_minibatch(size, partition=(step % count, count)), plain.next_minibatch(size)
         mine = [(at + k) % world.total % arcs % count == step % count for k in range(whole.num_sequences)]
         assert sequences_of([part]) == list(itertools.compress(sequences_of([whole]), mine))
@@ -205,7 +205,7 @@ def test_shares_are_about_equal(world, size, count):
     ranks = [world.source(max_sweeps=2, partition=(i, count)).plan(size) for i in range(count)]
     for parts in zip(*ranks, strict=True):
         shares = [part.num_sequences for part in parts]
-        sweeps = 1 + (parts[0].position.ordinal + sum(shares) > world.total)
+        sweeps = 1 + (parts[0].position.sequence + sum(shares) > world.total)
         if sweeps == 2 and sum(shares) > world.total:
             continue  # parts of three sweeps
         per_lane = -(-sum(shares) // arcs)

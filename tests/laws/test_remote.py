@@ -144,7 +144,7 @@ def test_stopped_and_continued_it_delivers_what_a_disk_does(
                     if ended:
                         break
                 state = source.state_dict()
-                assert corpus.mirror.cache.kept_bytes <= budget
+                assert corpus.placeholders.cache.kept_bytes <= budget
             if ended:
                 break
     assert got == expected

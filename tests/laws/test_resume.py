@@ -177,7 +177,7 @@ def test_a_damaged_state_is_refused_or_right(data):
         assert other.position == fl.Position()
     else:
         p = other.position
-        assert (p.sweep, p.ordinal, p.samples, p.label_samples) == tuple(
+        assert (p.sweep, p.sequence, p.samples, p.label_samples) == tuple(
             damaged[k] for k in ("sweep", "sequence", "samples", "label_samples")
         )
 

@@ -16,7 +16,7 @@ from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, St
 from feedline.cli.console import Debug, Json, UsageError, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.errors import DataError
-from feedline.feed.audit import AuditedStep, LoggedFeed, audited
+from feedline.feed.audit import AuditedStep, LoggedFeed, audit_steps
 from feedline.feed.composed.packed import Packed
 from feedline.feed.packed_documents import PackedDocuments
 from feedline.feed.protocol import Deserializer
@@ -61,7 +61,7 @@ def audit(
         sought = {"sequence": sequence, "document": document}
         where: dict[str, list[int]] = {what: [] for what in has}
         total = 0
-        for step in audited(corpus, records):
+        for step in audit_steps(corpus, records):
             if not (low <= step.step and (high is None or step.step < high)):
                 continue
             total += 1

@@ -16,7 +16,7 @@ from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, PlannedT
 from feedline.feed.files.cache_files import own_folder, user_cache
 from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.remote.placeholders import DEFAULT_BYTES
-from feedline.feed.remote.requests import TRAFFIC, settled, wait_for
+from feedline.feed.remote.requests import TRAFFIC, wait_for, wait_until_idle
 
 _HIDDEN = 0.01  # share of the time below which waiting is not mentioned
 
@@ -79,7 +79,7 @@ def opened_cold(
         assert isinstance(corpus, RemoteCorpus)
         with contextlib.closing(corpus):
             corpus.digest()
-            wait_for(settled())
+            wait_for(wait_until_idle())
             requests, fetched, lookups = before
             opening = PlannedTraffic(TRAFFIC.requests - requests, TRAFFIC.fetched_bytes - fetched)
             yield corpus, partial(fetch_plan, corpus, cluster, opening=opening, lookups=TRAFFIC.lookups - lookups)

@@ -112,7 +112,7 @@ def plan(
             first = 0
         minibatches = list(itertools.islice(source.plan(size), first, first + steps))
         if is_address(path) and minibatches:
-            options |= {"sweeps": sweeps or SWEEPS, "kept": remote.mirror.cache.tables()}
+            options |= {"sweeps": sweeps or SWEEPS, "kept": remote.placeholders.cache.kept_pages()}
             fetching = fetch_plan(size=size, start=minibatches[0].position, **options)
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
@@ -149,7 +149,7 @@ def plan(
         console.print("  sequences " + _ids(minibatch.ids.tolist()))
         if held_rows is not None:
             console.print("  documents " + _ids(held_rows.ordinals.tolist()))
-    if shares and minibatches[-1].position.ordinal:
+    if shares and minibatches[-1].position.sequence:
         rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
         print_table([f"before step {minibatches[-1].step}", "sequences", "delivered", "declared"], rows)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
@@ -171,7 +171,7 @@ def _compare_windows(
 
 
 def _line(m: PlannedMinibatch, counted: bool) -> str:
-    where = f"sweep {m.position.sweep}, sequence {m.position.ordinal}, {m.position.samples} samples before"
+    where = f"sweep {m.position.sweep}, sequence {m.position.sequence}, {m.position.samples} samples before"
     share = f" of {m.global_samples}" if m.num_samples != m.global_samples else ""
     name = f"step {m.step}" if counted else f"+{m.step}"
     return f"{name} ({where}): {m.num_sequences} sequences, {m.num_samples}{share} samples" + (

@@ -44,7 +44,7 @@ class PackedDocuments:
     def __init__(self, corpus: Deserializer) -> None:
         self._corpus = corpus
         self._starts = chunk_starts(corpus)
-        self._chunks = LruCache(self._packed, _cost, _CACHE_BYTES)
+        self._chunks = LruCache(self._pack, _cost, _CACHE_BYTES)
 
     def of(self, ids: Ints, chunks: Ints | None) -> RowDocuments | None:
         """Return the documents of rows, or None if sequences are no rows.
@@ -71,7 +71,7 @@ class PackedDocuments:
             result[np.repeat(bounds[at], lengths) + nth] = ordinals[np.repeat(firsts, lengths) + nth]
         return RowDocuments(result, bounds)
 
-    def _packed(self, chunk: int) -> tuple[Ints, Ints]:
+    def _pack(self, chunk: int) -> tuple[Ints, Ints]:
         rows = self._corpus.capability(RowsOfDocuments)
         if rows is None:
             raise TypeError(

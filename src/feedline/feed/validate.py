@@ -84,7 +84,7 @@ def validate(
         errors: list[DataError] = []
         lines: list[str] = []
         report = stack.enter_context(showing(progress, "validating"))
-        for sequence, error in _damaged(checking, jobs, report):
+        for sequence, error in _find_damaged(checking, jobs, report):
             damaged += 1
             if len(errors) < SHOWN:
                 errors.append(error)
@@ -117,7 +117,7 @@ def _check_place(quarantine: Path) -> None:
         )
 
 
-def _damaged(corpus: Deserializer, jobs: int, progress: Report | None) -> Iterator[tuple[int, DataError]]:
+def _find_damaged(corpus: Deserializer, jobs: int, progress: Report | None) -> Iterator[tuple[int, DataError]]:
     """Yield the unreadable sequences, in order."""
     sizes, starts = [info.bytes for info in corpus.chunks()], chunk_starts(corpus)
 

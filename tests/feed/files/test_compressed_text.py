@@ -206,8 +206,8 @@ def test_a_large_frame_is_unpacked_once(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd(text))
     unpacks = []
-    real = compressed_text._streamed
-    monkeypatch.setattr(compressed_text, "_streamed", lambda *a: unpacks.append(1) or real(*a))
+    real = compressed_text._stream_text
+    monkeypatch.setattr(compressed_text, "_stream_text", lambda *a: unpacks.append(1) or real(*a))
     for _ in range(3):
         corpus = fl.JSONLinesDeserializer(path, a=fl.Stream((), "int64"), chunk_size=50_000)
         assert corpus.paths() == [str(path)]

@@ -17,7 +17,7 @@ import pytest
 import feedline as fl
 from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats.shards.offset_shards import OffsetShards
-from feedline.feed.protocol import Fetchable, Unread, chunk_extents, required
+from feedline.feed.protocol import Fetchable, Unread, chunk_extents, require
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import stride as every
 from tests.feed.formats.shard_writers import write_litdata, write_mds
@@ -128,8 +128,8 @@ def test_fetched_ahead(folder):
     for number in range(len(corpus.chunks())):
         (extent,) = chunk_extents(corpus, number)
         piece = memoryview(Path(extent.path).read_bytes()[extent.offset : extent.offset + extent.size])
-        expected, found = corpus.read(number), required(corpus, Fetchable).read_fetched(number, [piece])
-        again = required(corpus, Fetchable).read_fetched(number, [Unread(errno.EIO, extent.offset)])
+        expected, found = corpus.read(number), require(corpus, Fetchable).read_fetched(number, [piece])
+        again = require(corpus, Fetchable).read_fetched(number, [Unread(errno.EIO, extent.offset)])
         for name, value in expected.values.items():
             assert found[name] == value, name
             assert again[name] == value, name
@@ -147,7 +147,7 @@ def test_what_a_disk_loses_are_the_samples_there(folder, monkeypatch):
         return [(low, low + 4, errno.EIO)]
 
     monkeypatch.setattr("feedline.feed.formats.shards.offset_shards.read_most", read_most)
-    chunk = required(corpus, Fetchable).read_fetched(0, [Unread(errno.EIO, low)])
+    chunk = require(corpus, Fetchable).read_fetched(0, [Unread(errno.EIO, low)])
     assert list(chunk.errors) == [1]
     assert (chunk.errors[1].byte, chunk.errors[1].sequence) == (low, 1)
     assert folder.numbers(chunk.slice(0, 1)) == [0]
@@ -212,7 +212,7 @@ def test_lengths_of_another_file(tmp_path, monkeypatch, kept):
         corpus = fl.LitDataDeserializer(folder, x=fl.Stream(()))
     (extent,) = chunk_extents(corpus, 0)
     piece = memoryview(Path(extent.path).read_bytes()[extent.offset : extent.offset + extent.size])
-    for read in (lambda: corpus.read(0), lambda: required(corpus, Fetchable).read_fetched(0, [piece])):
+    for read in (lambda: corpus.read(0), lambda: require(corpus, Fetchable).read_fetched(0, [piece])):
         with pytest.raises(fl.DataError, match="expected a sequence of 1 samples, as counted before") as raised:
             read()
         assert raised.value.sequence == 1

@@ -225,7 +225,7 @@ def test_a_lack_of_descriptors_is_no_damage():
         for _ in range(400):
             source.next_minibatch(1)
     array.lacking = False
-    seen = source.position.ordinal
+    seen = source.position.sequence
     assert sum(minibatch.num_sequences for minibatch in source.minibatches(50)) == 400 - seen
     array.lacking, array.bad = False, [0]
     assert InMemory({"x": array}).digest() != digest

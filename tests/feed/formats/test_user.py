@@ -133,7 +133,7 @@ def test_restoring_reads_at_most_one_window(kind, most):
         following = restored.next_minibatch(1)
         assert sequences_of([following]) == sequences_of([expected])
         # Knowing whether a sweep ends here takes the next window where sizes are unknown.
-        windows = 2 if kind is Rows and restored.position.ordinal == 0 else 1
+        windows = 2 if kind is Rows and restored.position.sequence == 0 else 1
         assert len(restored.corpus.reads) <= most * windows
     reads = [len(chunk) for chunk in LENGTHS]
     assert sum(reads) < 40  # the states span several sweeps

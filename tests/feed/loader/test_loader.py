@@ -817,7 +817,7 @@ def test_on_a_device():
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(5.0)), shuffle=False, max_sweeps=1)
     for minibatch in source.minibatches(2, device="cpu"):
         assert minibatch.tensors["x"].tolist() == minibatch["x"].padded().tolist()
-        assert source.position.ordinal in (0, int(minibatch.ids[-1]) + 1)
+        assert source.position.sequence in (0, int(minibatch.ids[-1]) + 1)
     assert next(source.minibatches(2, device="meta"), None) is None
 
 

@@ -100,7 +100,7 @@ def test_minibatches_are_those_of_a_disk(arrow, kind, how):
     assert delivered(there, size=40, on_error=fl.Quarantine(), **how) == delivered(
         here, size=40, on_error=fl.Quarantine(), **how
     )
-    assert there.mirror.cache.kept_bytes <= size // 2
+    assert there.placeholders.cache.kept_bytes <= size // 2
 
 
 @pytest.mark.parametrize("chosen", [{"pair": DECLARED["pair"]}, {"entries": DECLARED["entries"]}], ids=list)
@@ -158,7 +158,7 @@ def test_what_is_planned_is_what_is_fetched(arrow, opened, tmp_path):
     budget = int(0.7 * size)
     planned = {name: how[name] for name in ("shuffle", "seed", "max_sweeps")}
     plan = fetch_plan(
-        first, Cluster(cache_bytes=budget), size=40, kept=first.mirror.cache.tables(), sweeps=3, **planned
+        first, Cluster(cache_bytes=budget), size=40, kept=first.placeholders.cache.kept_pages(), sweeps=3, **planned
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

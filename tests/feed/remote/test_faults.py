@@ -131,7 +131,7 @@ def test_an_object_that_changes_while_it_is_read_is_an_error_that_names_it(store
             pass
     assert caught.value.path == "s3://b/2.parquet"
     assert before.ids.tolist() == [0, 1, 2, 3, 4]
-    assert source.position.ordinal == 40  # of what was delivered, nothing is lost or repeated
+    assert source.position.sequence == 40  # of what was delivered, nothing is lost or repeated
 
 
 def test_what_is_not_there_is_an_error_at_once(store, opened):

@@ -123,7 +123,7 @@ def test_an_object_without_bytes_that_shows_a_folder_is_no_data(store, opened, w
 def test_an_object_without_bytes_stays_one(store, opened):
     store.put("b/z/a.jsonl", rows(0))
     store.put("b/z/empty.jsonl", b"")
-    assert [one.info.key for one in opened("z", **ROWS).mirror.objects.values()] == ["z/a.jsonl", "z/empty.jsonl"]
+    assert [one.info.key for one in opened("z", **ROWS).placeholders.objects.values()] == ["z/a.jsonl", "z/empty.jsonl"]
 
 
 def test_a_folder_may_have_the_name_of_an_object(store, opened):

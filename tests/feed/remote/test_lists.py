@@ -87,7 +87,7 @@ def test_other_objects_of_the_folder_are_not_read(store, opened, tmp_path):
     put(store, tmp_path / "a")
     store.put("b/a/feat/other.mfc", b"no features")
     there = opened("a/list.scp")
-    assert len(there.mirror.objects) == COUNT + 1
+    assert len(there.placeholders.objects) == COUNT + 1
 
 
 @pytest.mark.parametrize("write", [write_map, write_script])

@@ -80,7 +80,7 @@ def test_no_more_is_kept_than_was_said_and_no_more_fetched_than_that_takes(store
         store.reset()
         for minibatch in source.minibatches(7, until=fl.sweeps(1)):
             got.append(minibatch.ids.tolist())
-            assert corpus.mirror.cache.kept_bytes <= budget
+            assert corpus.placeholders.cache.kept_bytes <= budget
             assert on_disk(tmp_path / "cache") <= budget
         fetched.append(store.counters().sent_bytes["GET"] / TOTAL)
     assert [i for part in got for i in part] == [i for ids, _ in filled for i in ids]
@@ -166,7 +166,7 @@ def test_a_full_disk_keeps_what_it_can_and_delivers_all(mounted, store, opened, 
     with fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4) as source:
         assert [minibatch.ids.tolist() for minibatch in source.minibatches(7)] == [ids for ids, _ in filled]
         assert "bytes are kept: No space left" in caplog.text
-        assert MIB < corpus.mirror.cache.kept_bytes < 3 * MIB
+        assert MIB < corpus.placeholders.cache.kept_bytes < 3 * MIB
 
 
 def test_a_cache_deleted_under_a_run_is_missed_by_nobody(store, opened, filled, tmp_path):
@@ -211,7 +211,7 @@ def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_
     kept, state[2] = state[2], wrong
     state.tofile(tmp_path / "cache" / "state")
     other = CacheHolder(tmp_path / "cache" / "holders")
-    assert opened("*.parquet").mirror.cache.kept_bytes == kept * PAGE_BYTES > 0
+    assert opened("*.parquet").placeholders.cache.kept_bytes == kept * PAGE_BYTES > 0
     other.close()
 
 
@@ -321,7 +321,7 @@ def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_who
         )
         assert delivered(with_cache, max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
         assert slow.counters().sent_bytes["GET"] <= TOTAL - kept * PAGE_BYTES + FILES * PAGE_BYTES
-        assert with_cache.mirror.cache.kept_bytes <= TOTAL + FILES * PAGE_BYTES
+        assert with_cache.placeholders.cache.kept_bytes <= TOTAL + FILES * PAGE_BYTES
         with_cache.close()
 
 
@@ -329,16 +329,16 @@ def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened,
     monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     first, second = opened("0.parquet", cache_bytes=2 * TOTAL), opened("0.parquet", cache_bytes=2 * TOTAL)
     delivered(second, max_sweeps=1)  # which closes it
-    cache = first.mirror.cache
+    cache = first.placeholders.cache
     kept = cache.kept_bytes
     assert kept >= len(rows(0))
     assert cache.reserve(cache.budget_bytes // PAGE_BYTES, (), must=True) is None
     assert cache.kept_bytes == kept
     first.close()
     again = opened("1.parquet", cache_bytes=2 * TOTAL)
-    room = again.mirror.cache.reserve(2 * TOTAL // PAGE_BYTES - 100, (), must=False)
+    room = again.placeholders.cache.reserve(2 * TOTAL // PAGE_BYTES - 100, (), must=False)
     assert room is not None
-    assert again.mirror.cache.kept_bytes < kept
+    assert again.placeholders.cache.kept_bytes < kept
     room.close()
 
 
@@ -346,10 +346,10 @@ def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened,
 def test_an_object_let_go_twice_leaves_others_what_they_hold(opened, filled):
     """As one is that could not be fetched whole: at once, and with its corpus."""
     corpus = opened("0.parquet", cache_bytes=TOTAL)
-    (remote,), cache = corpus.mirror.objects.values(), corpus.mirror.cache
-    remote.go()
+    (remote,), cache = corpus.placeholders.objects.values(), corpus.placeholders.cache
+    remote.unpin()
     held = remote.hold(0, MIB)
-    remote.go()
+    remote.unpin()
     assert cache.reserve(cache.budget_bytes // PAGE_BYTES, (), must=True) is None
     assert remote.has(0, MIB)
     assert not remote.has(0, remote.size)  # what nobody holds was dropped
@@ -468,8 +468,8 @@ def test_a_cache_is_not_ended_while_a_corpus_in_it_is_being_opened(store, opened
 def test_an_object_with_a_long_name_is_put_in_the_place_of_its_placeholder(store, opened, name):
     store.put(f"b/{name}.npy", npy())
     corpus = opened(f"{name}.npy")
-    for path, found in corpus.mirror.objects.items():
-        found.settle(path)
+    for path, found in corpus.placeholders.objects.items():
+        found.materialize(path)
         assert Path(path).read_bytes() == npy()
 
 

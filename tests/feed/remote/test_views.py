@@ -93,7 +93,7 @@ def test_windows_are_those_of_a_mapped_store(local, opened, how, names, tmp_path
     assert all(object_at(path) is not None for path in there.paths())
     assert there.digest() == here.digest()
     assert delivered(there, size=40, **how) == delivered(here, size=40, **how)
-    assert there.mirror.cache.kept_bytes <= total(local) // 2
+    assert there.placeholders.cache.kept_bytes <= total(local) // 2
 
 
 def test_only_the_streams_that_are_read_are_fetched(local, opened, store):
@@ -250,7 +250,7 @@ def test_files_of_numbers(write, how, store, opened, tmp_path):
     there = opened(what, cache_bytes=size // 2, **declared)
     assert there.digest() == here.digest()
     assert delivered(there, size=400, **how) == delivered(here, size=400, **how)
-    assert there.mirror.cache.kept_bytes <= size // 2
+    assert there.placeholders.cache.kept_bytes <= size // 2
 
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 2])
@@ -258,7 +258,9 @@ def test_what_is_planned_is_what_is_fetched(local, opened, share, tmp_path):
     budget = int(share * total(local))
     how = {"shuffle": fl.Window(bytes=600 * KIB), "seed": 3, "max_sweeps": 3}
     first = opened("s", cache_bytes=budget, cache=tmp_path / "plan")
-    plan = fetch_plan(first, Cluster(cache_bytes=budget), size=40, kept=first.mirror.cache.tables(), sweeps=3, **how)
+    plan = fetch_plan(
+        first, Cluster(cache_bytes=budget), size=40, kept=first.placeholders.cache.kept_pages(), sweeps=3, **how
+    )
     with fl.MinibatchSource(opened("s", cache_bytes=budget), **how) as source:
         for _ in source.minibatches(40):
             pass
@@ -271,7 +273,7 @@ def test_what_is_planned_is_what_is_fetched(local, opened, share, tmp_path):
 def test_the_plan_of_a_whole_shuffle_fetches_nothing(local, opened, store):
     there = opened("s")
     store.reset()
-    plan = fetch_plan(there, Cluster(nodes=2, cache_bytes=1 << 30), size=40, kept=there.mirror.cache.tables())
+    plan = fetch_plan(there, Cluster(nodes=2, cache_bytes=1 << 30), size=40, kept=there.placeholders.cache.kept_pages())
     assert "shuffled as a whole is fetched whole" in plan.no_other
     assert plan.asked.smallest_cache_bytes >= total(local)
     assert store.counters().sent_bytes["GET"] == 0
@@ -334,7 +336,7 @@ def test_corpora_over_the_same_objects_do_not_end_each_other(local, opened, stor
 def test_a_verified_corpus_that_is_closed_leaves_the_first_one_its_objects(local, opened):
     there = opened("s")
     there.verified().close()
-    assert there.mirror.cache._objects
+    assert there.placeholders.cache._objects
     assert delivered(there, **WINDOWS) == delivered(local, **WINDOWS)
 
 

@@ -64,7 +64,7 @@ class FewDescriptors(Scenario):
             if not isinstance(left, Refused) and state["sequence"] == 0:
                 case.compare(f"{what}, then more", expected, left)
             return
-        place = 0 if feed is None else feed.position.ordinal + feed.position.sweep * data.FEW
+        place = 0 if feed is None else feed.position.sequence + feed.position.sweep * data.FEW
         if kind == "unsized" and place:
             return
         left = case.attempt(f"{what}, then more", limited, ())

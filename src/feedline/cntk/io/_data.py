@@ -101,7 +101,7 @@ class MinibatchSourceFromData(UserMinibatchSource):
     def get_checkpoint_state(self) -> dict[str, Any]:
         """Return ``cursor``, the next sequence, and ``total_num_samples`` delivered."""
         p = self.feed.position
-        return {"cursor": p.ordinal, "total_num_samples": p.samples}
+        return {"cursor": p.sequence, "total_num_samples": p.samples}
 
     def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore a state.

@@ -193,7 +193,7 @@ class MinibatchSource:
         Sequences that were partly delivered under truncation are dropped.
         """
         p = self.feed.position
-        begins = p.ordinal == 0 and not p.window
+        begins = p.sequence == 0 and not p.window
         if begins and not self._config.truncation_length:
             return
         with as_cntk():
@@ -327,11 +327,15 @@ def _field(checkpoint: Mapping[str, Any], name: str) -> Any:
 
 
 def _user_state(p: Position, config: MinibatchSourceConfig) -> dict[str, Any]:
-    common = {"baseSweepCount": p.sweep, "baseSampleCount": p.samples, "baseCurrentSequencePositionInWindow": p.ordinal}
+    common = {
+        "baseSweepCount": p.sweep,
+        "baseSampleCount": p.samples,
+        "baseCurrentSequencePositionInWindow": p.sequence,
+    }
     window = p.window or 0
     if config.randomizes:
         return {"chunkPosition": window * config.randomization_window_in_chunks, "sweepIndex": p.sweep, **common}
-    return {"currentChunkPosition": window, "currentSequencePosition": p.ordinal, **common}
+    return {"currentChunkPosition": window, "currentSequencePosition": p.sequence, **common}
 
 
 def _user_position(checkpoint: Mapping[str, Any], config: MinibatchSourceConfig) -> Position:

@@ -27,7 +27,7 @@ from feedline.feed.protocol import (
     finish_of,
     is_sized,
     keys_of,
-    required,
+    require,
     says_where_batches_end,
     verified,
 )
@@ -110,7 +110,7 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read a chunk whose extents were fetched."""
         part, number = self._part_of(chunk)
-        return self._fitted(required(part, Fetchable).read_fetched(number, pieces))
+        return self._fit(require(part, Fetchable).read_fetched(number, pieces))
 
     def verified(self) -> Deserializer:
         """Return this corpus over its parts with all checksums compared. See `Verifiable.verified`."""

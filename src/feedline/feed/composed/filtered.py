@@ -39,9 +39,9 @@ class Filtered(Chosen):
         where: bool (n,), one for each sequence of the corpus, or integers (k,), ordinals in any order, or functions by
             stream, all of which must hold. A function is called with the samples of consecutive sequences, an array (m,
             *shape) (of dtype object for texts and byte strings), and returns bool (m,). None: all.
-        lengths: least and greatest number of samples of a sequence. None: no bound.
+        lengths: least and greatest number of samples of a sequence. None if there is no bound.
         columns: corpus of the same sequences in the same order, whose streams ``where`` names: the same files opened
-            with these streams only, so that nothing else is read. None: all streams of ``corpus`` are read.
+            with these streams only, so that nothing else is read. None if all streams of ``corpus`` are read.
 
     Raises:
         DataError: no sequence remains, or a sequence of ``columns`` is unreadable.
@@ -66,7 +66,7 @@ class Filtered(Chosen):
         if isinstance(where, Mapping):
             mask &= _by_columns(corpus if columns is None else columns, where, count)
         elif where is not None:
-            mask &= _given(where, count)
+            mask &= _mask_of(where, count)
         if lengths is not None:
             mask &= _by_lengths(corpus, lengths, count)
         if not mask.any():
@@ -75,7 +75,7 @@ class Filtered(Chosen):
         self.name = f"{corpus.name}, filtered"
 
 
-def _given(where: Any, count: int) -> Mask:
+def _mask_of(where: Any, count: int) -> Mask:
     """Return a mask of the sequences in a list or a mask."""
     if callable(where):
         raise TypeError('expected functions by stream as where of Filtered, got one: write {"score": function}')

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.frames import repeated
+from feedline.feed.composed.frames import repeat
 from feedline.feed.composed.join_table import JoinTable
 from feedline.feed.files.cache_files import user_cache
 from feedline.feed.files.lru import LruCache
@@ -98,7 +98,7 @@ class Join(Deserializer, Keyed, Verifiable):
         if primary.capability(Broadcast) is not None:
             raise ValueError(f"expected a first corpus without broadcast, got {primary.name}: there is nothing to fit")
         self.parts = parts
-        self.schema = _joined_schema(parts)
+        self.schema = _join_schemas(parts)
         self.name = f"join of {', '.join(part.name for part in parts)}"
         self._infos = [list(part.chunks()) for part in parts]
         self._starts = [chunk_starts(part) for part in parts]
@@ -206,7 +206,7 @@ class Join(Deserializer, Keyed, Verifiable):
         errors: dict[int, DataError] = {}
         for part, chunk in zip(self.parts, chunks, strict=True):
             if part.capability(Broadcast) is not None:
-                chunk = repeated(chunk, chunks[0])
+                chunk = repeat(chunk, chunks[0])
             values.update(chunk.values)
             errors = {**chunk.errors, **errors}  # the error of the first part takes precedence
         return Chunk(self.schema, values, errors, seals=[seal for chunk in chunks for seal in chunk.seals])
@@ -244,7 +244,7 @@ class Join(Deserializer, Keyed, Verifiable):
             owned.close()
 
 
-def _joined_schema(parts: Sequence[Deserializer]) -> Schema:
+def _join_schemas(parts: Sequence[Deserializer]) -> Schema:
     owners: dict[str, str] = {}
     streams: dict[str, Any] = {}
     for number, part in enumerate(parts):

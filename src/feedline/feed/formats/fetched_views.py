@@ -17,7 +17,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import read_error
-from feedline.feed.joined_values import mapped
+from feedline.feed.joined_values import map_arrays
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
 from feedline.feed.remote.object_cache import MIN_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
@@ -92,7 +92,9 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
     for extent, piece in zip(extents, pieces, strict=True):
         if isinstance(piece, Unread):
             lost = {i: read_error(piece, extent.path, i) for i in range(views.num_sequences)}
-            return Chunk(views.schema, {name: mapped(value, zeros_like) for name, value in views.values.items()}, lost)
+            return Chunk(
+                views.schema, {name: map_arrays(value, zeros_like) for name, value in views.values.items()}, lost
+            )
 
     def over_piece(array: NDArray[Any]) -> NDArray[Any]:
         span = _span(array, files)
@@ -105,7 +107,9 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
                 return view if view.flags.aligned else view.copy()
         raise AssertionError(f"no piece has {span}")
 
-    return Chunk(views.schema, {name: mapped(value, over_piece) for name, value in views.values.items()}, views.errors)
+    return Chunk(
+        views.schema, {name: map_arrays(value, over_piece) for name, value in views.values.items()}, views.errors
+    )
 
 
 def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> Extent | None:
@@ -127,5 +131,5 @@ def _arrays(chunk: Chunk) -> Iterator[NDArray[Any]]:
         return array
 
     for value in chunk.values.values():
-        mapped(value, note)
+        map_arrays(value, note)
     yield from arrays

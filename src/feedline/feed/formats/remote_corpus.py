@@ -16,7 +16,7 @@ from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.arguments import Remote
 from feedline.feed.files.paths import open_file
-from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv, settle
+from feedline.feed.files.remote import by_ranges, check_room, materialize, object_at, preadv
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
 from feedline.feed.formats.format import Format
@@ -38,11 +38,11 @@ from feedline.feed.protocol import (
     files_of,
     looks_at_all,
     read_slice,
-    required,
+    require,
     select_by_chunk,
     verified,
 )
-from feedline.feed.remote.placeholders import LookedUp, Mirror, look_up, look_up_listed
+from feedline.feed.remote.placeholders import Lookup, Placeholders, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
 from feedline.feed.wrapper import Forwarding
@@ -84,18 +84,18 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores = _stores.get() or Stores(Remote())
     stores.used = True
     remote = stores.remote
-    looked = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
-    _refuse_unfinished(looked)
-    return _open_objects(looked, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
+    lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
+    _refuse_unfinished(lookup)
+    return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
 
 
-def _refuse_unfinished(looked: LookedUp) -> None:
+def _refuse_unfinished(lookup: Lookup) -> None:
     """Check that no folder is an unfinished store, which would be read as its Arrow files so far.
 
     Raises:
         DataError: a folder is an unfinished store.
     """
-    for place in looked.places:
+    for place in lookup.places:
         if isinstance(place, str):
             continue
         root, pattern, infos = place
@@ -121,42 +121,44 @@ def check_streams(declared: Mapping[str, Any]) -> None:
 
 
 def _open_objects(
-    looked: LookedUp,
+    lookup: Lookup,
     cache: str | os.PathLike[str] | None,
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
 ) -> RemoteCorpus:
-    """Open the objects that were looked up. Another process does the same, without a request to the stores."""
-    mirror = Mirror(looked, cache, cache_bytes)
+    """Open the objects that were lookup up. Another process does the same, without a request to the stores."""
+    placeholders = Placeholders(lookup, cache, cache_bytes)
     try:
-        fmt, paths = recognise(mirror.paths)
-        if listed := look_up_listed(looked, mirror, [name for path in paths for name in fmt.listed_files(path)]):
-            mirror.close()
-            looked, mirror = listed, Mirror(listed, cache, cache_bytes)
-            fmt, paths = recognise(mirror.paths)
+        fmt, paths = recognise(placeholders.paths)
+        if listed := look_up_listed(lookup, placeholders, [name for path in paths for name in fmt.listed_files(path)]):
+            placeholders.close()
+            lookup, placeholders = listed, Placeholders(listed, cache, cache_bytes)
+            fmt, paths = recognise(placeholders.paths)
         if fmt.name != "csv":
             check_streams(streams)
         corpus = fmt.open(paths, streams, memory_bytes)
-        views = fetches_ahead(corpus) and not mirror.objects.keys().isdisjoint(corpus.paths())
-        if views or any(remote_file.mapped for remote_file in mirror.objects.values()):
-            corpus = _prepare_views(corpus, mirror, fmt, lambda: fmt.open(paths, streams, memory_bytes))
+        views = fetches_ahead(corpus) and not placeholders.objects.keys().isdisjoint(corpus.paths())
+        if views or any(remote_file.mapped for remote_file in placeholders.objects.values()):
+            corpus = _prepare_views(corpus, placeholders, fmt, lambda: fmt.open(paths, streams, memory_bytes))
     except BaseException:
-        mirror.close()
+        placeholders.close()
         raise
-    return RemoteCorpus(corpus, mirror, fmt.name, (_open_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
+    return RemoteCorpus(
+        corpus, placeholders, fmt.name, (_open_objects, (lookup, cache, cache_bytes, memory_bytes, streams))
+    )
 
 
 def _prepare_views(
-    corpus: Deserializer, mirror: Mirror, fmt: Format, reopen: Callable[[], Deserializer]
+    corpus: Deserializer, placeholders: Placeholders, fmt: Format, reopen: Callable[[], Deserializer]
 ) -> Deserializer:
     """Return a corpus that is safe to read where parts of its mapped files are missing, else one over whole files."""
-    if mirror.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
+    if placeholders.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
         # Nothing has to be fetched, or readers that touch more than views would touch missing parts.
         corpus.close()
-        mirror.fetch_whole(fmt.description)
+        placeholders.fetch_whole(fmt.description)
         return reopen()
-    required(corpus, Mapped).hold_bounds()
+    require(corpus, Mapped).hold_bounds()
     return corpus
 
 
@@ -182,20 +184,20 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
 
     Args:
         corpus: the corpus.
-        mirror: the objects.
+        placeholders: the objects.
         format: name of their format.
         reopen: a function that opens the corpus in another process, and its arguments.
         owner: the corpus that owns the objects, if it is not this one.
 
     Attributes:
-        mirror: the objects, and the cache of parts of them.
+        placeholders: the objects, and the cache of parts of them.
         format: name of their format, see `detect.FORMATS`.
     """
 
     def __init__(
         self,
         corpus: Deserializer,
-        mirror: Mirror,
+        placeholders: Placeholders,
         format: str,
         reopen: tuple[Callable[..., Any], tuple[Any, ...]],
         *,
@@ -203,10 +205,12 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     ) -> None:
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
-        self.mirror, self.format, self._reopen = mirror, format, reopen
+        self.placeholders, self.format, self._reopen = placeholders, format, reopen
         self._owner, self._closed = owner, False
         # Chunks keep their extents, as the bytes of extents may arrive after the files are complete.
-        has_objects = not mirror.objects.keys().isdisjoint(corpus.paths())  # the files of a mixture belong to its parts
+        has_objects = not placeholders.objects.keys().isdisjoint(
+            corpus.paths()
+        )  # the files of a mixture belong to its parts
         self._has_views = self._incomplete = has_objects and may_lack_parts(corpus)
 
     # ---- views of files of which parts may be missing -------------------------------------------------
@@ -233,7 +237,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         """Return a chunk of the corpus from its extents, which were fetched."""
         self._check_open()
         if not self._has_views or looks_at_all(self._corpus):
-            return required(self._corpus, Fetchable).read_fetched(chunk, pieces)
+            return require(self._corpus, Fetchable).read_fetched(chunk, pieces)
         return fetched_chunk(self._corpus.read(chunk), files_of(self._corpus, [chunk]), pieces)
 
     def read(self, chunk: int) -> Chunk:
@@ -242,10 +246,10 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             # Fetch first, as a library that reads in other threads would hold back an interrupt.
             extents = chunk_extents(self._corpus, chunk)
             if any(by_ranges(extent.path) for extent in extents):
-                return required(self._corpus, Fetchable).read_fetched(chunk, _read_extents(extents))
+                return require(self._corpus, Fetchable).read_fetched(chunk, _read_extents(extents))
             return self._corpus.read(chunk)
         if looks_at_all(self._corpus):
-            fetchable = required(self._corpus, Fetchable)
+            fetchable = require(self._corpus, Fetchable)
             return fetchable.read_fetched(chunk, _read_extents(fetchable.extents(chunk)))
         return self._fetch_views(self._corpus.read(chunk), chunk)
 
@@ -266,7 +270,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         extents = extents_of(views, files)
         # No bytes are missing, or the files have become complete meanwhile.
         spans = [(object_at(path), at, at + size) for path, at, size in extents]
-        if all(remote is None or remote.stays_there(begin, end) for remote, begin, end in spans):
+        if all(remote is None or remote.has_pinned(begin, end) for remote, begin, end in spans):
             return views
         return fetched_chunk(views, files, _read_extents(extents))
 
@@ -292,15 +296,15 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             check_room(
                 self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification"
             )
-            settle(self.paths())
+            materialize(self.paths())
         corpus = verified(self._corpus)
         if corpus is self._corpus:
             return self
-        return RemoteCorpus(corpus, self.mirror, self.format, self._reopen, owner=self)
+        return RemoteCorpus(corpus, self.placeholders, self.format, self._reopen, owner=self)
 
     def close(self) -> None:
         """Close the corpus. The chunks that it returned must not be used afterwards. The cache keeps fetched bytes."""
         super().close()
         self._closed = True
         if self._owner is None:
-            self.mirror.close()
+            self.placeholders.close()

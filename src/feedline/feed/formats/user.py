@@ -26,7 +26,7 @@ from feedline.errors import DataError, FeedlineError, WorkerError
 from feedline.feed.files.lru import LruCache
 from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Unsized
 from feedline.feed.unique import distinct
-from feedline.feed.user_values import given_values
+from feedline.feed.user_values import convert_values
 
 Ints = NDArray[np.int64]
 
@@ -207,7 +207,7 @@ class UserDeserializer(Deserializer, Unsized):
         except Exception as error:
             raise WorkerError(f"{where} raised {type(error).__name__}: {error}") from error
         if not isinstance(data, Chunk):
-            data = Chunk(self.schema, given_values(self.schema, data, where))
+            data = Chunk(self.schema, convert_values(self.schema, data, where))
         elif data.schema != self.schema:
             raise DataError(f"expected a chunk with the streams of {self.name} from {where}, got {data.schema!r}")
         if self._has_infos:

@@ -14,7 +14,7 @@ def rule_of(corpus: Deserializer, filling: str, truncation_length: int | None, a
 
     Raises:
         ValueError: there is no such filling, the rule would ignore where the corpus ends minibatches, or it does not
-            support shares by arc.
+            support arcs.
     """
     if filling not in ("global", "cntk"):
         raise ValueError(f'expected filling to be "global" or "cntk", got {filling!r}')

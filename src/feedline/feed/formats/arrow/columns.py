@@ -33,7 +33,7 @@ from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
 from feedline.feed.formats.store import stream_columns
-from feedline.feed.joined_values import joined
+from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY
 
 Flags = NDArray[np.bool_]
@@ -424,7 +424,7 @@ def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> tupl
             raise TooLargeError(error.args[0] + taken_bytes) from None
         taken_bytes += pieces[-1][0].nbytes
     bad = [np.zeros(value.num_sequences, np.bool_) if bad is None else bad for value, bad in pieces]
-    return joined([value for value, _ in pieces]), np.concatenate(bad)
+    return join_values([value for value, _ in pieces]), np.concatenate(bad)
 
 
 class FieldItems(Protocol):

@@ -268,7 +268,7 @@ class _Mapped(FileMap):
         """The seal of the map, uint8 (8,). The list is empty while parts of a remote file may be missing."""
         if not self._seals:
             remote = object_at(self.path)
-            if remote is None or remote.stays_there(0, remote.size):
+            if remote is None or remote.has_pinned(0, remote.size):
                 self._seals = [seal_of(self.bytes)]
         return self._seals
 

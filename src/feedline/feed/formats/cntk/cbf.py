@@ -352,7 +352,7 @@ class _CbfFile:
         """Return the map of the file, and its seals. A file in a store is mapped once all of its bytes are fetched."""
         if self._mapped is None:
             remote = object_at(self.path)
-            if remote is not None and not remote.stays_there(0, remote.size):
+            if remote is not None and not remote.has_pinned(0, remote.size):
                 raise RuntimeError(f"expected all of {remote.url} to have been fetched")
             with self.open() as file, reading(self.path):
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -31,7 +31,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.lazy_rows import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import no_values, reraise_if_transient
-from feedline.feed.joined_values import joined
+from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # read in one step, of strings and ragged rows, whose sizes are unknown before
@@ -126,7 +126,7 @@ class StoredColumn(LazyRows):
             except DataError as too_large:
                 count = stop - start
                 return self._empty_rows(count), {i: self._row_error(too_large, start + i) for i in range(count)}
-        return joined(values), errors
+        return join_values(values), errors
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Value, DataError | None]]:
         """Yield the rows ``start:stop`` in pieces, as large as they can be read, and the error of each unreadable
@@ -181,7 +181,7 @@ class StoredColumn(LazyRows):
                 raise self._error(f"cannot read rows {at} to {end - 1}: {error}") from error
             taken_bytes, at = taken_bytes + parts[-1].nbytes, end
             self._check_bytes(taken_bytes)
-        value = joined(parts)
+        value = join_values(parts)
         if self.offsets is not None:
             expected = np.diff(self.offsets[start : stop + 1])
             if not np.array_equal(value.lengths, expected):

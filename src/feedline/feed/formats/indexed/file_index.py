@@ -265,9 +265,9 @@ class TextIndex:
 
     def _drop_stale_checks(self) -> None:
         """Forget checks that a modification of the file has invalidated."""
-        if self._watched.cut:
+        if self._watched.resized:
             raise DamagedIndexError(f"truncated to {self._watched.size()} bytes since it was opened")
-        if self._watched.changed():
+        if self._watched.modified_in_place():
             self._checked[:] = False
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:

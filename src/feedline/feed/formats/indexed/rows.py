@@ -29,10 +29,10 @@ from feedline.feed.files.buffers import ReadBuffers
 from feedline.feed.files.compressed_text import (
     LargeFrameError,
     Points,
+    find_unpacked,
     head_of,
     packing_of,
     unpack,
-    unpacked,
 )
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.read_into import read_most
@@ -108,7 +108,7 @@ class RowText(IndexedFile):
     def __init__(self, path: Path, kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
         with open_file(path) as file:
             packing = kind.packing(file)
-            place = unpacked(path, file, cache) if packing == "zstd" else None
+            place = find_unpacked(path, file, cache) if packing == "zstd" else None
         try:
             super().__init__(place or path, kind, cache, progress)
         except LargeFrameError:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.files.cache_files import cached_file, user_cache
+from feedline.feed.files.cache_files import user_cache
 from feedline.feed.files.paths import looking
 from feedline.feed.formats.shards.index_json import ShardFile
 
@@ -57,7 +57,7 @@ def cached_lengths(shards: Sequence[ShardFile], content: str, count: int, count_
 
     name = f"{digest.hexdigest()}{SUFFIX}"
     for rebuild in (False, True):
-        with cached_file(user_cache(), name, is_usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
+        with open_cached(user_cache(), name, is_usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
             lengths = _read(file, count)
         if lengths is not None:
             return lengths

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from feedline.feed.files.records import record, recorded
+from feedline.feed.files.records import write_record
 from feedline.feed.formats.store.manifest import StoreFile, lengths_header
 from feedline.feed.formats.store.targets import Target
 
@@ -126,7 +126,7 @@ class Journal:
         before, progress = self._marks[0]
         progress = progress._replace(written=sequences - before)
         table = [part.file, part.bytes, sorted(part.ragged), part.rows, part.totals]
-        record(self._path(len(self.records)), [table, sequences, sorted(ragged), compression, progress])
+        write_record(self._path(len(self.records)), [table, sequences, sorted(ragged), compression, progress])
         self.records.append(PartRecord(part, sequences, set(ragged), compression, progress))
         self.target.add_file(self.folder / part.file)
 
@@ -143,7 +143,7 @@ class Journal:
 
     def _load(self, number: int) -> PartRecord | None:
         """Return record ``number`` if it exists and its files are complete or have arrived at the target, else None."""
-        content = recorded(self._path(number))
+        content = read_record(self._path(number))
         if content is None:
             return None
         part, sequences, ragged, compression, progress = content

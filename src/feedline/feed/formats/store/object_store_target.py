@@ -20,9 +20,9 @@ from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
 from feedline.feed.remote.addresses import open_store
-from feedline.feed.remote.requests import Patience, looked_up, wait_for
+from feedline.feed.remote.requests import Patience, request_lookup, wait_for
 from feedline.feed.remote.stores import without_credentials
-from feedline.feed.remote.uploads import Uploads, listed
+from feedline.feed.remote.uploads import Uploads, list_stored
 
 _FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")
 
@@ -74,7 +74,7 @@ class ObjectStoreFolder(Target):
 
     def refuse_existing(self, overwrite: bool) -> None:
         """See `Target.refuse_existing`."""
-        names = listed(self._store, self._prefix, self._patience)
+        names = list_stored(self._store, self._prefix, self._patience)
         if MANIFEST in names:
             if not overwrite:
                 raise FileExistsError(
@@ -84,7 +84,9 @@ class ObjectStoreFolder(Target):
             return
         foreign = [name for name in names if not _FILE.fullmatch(name)]
         if not foreign and self._key:
-            status = wait_for(looked_up(self._store, self._key, lambda: self._store.head(self._key), self._patience))
+            status = wait_for(
+                request_lookup(self._store, self._key, lambda: self._store.head(self._key), self._patience)
+            )
             foreign = [] if status is None else [""]
         if foreign:
             raise FileExistsError(
@@ -122,7 +124,7 @@ class ObjectStoreFolder(Target):
         # Processes on other machines may write here, too. Only one of them succeeds, if the object store supports that.
         if not uploads.write(MANIFEST, manifest, new=True):
             raise FileExistsError(f"{self.name} exists: another process has written a store there meanwhile")
-        for name in uploads.listed():
+        for name in uploads.list_stored():
             if _FILE.fullmatch(name) and name not in uploads.stored:
                 uploads.delete(name)  # of a replaced store, or of an unfinished one
         uploads.close()

@@ -28,7 +28,7 @@ from feedline.feed.formats.store.journal import Journal, PartTable
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, lengths_header
 from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
-from feedline.feed.joined_values import copied, joined
+from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import whole_number
 from feedline.feed.remote.stores import is_address
 
@@ -180,14 +180,14 @@ class StoreWriter:
                 self._flush()
         if self._pending:
             # The caller may reuse its arrays. All pieces but the last have been copied already.
-            self._pending[-1] = {name: copied(value) for name, value in self._pending[-1].items()}
+            self._pending[-1] = {name: copy_value(value) for name, value in self._pending[-1].items()}
 
     def _flush(self) -> None:
         if not self._pending:
             return
         import pyarrow as pa
 
-        values = {name: joined([piece[name] for piece in self._pending]) for name in self.schema}
+        values = {name: join_values([piece[name] for piece in self._pending]) for name in self.schema}
         self._pending, self._pending_bytes = [], 0
         ragged = {name for name, value in values.items() if not value.one_sample_each}
         # All chunks of a file have the same columns. A stream that becomes ragged begins a new file, and remains
