@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.files.cache_files import user_cache
+from feedline.feed.files.cache_files import open_cached, user_cache
 from feedline.feed.files.paths import looking
 from feedline.feed.formats.shards.index_json import ShardFile
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from feedline.feed.files.records import write_record
+from feedline.feed.files.records import read_record, write_record
 from feedline.feed.formats.store.manifest import StoreFile, lengths_header
 from feedline.feed.formats.store.targets import Target
 

@@ -28,7 +28,7 @@ from feedline.feed.formats.store.journal import Journal, PartTable
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, lengths_header
 from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
-from feedline.feed.joined_values import join_values
+from feedline.feed.joined_values import copy_value, join_values
 from feedline.feed.protocol import whole_number
 from feedline.feed.remote.stores import is_address
 
