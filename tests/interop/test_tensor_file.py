@@ -74,7 +74,7 @@ def changed(data, content):
     return bytes(damaged)
 
 
-def test_what_is_written_is_read(target):
+def test_round_trip(target):
     """Tensors, shared ones and the state; by the safetensors library, too."""
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""Laws of `Bucketed`: batches are those of the specification, whatever sizes, ranks and restarts."""
+"""Laws of `Bucketed`: batches agree with the specification, for any sizes, ranks and restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = 1 << 30  # samples: more than any batch has
 
 
 class Ragged(fl.Deserializer):
-    """Sequences of these lengths in chunks of seven, which are read; sample i of sequence k is 100 k + i."""
+    """Sequences of these lengths in chunks of seven, read from a corpus. Sample i of sequence k is 100 k + i."""
 
     def __init__(self, lengths, name="data"):
         self.schema, self.name = fl.Schema({"x": fl.Stream((), "int64")}), name
@@ -49,7 +49,7 @@ def arrays(lengths):
 
 @st.composite
 def worlds(draw):
-    """Lengths, boundaries, budget, most, and chunks of a window; None: all in memory."""
+    """Lengths, boundaries, budget, maximum number, and chunks of a window, None: all in memory."""
     count = draw(st.sampled_from([1, 5, 14, 40, 80]))
     lengths = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
     boundaries = sorted(draw(st.sets(st.integers(1, 45), min_size=1, max_size=5)))
@@ -71,7 +71,7 @@ def opened(world, **options):
 
 
 def windows(world, sweeps=2):
-    """Ordinals window by window, from what the corpus delivers by itself: a window ends with its last chunk."""
+    """Ordinals window by window, from the order of the corpus by itself. A window ends with its last chunk."""
     lengths, *_, chunks = world
     corpus = arrays(lengths) if chunks is None else Ragged(lengths)
     shuffle = True if chunks is None else fl.Window(chunks=chunks)
@@ -99,7 +99,7 @@ def expected(world, sweeps=2):
 
 @given(worlds())
 def test_batches_are_those_of_the_specification(world):
-    """Batches without a sample are minibatches of their own, too."""
+    """Batches without a sample are minibatches, too."""
     lengths = world[0]
     with opened(world) as source:
         found = [minibatch.ids.tolist() for minibatch in source.minibatches(ALL)]
@@ -150,7 +150,7 @@ def test_from_any_point_under_any_sizes_and_ranks(world, sizes, data):
 
 @given(worlds(), st.integers(1, 60), st.integers(1, 400), st.integers(0, 300))
 def test_lengths_limits_and_plans(world, size, samples, label):
-    """What `num_minibatches` and `plan` say is what comes; an end in the middle of a batch ends it."""
+    """`num_minibatches` and `plan` agree with the delivered minibatches. A limit in the middle of a batch ends it."""
     with opened(world, max_sweeps=None, max_samples=samples + label) as source:
         if sum(world[0]) == 0:
             return

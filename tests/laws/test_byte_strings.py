@@ -33,7 +33,7 @@ NUMBERS = np.arange(COUNT)
 
 
 class Strings(fl.UserDeserializer):
-    """By chunks of 13."""
+    """The strings, in chunks of 13."""
 
     schema = fl.Schema({"b": fl.Stream(dtype="bytes"), "t": fl.Stream(dtype="str"), "n": fl.Stream((), "int64")})
 
@@ -74,7 +74,7 @@ def reopen(request, tmp_path_factory):
     if request.param == "shuffled":
         fl.convert(arrays(), place / "store", shuffle=3, memory=1 << 20)
         order = fl.StoreDeserializer(place / "store").select(np.arange(COUNT))["n"].rows
-        # Back into the order of the others: a transform cannot do that, a copy can.
+        # A copy restores the order of the other streams, which a transform cannot do.
         back = fl.StoreDeserializer(place / "store").select(np.argsort(order))
         return lambda: fl.ArrayDeserializer(back.values, chunk_sequences=13)
     if request.param == "parquet":
@@ -109,7 +109,7 @@ def join(place, data, numbers):
 
 
 def hdf5(place, data, numbers):
-    """As vectors of bytes: strings in HDF5 end with the first NUL."""
+    """As vectors of bytes, since strings in HDF5 end with the first NUL."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(place, "w") as file:
         made = file.create_dataset("b", (len(data),), h5py.vlen_dtype(np.uint8), chunks=(7,), compression="gzip")
@@ -168,7 +168,7 @@ def test_parts_make_up_the_whole(reopen):
 
 
 def test_two_workers_then_three(reopen):
-    """From a random place: the rest is that of one."""
+    """From a random place, they deliver the sequences that one worker would."""
 
     def together(parts):
         return functools.reduce(list.__add__, [sequences_of([part.next_minibatch(60)]) for part in parts])
@@ -187,7 +187,7 @@ def test_two_workers_then_three(reopen):
 @pytest.mark.filterwarnings("ignore:expected at most")
 @pytest.mark.parametrize("workers", [0, 2, 3])
 def test_a_loader_delivers_them(reopen, workers):
-    """As torch collates strings: in lists."""
+    """In lists, as torch collates strings."""
     loader = fl.DataLoader(reopen(), batch_size=16, shuffle=True, seed=4, num_workers=workers)
     count = 0
     for batch in loader:
@@ -205,7 +205,7 @@ def decode(sequence):
 
 
 def test_a_transform_decodes_them(reopen):
-    """To arrays, and to shorter strings."""
+    """A transform makes arrays or shorter strings of them."""
     declared = {"size": fl.Stream((), "int64"), "head": fl.Stream(4, "uint8")}
     for minibatch in source(reopen(), transforms=[fl.Map(decode, **declared)], max_sweeps=1).minibatches(40):
         numbers = minibatch["n"].rows.tolist()
@@ -216,7 +216,7 @@ def test_a_transform_decodes_them(reopen):
 
 
 def pairs(feed):
-    """Ordinals and texts, as they come."""
+    """Ordinals and texts, in the order of delivery."""
     return [pair for m in feed.minibatches(7) for pair in zip(m.ids.tolist(), m["t"].tolist(), strict=True)]
 
 
@@ -229,7 +229,7 @@ def test_text_that_is_not_utf8_is_one_bad_sample(tmp_path, form):
     bounds, data = np.cumsum([0, *map(len, texts)]), np.frombuffer(b"".join(texts), np.uint8)
     bad = fl.Value.from_buffer(data, bounds, "str")
     if form == "store":
-        # No writer writes such a store, so it is damaged afterwards.
+        # No writer makes such a store, so a good one is damaged.
         fl.convert(fl.ArrayDeserializer(t=good), tmp_path / "s")
         (part,) = (tmp_path / "s").glob("*.arrow")
         found = part.read_bytes()
@@ -263,7 +263,7 @@ def test_text_that_is_not_utf8_is_one_bad_sample(tmp_path, form):
     left = pairs(fl.MinibatchSource(corpus, **skipping))
     whole = fl.MinibatchSource(fl.ArrayDeserializer(t=good), seed=1, max_sweeps=1)
     rest = [pair for pair in pairs(whole) if pair[0] != 41]
-    if form in ("arrays", "store"):  # others have windows of their own
+    if form in ("arrays", "store"):  # other formats have other windows
         assert left == rest
     assert sorted(left) == sorted(rest)
 

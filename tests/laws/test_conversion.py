@@ -1,4 +1,4 @@
-"""The laws of converting a dataset: the store gives back its samples, and does not depend on who read them."""
+"""The laws of converting a dataset: the store has its samples, and does not depend on the workers that read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pair = collections.namedtuple("Pair", "image label")
 
 
 def numbers(draw, shape, dtype):
-    """Numbers that differ from item to item, and fit every dtype."""
+    """Numbers that differ from item to item, and that every dtype can represent."""
     found = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, 100, shape)
     return found.astype(dtype)
 
@@ -31,7 +31,7 @@ STRINGS = {"text": st.text(max_size=8), "bytes": st.binary(max_size=8)}
 
 @st.composite
 def columns(draw, n, alone=False):
-    """Draw one part of n samples; a plain list of texts would be taken as paths."""
+    """Draw one part of n samples. It is never a plain list of texts, which would be taken for paths."""
     kinds = ["int", "float", "bool", "scalar", "array", "tensor", "ragged", "lists", "tensors", "bytes"]
     kind = draw(st.sampled_from(kinds if alone else [*kinds, "text"]))
     if kind in STRINGS:
@@ -52,7 +52,7 @@ def columns(draw, n, alone=False):
         return [torch.from_numpy(np.asarray(a)) for a in found] if kind == "tensor" else found
     lengths = draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))
     if kind == "lists":
-        lengths[0] += 1  # only empty lists do not determine a dtype
+        lengths[0] += 1  # a dataset of empty lists does not determine a dtype
         return [numbers(draw, k, "int64").tolist() for k in lengths]
     found = [numbers(draw, (k, *rest), dtype) for k in lengths]
     return [torch.from_numpy(a) for a in found] if kind == "tensors" else found
@@ -168,7 +168,7 @@ class Augmented(torch.utils.data.Dataset):
 @pytest.mark.parametrize("options", [{}, {"shuffle": 3}, {"compression": "lz4", "chunk_bytes": 1000}])
 @pytest.mark.filterwarnings("ignore:expected at most")
 def test_the_store_is_the_same_for_any_number_of_jobs(tmp_path, n, jobs, options):
-    """Random augmentation included: its numbers are keyed by the item."""
+    """Random augmentation included, as its numbers are keyed by the item."""
     fl.convert(Augmented(n), tmp_path / "one", **options)
     fl.convert(Augmented(n), tmp_path / "many", jobs=jobs, **options)
     assert files(tmp_path / "one") == files(tmp_path / "many")

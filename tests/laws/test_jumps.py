@@ -1,4 +1,4 @@
-"""Law of jumps: what is delivered is the whole order without the places that are jumped over."""
+"""Law of jumps: a source delivers the order without the places that are jumped over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def jumped_worlds(draw):
 
 
 def left_of(world, jumps):
-    """Ordinal and sweep of what is delivered, in order."""
+    """Ordinal and sweep of each delivered sequence, in order."""
     order = whole_order(world, SWEEPS)
     kept = [k for k in range(len(order)) if not any(a <= k < b for a, b in jumps)]
     return [(order[k], k // world.total) for k in kept]
@@ -58,7 +58,7 @@ def test_what_is_jumped_over_is_as_if_it_were_not_there(case, size):
 
 @given(jumped_worlds(), st.integers(1, 20), st.integers(0, 9), st.booleans())
 def test_a_state_holds_its_jumps(case, size, stop, given_again):
-    """Restored with or without them, it goes on alike; verified, too."""
+    """Restored with or without its jumps, a source continues in the same way, also when it verifies."""
     world, jumps = case
     with world.source(max_sweeps=SWEEPS, jumps=jumps) as source:
         list(itertools.islice(source.minibatches(size), stop))
@@ -74,7 +74,7 @@ def test_a_state_holds_its_jumps(case, size, stop, given_again):
 
 @given(worlds(), st.integers(1, 20), st.integers(0, 9), st.integers(0, 20), st.integers(1, 50))
 def test_a_jump_may_be_declared_later(world, size, stop, ahead, count):
-    """A state from before it goes on to it; one from behind it is refused, and moves nothing."""
+    """A state from before the jump continues and jumps. A state from after it is refused, and moves nothing."""
     with world.source(max_sweeps=SWEEPS) as source:
         delivered = ids(itertools.islice(source.minibatches(size), stop))
         state = source.state_dict()
@@ -107,7 +107,7 @@ def test_seeking_by_samples_does_not_count_what_is_jumped_over(case, samples):
                 starts.append(total)
                 total += world.lengths[o]
     at = next(k for k, start in enumerate(starts) if start >= samples)
-    # Sequences without samples start where the next one does.
+    # Sequences without samples start at the same sample as the next one.
     assert set(found) & {order[k] for k in range(at, len(order)) if starts[k] == starts[at]}
 
 
@@ -124,7 +124,7 @@ def test_lanes_hold_what_is_left(case, length):
 
 @given(jumped_worlds(), st.integers(1, 3), st.sampled_from(["global", "cntk"]))
 def test_ranks_jump_together(case, count, filling):
-    """All ranks together deliver what is left, whichever way minibatches are filled."""
+    """All ranks together deliver the remaining sequences, with both kinds of filling."""
     world, jumps = case
     found = []
     for rank in range(count):
@@ -153,7 +153,7 @@ def test_lanes_end_a_sweep_before_a_jump():
 
 @pytest.mark.parametrize(("rank", "ends"), [(0, [3, 8]), (1, [2, 7])])
 def test_own_lanes_of_workers_end_a_sweep_before_a_jump(rank, ends):
-    """Also in a segment's part that a worker owns: worker 0 has sequences 0, 2, 4 and 6, the last before the jump."""
+    """Also in a worker's part of a segment: worker 0 has sequences 0, 2, 4 and 6, the last before the jump."""
     corpus, how = CountedCorpus([1] * 10, [10]), {"filling": "cntk", "partition": (rank, 2), "truncation_length": 1}
     source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=2, jumps=[(7, 10)], **how)
     assert [k for k, m in enumerate(source.minibatches(2)) if m.sweep_end] == ends
@@ -174,7 +174,7 @@ def test_windows_jumped_over_are_not_read():
 
 
 def test_positions_and_mixtures():
-    """A jump between positions of minibatches passes over these minibatches."""
+    """A jump between the positions of two minibatches passes over the minibatches between them."""
 
     def source(**options):
         parts = {k: fl.ArrayDeserializer(x=list(range(40))) for k in ("a", "b")}

@@ -1,4 +1,4 @@
-"""Laws of mixtures: what comes where is what the specification says, whatever happens on the way."""
+"""Laws of mixtures: each place has the sequence of the specification, whatever happens before it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mixtures(draw):
 
 
 def corpora(sizes, kind="array"):
-    """One corpus a size; sample i of corpus k is 1000 k + i."""
+    """One corpus for each size. Sample i of corpus k is 1000 k + i."""
     parts = {}
     for k, size in enumerate(sizes):
         values = np.arange(size, dtype=np.int64) + 1000 * k
@@ -83,7 +83,7 @@ def ending(world):
 
 
 def parts_in_order(sizes, items, kind, window):
-    """What each part delivers by itself, under its own seed and share of the window."""
+    """The sequences that each part delivers by itself, with its own seed and share of the window."""
     found = []
     for k, part in enumerate(corpora(sizes, kind).values()):
         if not items[k]:
@@ -130,7 +130,7 @@ def test_what_comes_where_is_what_the_specification_says(world, batches):
 
 @given(mixtures(), st.integers(2, 12), st.data())
 def test_windows_of_the_parts_are_their_own(world, chunks, data):
-    """Chunks that have to be read: every part is shuffled in its own windows, and few chunks are held."""
+    """With chunks that have to be read, each part is shuffled in its own windows, and few chunks are in memory."""
     _sizes, stages, _when_empty, _, _ = world
     most = 400
     mixture = mixed(*world, kind="read")
@@ -144,7 +144,7 @@ def test_windows_of_the_parts_are_their_own(world, chunks, data):
 
 @given(mixtures(), st.data())
 def test_from_any_point_under_any_sizes_and_ranks(world, data):
-    """Restored from JSON again and again: other batch sizes, other world sizes, another source."""
+    """Restored from JSON again and again, with other batch sizes and world sizes, into another source."""
     kind = data.draw(st.sampled_from(["array", "read"]))
     most = 250
     with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **ending(world)) as source:
@@ -182,7 +182,7 @@ def test_weights_changed_in_the_run_are_a_stage_that_the_state_carries(world, da
                 new = data.draw(quotas)
                 try:
                     changes.append((source.change_weights(weights_of(new)), new))
-                except ValueError:  # it has ended, or would end here
+                except ValueError:  # it has ended, or would end at this place
                     pass
             minibatch = source.next_minibatch(data.draw(st.integers(40, 200)))
             if not minibatch:
@@ -194,9 +194,9 @@ def test_weights_changed_in_the_run_are_a_stage_that_the_state_carries(world, da
 
 
 @given(mixtures(), st.integers(1, 200), st.data())
-def test_stages_that_have_not_begun_may_be_declared_anew(world, place, data):
-    """What came before and the windows of the parts stay; only places behind the new stage are others. A stage that
-    would cut the block that has begun is refused, and only such a one."""
+def test_stages_that_have_not_begun_may_be_replaced(world, place, data):
+    """The places before the new stage and the windows of the parts stay, and only places after it change. Only a stage
+    that would cut a block that has begun is refused."""
     sizes, stages, when_empty, sweeps, block = world
     kind, chunks = data.draw(st.sampled_from(["array", "read"])), 6
     options = {} if kind == "array" else {"shuffle": fl.Window(chunks=chunks)}
@@ -245,10 +245,10 @@ def test_a_ramp_leads_from_weights_to_weights(after, start, steps):
         fl.Mixture.ramp((0, {"a": 0}), (100, {"b": 1}))
 
 
-@settings(max_examples=examples(12))  # each starts a hundred times from a state
+@settings(max_examples=examples(12))  # each one starts a hundred times from a state
 @given(mixtures(), st.integers(1, 9), st.lists(st.integers(3, 40), min_size=2, max_size=4), st.data())
 def test_batches_of_one_source(world, batch, sizes, data):
-    """Places of the specification are batches; minibatches are whole ones, pieces if less is asked for."""
+    """Places of the specification are batches. A minibatch is a batch, or a piece if a smaller size is requested."""
     counts, stages, when_empty, sweeps, block = world
     counts = [max(size, batch) for size in counts]
     kind = data.draw(st.sampled_from(["array", "read"]))
@@ -398,7 +398,7 @@ def test_no_sequence_comes_twice_before_all_came_once():
 
 
 class Recording(Transform):
-    """Keeps what keys the draws of transforms."""
+    """Records the keys of the draws of transforms."""
 
     name = "recording"
 
@@ -416,7 +416,7 @@ class Recording(Transform):
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("kind", ["array", "read"])
 def test_draws_are_keyed_by_the_sweep_of_the_corpus(kind, nested):
-    """A sequence that comes for the m-th time comes in sweep m of its corpus, however deep that is."""
+    """A sequence that comes for the m-th time is in sweep m of its corpus, however deep the corpus is nested."""
     parts = corpora([20, 33, 7], kind)
     mixture = fl.Mixture(parts, {"c0": 5, "c1": 3, "c2": 2}, block=8)
     if nested:
@@ -440,8 +440,8 @@ def test_draws_are_keyed_by_the_sweep_of_the_corpus(kind, nested):
 
 
 @pytest.mark.parametrize("kind", ["array", "read"])
-def test_draws_of_workers_that_fill_their_own_minibatches_are_those_of_one(kind):
-    """Each takes a part of every segment, in which sequences of the short corpora come in several sweeps."""
+def test_draws_of_workers_that_fill_their_own_minibatches_equal_one_workers(kind):
+    """Each takes a part of every segment, in which sequences of the short corpora occur in several sweeps."""
     mixture = fl.Mixture(corpora([20, 33, 7], kind), {"c0": 5, "c1": 3, "c2": 2}, block=8)
 
     def drawn(count):
@@ -456,8 +456,8 @@ def test_draws_of_workers_that_fill_their_own_minibatches_are_those_of_one(kind)
 
 
 @given(mixtures(), st.integers(1, 40), st.integers(0, 1), st.integers(1, 700))
-def test_what_was_given_stands_beside_what_was_declared(world, size, rank, most):
-    """`stats` counts what minibatches held, over all ranks and sweeps, whoever asks, also after a seek."""
+def test_stats_have_delivered_and_declared_weights(world, size, rank, most):
+    """`stats` counts the sequences of all minibatches, over all ranks and sweeps, on any rank, also after a seek."""
     sizes, stages, when_empty, sweeps, block = world
     limits = [None if sweeps is None else sweeps * size for size in sizes]
     ends = len(slow.places(SEED, stages, limits, dropping=when_empty == "drop", block=block, most=2000))

@@ -1,4 +1,4 @@
-"""Laws of packing: every token once a sweep, where it belongs, whatever is restored or resized."""
+"""Laws of packing: every token comes once a sweep, at its place, after any restore and with any sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METHODS = ("best-fit", "first-fit", "split")
 
 
 def documents(lengths, seed=0):
-    """One array of tokens a document; tokens are all different, from 1."""
+    """One array of tokens for each document. All tokens are different, from 1."""
     ends = np.cumsum(lengths)
     tokens = np.arange(1, int(ends[-1]) + 1, dtype=np.int32) if len(lengths) else np.empty(0, np.int32)
     return np.split(tokens, ends[:-1])
@@ -76,7 +76,7 @@ def packs(world):
 
 
 def rows_of(minibatch, row):
-    """Rows as dictionaries of lists, with the bounds in a row counted from its beginning."""
+    """Rows as dictionaries of lists. Bounds are counted from the beginning of the row."""
     found = []
     bounds = minibatch["cu_seqlens"]
     for i in range(minibatch.num_sequences):
@@ -95,7 +95,7 @@ def rows_of(minibatch, row):
 
 
 def check_row(one, docs):
-    """A row is pieces of documents one after the other, then padding; returns what it holds of each document."""
+    """A row has pieces of documents one after the other, then padding. Returns its part of each document."""
     held = []
     segment = np.array(one["segment"])
     at = 0
@@ -146,8 +146,8 @@ def test_every_token_comes_once_a_sweep_where_it_belongs(world, count, each):
 
 
 @given(worlds(), st.integers(1, 3))
-def test_rows_are_those_of_the_specification(world, sweeps):
-    """Best fit by decreasing length, equal lengths in keyed order; rows of a chunk by the twins of the kernels."""
+def test_rows_follow_the_specification(world, sweeps):
+    """Best fit by decreasing length, with equal lengths in keyed order, compared with the slow twins of the kernels."""
     lengths, row, _, long = world
     world = lengths, row, "best-fit", long
     if not packs(world):
@@ -313,7 +313,7 @@ def test_a_row_with_an_unreadable_document_is_unreadable(tmp_path):
 
 
 class Lost(Read):
-    """As formats do: what cannot be read has no samples in its chunk."""
+    """As in formats, an unreadable sequence has no samples in its chunk."""
 
     def read(self, chunk):
         whole = super().read(chunk)
