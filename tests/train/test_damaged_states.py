@@ -1,4 +1,4 @@
-"""The law of states in training: wrong anywhere, it is refused before anything has moved, or continues as any."""
+"""The law of states in training: a changed state is refused before anything has moved, or is a valid one."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def learn(learner, times=3):
         learner.update(4, [torch.full(shape, 0.5) for shape in SHAPES])
 
 
-def told(learner):
-    """Return by value everything of a learner that a state contains."""
+def values_of(learner):
+    """Return the values of everything of a learner that a state contains."""
     state = learner.state_dict()
     tensors = {name: tensor.tolist() for name, tensor in state.pop("tensors").items()}
     return repr([state, tensors, learner.lr, [p.tolist() for p in learner.parameters.values()]])
@@ -101,11 +101,11 @@ def test_learners(kind, data):
         }
     other = LEARNERS[kind]()
     learn(other, 1)
-    before = told(other)
+    before = values_of(other)
     try:
         other.load_state_dict(new)
     except fl.StateError:
-        assert told(other) == before
+        assert values_of(other) == before
         return
     learn(other)
     json.dumps({key: value for key, value in other.state_dict().items() if key != "tensors"})
@@ -124,7 +124,7 @@ def test_a_state_for_graphs_of_cuda_is_refused_on_the_cpu(kind):
 
 @pytest.mark.parametrize("kind", LEARNERS)
 def test_tensors_of_another_shape(kind):
-    """Of each of them in turn: refused, with nothing changed."""
+    """Each tensor in turn is refused, with nothing changed."""
     learner = LEARNERS[kind]()
     learn(learner)
     state = learner.state_dict()
@@ -132,10 +132,10 @@ def test_tensors_of_another_shape(kind):
         for wrong in (torch.zeros(5, 4, 2), tensor.tolist(), None):
             other = LEARNERS[kind]()
             learn(other, 1)
-            before = told(other)
+            before = values_of(other)
             with pytest.raises(fl.StateError):
                 other.load_state_dict({**state, "tensors": {**state["tensors"], name: wrong}})
-            assert told(other) == before
+            assert values_of(other) == before
 
 
 # ---- trainers -------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def everything(trainer):
 @settings(max_examples=examples(75))
 @given(data=st.data())
 def test_trainers(data):
-    """Model, both learners and the rest: all of it or nothing."""
+    """Model, both learners and the counts are loaded all, or not at all."""
     tensors, state = trained().state_dict()
     state = json.loads(json.dumps(state))
     new = data.draw(changes(state)).of(state)
@@ -186,7 +186,7 @@ def test_trainers(data):
 
 
 def test_a_trainer_with_one_wrong_tensor():
-    """Once a model was half loaded before its last layer was found to be another."""
+    """Regression: a model was partly loaded before its last layer turned out to differ."""
     tensors, state = trained().state_dict()
     other = trained(1)
     before = everything(other)
@@ -200,7 +200,7 @@ def test_a_trainer_with_one_wrong_tensor():
 
 
 class Growing(torch.nn.Module):
-    """A module with a custom load: a buffer of any length."""
+    """A module with a custom load, which accepts a buffer of any length."""
 
     def __init__(self):
         super().__init__()
@@ -294,8 +294,8 @@ def test_schedules(data):
     assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
 
 
-def test_the_best_model_of_another_run(tmp_path):
-    """One kept for another value, or of another model, is a StateError, and the model is unchanged."""
+def test_the_best_model_of_another_run_is_refused(tmp_path):
+    """A best model by another value, or of another model, is a StateError, and the model is unchanged."""
     torch.manual_seed(0)
     Checkpoints(tmp_path, keep=1).save(1, torch.nn.Linear(3, 2).state_dict(), {"loss": 1.0})
     model = torch.nn.Linear(3, 2)
@@ -312,7 +312,7 @@ def test_the_best_model_of_another_run(tmp_path):
 
 
 def test_an_iterator_under_mxnets_names():
-    """Once its source had moved before the epoch was looked at."""
+    """Regression: its source had moved before the epoch was checked."""
     import feedline.mxnet as mx
 
     def make():

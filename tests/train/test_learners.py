@@ -1,4 +1,4 @@
-"""Every rule equals its oracle; laws of all learners: units, states, errors."""
+"""Every rule equals its oracle. Laws of all learners: units, states, errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def of_torch(parameters, lr, **options):
     return TorchLearner(torch.optim.AdamW(parameters, weight_decay=0.1, eps=1e-3), lr, **options)
 
 
-#: A learner of each kind, with state worth saving.
+#: A learner of each kind, with a state.
 MAKERS = {
     "sgd": SGD,
     "momentum_sgd": lambda p, lr, **o: MomentumSGD(p, lr, Schedule.time_constant(20), **o),
@@ -123,8 +123,8 @@ SHARED = {
 @pytest.mark.parametrize("rule", RULES)
 @settings(max_examples=examples(15))
 @given(data=st.data(), averaged=st.booleans(), without=st.integers(0, 12))
-def test_a_rule_does_what_its_oracle_does(rule, data, averaged, without):
-    """Also where a parameter has no gradient now and then: it and its state stay as they are."""
+def test_a_rule_equals_its_oracle(rule, data, averaged, without):
+    """Also if a parameter sometimes has no gradient, so that it and its state do not change."""
     kind, own = RULES[rule]
     options = data.draw(st.fixed_dictionaries(SHARED | own))
     parameters = tensors(1)
@@ -179,8 +179,8 @@ def test_linear_rules_do_the_same_with_means_and_sums(samples, reference):
 
 
 @given(first=st.integers(1, 50), second=st.integers(1, 50))
-def test_a_rate_per_sample_does_not_care_how_samples_are_cut(first, second):
-    """Two gradients at the same place, in one minibatch or in two."""
+def test_a_rate_per_sample_does_not_depend_on_the_cut_into_minibatches(first, second):
+    """Two gradients at the same parameters, in one minibatch or in two."""
     a, b = tensors(5), tensors(6)
     together, apart = tensors(1), tensors(1)
     SGD(together, Schedule.per_sample(0.01)).update(first + second, [x + y for x, y in zip(a, b, strict=True)])
@@ -316,7 +316,7 @@ def test_the_parameters_own_gradients_are_the_default(kind):
 
 @kinds
 def test_threads_and_other_parameters_change_nothing(kind, threads):
-    """How the work is cut is not to be seen in the result, also of sums over a parameter of many pieces."""
+    """The result does not depend on how the work is cut, also with sums over a parameter of many pieces."""
     shapes = [(400, 350), *SHAPES]
     results = []
     for count, lists in [(1, [shapes]), (2, [shapes]), (3, [shapes]), (2, [[shape] for shape in shapes])]:
@@ -347,7 +347,7 @@ def test_lower_precision_follows_double(kind, dtype):
     if kind not in ("universal", "torch"):
         assert {t.dtype for t in learner.state_dict()["tensors"].values()} <= {torch.float32}
     moved, error = (exact[0] - start).abs().mean(), (rounded[0].double() - exact[0]).abs().mean()
-    # Five roundings of a parameter of about 1, beside the way it went.
+    # Five roundings of a parameter of about 1, in addition to its change.
     assert error < 0.01 * moved + 5 * torch.finfo(dtype).eps
 
 
@@ -565,7 +565,7 @@ def test_a_learner_shows_itself():
 @pytest.mark.parametrize("gradients", ["mean", "sum"])
 @pytest.mark.parametrize("limit", [0.5, 1e6])
 def test_clipped_by_global_norm_as_torch_clips(gradients, limit):
-    """Of two dtypes and more bytes than are updated together; one parameter has no gradient."""
+    """With two dtypes, more bytes than are updated together, and a parameter without a gradient."""
     torch.manual_seed(0)
     shapes = [((700, 500), torch.float32), ((3,), torch.float64), ((2, 2), torch.float32), ((), torch.float32)]
     parameters = [torch.randn(shape, dtype=dtype) for shape, dtype in shapes]

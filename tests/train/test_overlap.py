@@ -1,4 +1,4 @@
-"""Gradients that are exchanged while backward still runs: the sums of all ranks, whatever backward does."""
+"""Gradients that are exchanged while backward still runs are the sums of all ranks, whatever backward does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.ranks import Job, run  # noqa: E402
 
 
 class ThirdParty(KVStore):
-    """A store that supports only keys, over another one's transport."""
+    """A store that supports only keys, over the transport of another store."""
 
     type = "third party"
 
@@ -53,7 +53,7 @@ WAYS = {
 
 
 class Minibatch:
-    """As much of one as a trainer asks for: ``x``, and the branch that samples take."""
+    """The parts of a minibatch that a trainer uses: ``x``, and the branch that samples take."""
 
     sweep_end = False
 
@@ -66,7 +66,7 @@ class Minibatch:
 
 
 class Model(torch.nn.Module):
-    """Layers, of which one of several branches is used; one is never used, and one twice."""
+    """Layers, of which one of several branches is used, one is never used, and one is used twice."""
 
     def __init__(self, branches=3, again=lambda layer, x: layer(x)):
         super().__init__()
@@ -84,7 +84,7 @@ class Model(torch.nn.Module):
 
 
 def minibatches(rank, steps, world, uneven):
-    """Of a rank; some are empty, and branches differ by rank and step."""
+    """The minibatches of a rank. Some are empty, and branches differ by rank and step."""
     rng = np.random.default_rng(7)
     found = []
     for step in range(steps):
@@ -100,15 +100,15 @@ def minibatches(rank, steps, world, uneven):
     return found
 
 
-def others_have_told(trainer):
-    """Wait until the other ranks have told what they do, if this one has."""
+def wait_for_frames(trainer):
+    """Wait until the other ranks have sent their frames, if this one has."""
     announced = gradients_of(trainer.strategy).announced
     while announced is not None and not announced.work.is_completed():
         time.sleep(0.001)
 
 
 def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, slow=False):
-    """The parameters after each step, and whether something was sent within backward."""
+    """Return the parameters after each step, and whether gradients were sent within backward."""
     overlapped.FIRST_BUCKET_BYTES = overlapped.BUCKET_BYTES = size
     if world > 1 or way is not None:
         torch.distributed.init_process_group("gloo")
@@ -122,7 +122,7 @@ def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, sl
         gradients = gradients_of(trainer.strategy)
         model.first.weight.register_post_accumulate_grad_hook(lambda _: sent.append(gradients.sent))
         if slow:
-            model.first.weight.register_hook(lambda _: others_have_told(trainer))
+            model.first.weight.register_hook(lambda _: wait_for_frames(trainer))
     seen = []
     for minibatch in minibatches(rank, steps, world, uneven):
         summary = trainer.train_minibatch(minibatch)
@@ -131,7 +131,7 @@ def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, sl
 
 
 def alone(rank, steps, world, uneven):
-    """The same steps by one process; the samples of all ranks, each by its branch."""
+    """Make the same steps in one process, with the samples of all ranks, each by its branch."""
     torch.manual_seed(3)
     model = Model()
     learner = SGD(model.parameters(), 0.2, l2=0.01)
@@ -150,8 +150,8 @@ def alone(rank, steps, world, uneven):
 @pytest.mark.parametrize("microbatch", [None, 2])
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_ranks_learn_what_one_would_with_uneven_parts_and_other_unused_parameters(way, uneven, microbatch):
-    """Parts of 0 to 6 samples; branches that one rank or none uses; minibatches in pieces."""
+def test_ranks_equal_one_process_with_uneven_parts_and_unused_parameters(way, uneven, microbatch):
+    """Parts have 0 to 6 samples, one rank or none uses some branches, and minibatches are in pieces."""
     settings = {"steps": 8, "uneven": uneven, "world": 2}
     first, second = run(learns, 2, way=way, microbatch=microbatch, **settings)
     assert first[0] == second[0]
@@ -164,8 +164,8 @@ def test_ranks_learn_what_one_would_with_uneven_parts_and_other_unused_parameter
 
 def test_buckets_are_sent_while_backward_runs():
     for _, sent in run(learns, 2, way="data_parallel", steps=4, world=2, uneven=False, slow=True):
-        assert sent[0] == 0  # the first step finds out the order
-        assert sent[2] > 0  # the others use another branch, and what lies behind the first one's gradients waits
+        assert sent[0] == 0  # the first step determines the order
+        assert sent[2] > 0  # the others use another branch, and gradients after those of the first branch wait
 
 
 def test_three_ranks_are_equal_and_the_size_of_buckets_matters_in_last_bits_alone():
@@ -187,7 +187,7 @@ def orders(rank, advice):
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
     trainer.strategy.take_advice(advice)
     assert trainer.state_dict()[1].get("advice", {}) == advice
-    # Rank 0 has no data: the order is that of another.
+    # Rank 0 has no data, so another rank determines the order.
     trainer.train_minibatch(Minibatch(torch.ones(rank, 5), 1))
     return trainer.state_dict()[1]["advice"]["order"]
 
@@ -226,7 +226,7 @@ def test_an_order_of_other_learners_is_no_advice():
 
 
 def checkpointed(rank, reentrant):
-    """A layer that is used twice, each time in a piece of the graph that backward goes through by itself."""
+    """A layer that is used twice, each time in a part of the graph with a separate backward."""
     overlapped.FIRST_BUCKET_BYTES = overlapped.BUCKET_BYTES = 64
     torch.distributed.init_process_group("gloo")
 
@@ -269,7 +269,7 @@ def adds_late(rank):
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
     trainer.train_minibatch(Minibatch(torch.ones(2, 5), 0))
     twice[0] = rank == 0
-    model.first.weight.register_hook(lambda _: others_have_told(trainer))
+    model.first.weight.register_hook(lambda _: wait_for_frames(trainer))
     trainer.train_minibatch(Minibatch(torch.ones(2, 5), 0))
 
 
@@ -389,7 +389,7 @@ def test_a_model_that_one_rank_converts_is_an_error_on_all():
 
 
 def data_later(rank):
-    """A rank without data at first, and a layer to whose gradient backward adds twice."""
+    """A rank has no data at first, and backward adds to one layer's gradient twice."""
     overlapped.FIRST_BUCKET_BYTES = overlapped.BUCKET_BYTES = 64
     torch.distributed.init_process_group("gloo")
 
@@ -398,7 +398,7 @@ def data_later(rank):
 
     model = Model(again=again)
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
-    model.first.weight.register_hook(lambda _: others_have_told(trainer))
+    model.first.weight.register_hook(lambda _: wait_for_frames(trainer))
     for step in range(2):
         trainer.train_minibatch(Minibatch(torch.ones(2 * (rank or step), 5), 0))
     return [p.tolist() for p in model.parameters()]

@@ -1,4 +1,4 @@
-"""A schedule is a pure function of the clock, survives JSON and copies, and refuses what makes no sense."""
+"""A schedule is a pure function of the clock, survives JSON and copies, and refuses invalid arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies: CNTK's numbers, equal models whatever data the ranks get, and runs that resume."""
+"""Strategies: CNTK's numbers, equal models for any data of the ranks, and runs that resume."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WAYS = {
 
 
 def begin():
-    """torch.distributed, from the variables that a launcher sets."""
+    """Initialise torch.distributed from the variables that a launcher sets."""
     torch.distributed.init_process_group("gloo")
 
 
@@ -95,7 +95,7 @@ class Watches:
 
 
 class Killed(Exception):
-    """Power cut."""
+    """Simulates a power cut."""
 
 
 def trains(rank, way, folder=None, killed_after=None, filling="global", order="feedline", sweeps=2, **options):
@@ -103,7 +103,7 @@ def trains(rank, way, folder=None, killed_after=None, filling="global", order="f
     source = fl.MinibatchSource(
         fl.ArrayDeserializer(**data()), seed=3, max_sweeps=sweeps, filling=filling, shuffle=order == "feedline"
     )
-    torch.manual_seed(rank)  # all begin as rank 0 all the same
+    torch.manual_seed(rank)  # all begin with rank 0's parameters nevertheless
     model = Model()
     learner = WAYS[way](Adam(model.parameters(), Schedule([0.02, 0.01], epoch_size=100)), **options)
     watch = Watches()
@@ -177,8 +177,8 @@ def goes_on_at_rank_0(rank):
     return trainer.samples, trainer.sweeps
 
 
-def test_sweeps_go_on_from_those_of_rank_0():
-    """The other ranks take its clock over with its learners' states, and end the next sweep with it."""
+def test_sweeps_continue_from_rank_0s():
+    """The other ranks get its clock with its learners' states, and end the next sweep with it."""
     assert run(goes_on_at_rank_0, 2) == [(70, 3)] * 2
 
 
@@ -186,7 +186,7 @@ def test_sweeps_go_on_from_those_of_rank_0():
 
 
 def step(learner, samples, update=lambda total: None):
-    """One step of all ranks, from the gradients in the parameters."""
+    """Make one step of all ranks, from the gradients in the parameters."""
     with learner.strategy.step():
         total = learner.strategy.reduce(Contribution(samples, 0.0, 0.0, 0.0, 0.0, 0.0))
         update(total)
@@ -194,7 +194,7 @@ def step(learner, samples, update=lambda total: None):
 
 
 def through(rank, gradients, kind, compression=None, rule=None):
-    """Return the result of a step for the ranks' gradients of two parameters; None: no gradient."""
+    """Return the result of a step for the ranks' gradients of two parameters, None: no gradient."""
     begin()
     model = torch.nn.Linear(3, 1)
     with create(kind) as store:
@@ -249,7 +249,7 @@ def test_learners_of_several_stores_are_refused():
 
 
 def two_trainers(rank):
-    """Two models of one job take turns, as adversaries do; their gradients are 1 + rank, and ten times that."""
+    """Two models of one job take turns, as adversaries do. Their gradients are 1 + rank, and ten times that."""
     begin()
     models = [torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(2, 1, bias=False)]
     with create("dist_sync") as store:
@@ -304,7 +304,7 @@ def test_what_is_sent_and_what_is_left_is_what_was_given(bits):
     gradients = rng.normal(size=(40, 2, 4)).tolist()
     found = run(one_step, 2, gradients=gradients, bits=bits)
     assert found[0] == found[1]
-    # What is left is bounded, so over many steps the mean of what is applied is the mean of the sums.
+    # The remainder is bounded, so over many steps the mean of the applied gradients is the mean of the sums.
     lost = np.sum(found[0], 0) - np.sum(gradients, (0, 1))
     assert np.abs(lost).max() < 10.0 / bits
 
@@ -327,8 +327,8 @@ def test_codes_decode_to_near_what_was_coded(bits, rows):
                         got[chosen], row[chosen].mean().expand(int(chosen.sum())), rtol=1e-4, atol=1e-4
                     )
     else:
-        # Half a level's width; nothing lies outside 4 root mean squares of 5 elements. Squares of what is smaller than
-        # 1e-20 vanish in float32: it is not sent, and left for the next time.
+        # Half a level's width, as no element is outside 4 root mean squares of 5 elements. Squares of numbers below
+        # 1e-20 vanish in float32, so these are not sent, and remain for the next time.
         assert ((again - value).abs() <= 4 * rms / 2**bits + 1e-4 * rms + 1e-20).all()
 
 
@@ -360,7 +360,7 @@ def test_block_momentum_is_cntks():
 
 def test_block_momentum_without_momentum_is_the_mean_and_unequal_ranks_end_equal():
     found = run(blocks, 2, moves=[(0.3, 0.1), (0.2, 0.4)], samples=[(30, 10), (0, 10)], block_size=40, nesterov=False)
-    assert found[0][0][0] == found[1][0][0] == pytest.approx(1 - 0.2)  # eta is 1/2, and the sum's half the mean
+    assert found[0][0][0] == found[1][0][0] == pytest.approx(1 - 0.2)  # eta is 1/2, and half of the sum is the mean
     assert found[0][0][1] != found[1][0][1]
     assert found[0][1] == found[1][1]
 
@@ -431,7 +431,7 @@ def test_what_makes_no_sense_is_refused(make):
         make(SGD(torch.nn.Linear(2, 2).parameters(), 0.1))
 
 
-def test_what_compression_holds_back_waits_for_a_gradient():
+def test_remainders_of_compression_wait_for_a_gradient():
     """A step in which no rank has a gradient sends no remainders, and loses none."""
     some, none = (([0.3, 0.0, 0.0], [0.1]), ([0.2, 0.0, 0.0], None)), ((None, [0.1]), (None, None))
     first, second = run(through, 2, gradients=[some, none, some], kind="dist_sync", compression={"type": "2bit"})

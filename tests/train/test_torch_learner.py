@@ -1,4 +1,4 @@
-"""Optimizers of torch under our clock: the same steps as by hand, states without pickle."""
+"""Optimizers of torch with our clock: the same steps as by hand, and states without pickle."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_gradients_come_back_when_the_optimizer_fails():
 
 
 class Odd(torch.optim.SGD):
-    """An optimizer with something that no state can contain."""
+    """An optimizer with an object that no state can contain."""
 
     def step(self, closure=None):
         self.state[self.param_groups[0]["params"][0]]["odd"] = {1, 2}
