@@ -34,7 +34,7 @@ def repeats_of(package: str) -> dict[str, list[str]]:
 
 
 def unrepeated(names: Names, others: Sequence[Names]) -> Names:
-    """Return the names without those that other modules list with the same status and sentence."""
+    """Return the names that no other module lists with the same status and sentence."""
 
     def left(key: str) -> dict[str, str]:
         listed = [item for other in others for item in getattr(other, key).items()]
@@ -80,7 +80,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def wrapped(part: str) -> str:
-    """Return the text with long list items broken at blanks, behind their indent."""
+    """Return the text with long list items broken at blanks, and indented."""
     lines = []
     for line in part.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + 2)

@@ -24,7 +24,7 @@ def name(page):
 
 
 def needing(page):
-    """A page, marked with the package of others that it needs."""
+    """A page, marked with the framework that it needs."""
     package = FRAMEWORKS.get(page)
     return pytest.param(page, marks=pytest.mark.frameworks(package) if package else (), id=name(page))
 
@@ -42,12 +42,12 @@ def test_blocks_that_are_not_run_are_few_and_say_why():
     assert reasons == [
         # An h5py dataset is read like the substitute in tests/feed/formats/test_arrays.py.
         "docs/formats/arrays.md: needs h5py",
-        # Buckets, and clusters, are those of tests/feed/remote.
+        # tests/feed/remote has the buckets and clusters.
         "docs/formats/store.md: needs a bucket",
         # Run by tests/examples, under another name of the file.
         "docs/how-to/kvstore-async.md: it starts two more processes; examples/async_lstm.py is this program, "
         "and tested",
-        # Not tested but for refusing an address without a token: no Ray of several hosts is at hand.
+        # Only the refusal of an address without a token is tested, as no Ray of several hosts is available.
         "docs/how-to/kvstore-async.md: it needs several machines",
         "docs/how-to/object-stores.md: needs a bucket",
         "docs/how-to/object-stores.md: needs a bucket",
@@ -61,7 +61,7 @@ def test_blocks_that_are_not_run_are_few_and_say_why():
 
 
 def anchors(text):
-    """What `page.md#...` may point to: headings as GitHub turns them into anchors."""
+    """Targets of `page.md#...`: the anchors that GitHub makes of headings."""
     heads = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 

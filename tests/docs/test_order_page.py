@@ -1,4 +1,4 @@
-"""docs/explanation/order.md is true: its code runs, and defines the order that sources deliver."""
+"""docs/explanation/order.md is correct: its code runs, and defines the order that sources deliver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "order.md"
 
 
 def run_page():
-    """Run every block in one namespace, as a reader would, with line numbers of the page."""
+    """Run every block in one namespace, as a reader would, with the line numbers of the page."""
     names = {}
     text = PAGE.read_text(encoding="utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))

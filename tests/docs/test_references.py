@@ -1,4 +1,4 @@
-"""Modules and names of feedline that docstrings, comments and pages name in full are there."""
+"""Modules and names of feedline that docstrings, comments and pages name in full exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(text):
 
 @cache
 def is_there(name):
-    """Return the object of this name, or False; attributes that instances may create are assumed to exist."""
+    """Return the object of this name, or False. Attributes that instances may create are assumed to exist."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:

@@ -1,7 +1,7 @@
-"""``dist_async`` with real processes: equal to one process, and continues when servers and workers die.
+"""``dist_async`` with real processes: it equals one process, and continues when servers and workers die.
 
-One Ray serves all tests but the one that ends a driver. Messages, deaths at each of them, ranks and barriers are tested
-without Ray, in `parameter_server/` and `test_barrier`.
+One Ray serves all tests except the one that ends a driver. Messages, deaths at each message, ranks and barriers are
+tested without Ray, in `parameter_server/` and `test_barrier`.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def said(worker):
     return json.loads(text.splitlines()[-1])
 
 
-#: Small and large keys: the last is split over the servers.
+#: Small and large keys, of which the last is split over the servers.
 SHAPES, PUSHES = {"a": (3,), "b": (), "c": (2, 50_000)}, 40
 
 
 def descend(store):
-    """Solve least squares by SGD on this worker's share of the data; return the solution."""
+    """Solve least squares by SGD on this worker's share of the data. Return the solution."""
     rng = torch.Generator().manual_seed(store.rank)
     x = torch.randn(400, 5, generator=rng)
     y = x @ torch.arange(5.0)
@@ -144,7 +144,7 @@ def kill(pid):
 
 
 def script(store):
-    """Every verb; what came out."""
+    """Use every verb, and return the results."""
     found = []
     table = torch.arange(40.0).view(10, 4)
     store.init(["t", "n", "i"], [table, torch.tensor(1.5), torch.arange(6)])
@@ -251,7 +251,9 @@ def test_refused_calls_change_nothing(store):
     store.pull("w", out)
     assert out.tolist() == [0, 0]
     with pytest.raises(ZeroDivisionError):
-        store.push("w", torch.ones(2))  # not waited for: on a busy machine it says so itself, else the next call does
+        store.push(
+            "w", torch.ones(2)
+        )  # not waited for: on a busy machine this call raises the error, else the next one
         store.barrier()
     store.barrier()
 
@@ -287,7 +289,7 @@ def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, mon
     store.set_updater(waits)
     store.push("hangs", torch.ones(10))
     assert eventually(begun.exists)
-    ray.get(beat())  # beside the updater
+    ray.get(beat())  # in addition to the updater
     until.touch()
     process = process_of(store, 0)
     os.kill(process, signal.SIGSTOP)
@@ -308,8 +310,8 @@ def test_a_coordinator_that_was_killed_learns_who_works(store):
     store.barrier()
 
 
-def test_two_workers_and_two_servers_whatever_dies(ours):
-    """Workers converge although both servers die; one that falls silent is replaced; the last ends everything."""
+def test_two_workers_and_two_servers_with_deaths(ours):
+    """Workers converge although both servers die, a silent one is replaced, and the last worker ends everything."""
     with contextlib.ExitStack() as ends:
         stores = both(lambda rank: fl.kvstore.create("dist_async", name="pair", rank=rank, every=0.2, timeout=600))
         ends.callback(stores[0].close)
@@ -329,7 +331,7 @@ def test_two_workers_and_two_servers_whatever_dies(ours):
 
 
 def both(work):
-    """Do something as worker 0 and as worker 1, in threads; what came out."""
+    """Call a function as worker 0 and as worker 1, in threads, and return the results."""
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(work, range(2)))
 
@@ -343,7 +345,7 @@ def servers_die(stores):
             if rank == 0 and number in (PUSHES // 4, PUSHES // 2):
                 kill(before[number // (PUSHES // 2)])
         stores[rank].barrier()
-        # Nothing lost, nothing twice.
+        # No push is lost or applied twice.
         assert pulled(stores[rank]) == [[2 * PUSHES]] * 3
         assert stores[rank].lost_pushes == 0
 
@@ -352,10 +354,10 @@ def servers_die(stores):
 
 
 def other_dies(stores, ends):
-    """It is killed, as far as others can tell: it says nothing more."""
+    """Make the worker silent, so that to others it looks killed."""
     store, other = stores
     fall_silent(other)
-    push(store, 1)  # it waits for nobody
+    push(store, 1)  # it waits for no other worker
     assert pulled(store)[0][0] > 2 * PUSHES
     with pytest.raises(fl.StoreError, match="missing rank 1, which sent no heartbeat"):
         store.barrier()
@@ -366,14 +368,14 @@ def other_dies(stores, ends):
         push(heir, 1)
     both(lambda rank: (store, heir)[rank].barrier())
     assert pulled(store) == [[2 * PUSHES + 1 + 5]] * 3
-    disconnect(other)  # its connection alone
+    disconnect(other)  # only its connection
 
 
 # ---- access, and leftovers ------------------------------------------------------------------------------------
 
 
 def gone(processes):
-    """Return whether the processes end; the time is only a bound."""
+    """Return whether the processes end within a generous time."""
     return eventually(lambda: not any(map(alive, processes)))
 
 
@@ -410,8 +412,8 @@ def test_addresses():
             cluster.is_loopback(wrong)
 
 
-def test_it_listens_on_loopback_alone(ours):
-    """Every address on which a process of our Ray listens."""
+def test_it_listens_only_on_loopback(ours):
+    """Checks every address on which a process of our Ray listens."""
     from feedline.interop.ray_supervisor import descendants
 
     sockets = set()

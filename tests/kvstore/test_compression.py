@@ -1,4 +1,4 @@
-"""Gradient compression: nothing is lost except by rounding, and stores send the same as the oracle."""
+"""Gradient compression: nothing is lost except by rounding, and stores send the same codes as the oracle."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_failed_push_sends_nothing():
         store.push("w", gradient)
     for _ in range(3):
         store.push("w", gradient)
-    # 0.75, 1.0, 1.25 are due; 0.25, 0.5, 0.25.
+    # 0.75, 1.0 and 1.25 are due, then 0.25, 0.5 and 0.25.
     assert got == [[0.5, 0], [0.5, 0], [0.5, 0.5], [0.5, 0]]
 
 

@@ -26,7 +26,7 @@ def script(seed, world):
     rng = np.random.default_rng(seed)
 
     def value(key):
-        # Sums of these are exact, whatever their order.
+        # Sums of these are exact, in any order.
         return torch.from_numpy(np.asarray(rng.integers(-64, 64, SHAPES[key]) / 8, dtype="f4"))
 
     def given(key, kind):
@@ -56,7 +56,7 @@ def double(key, merged, stored):
 
 
 def follow(store, steps, worker, world):
-    """Return a store's arrays after every step; ``worker`` None: all workers' values at once."""
+    """Return a store's arrays after every step. ``worker`` None: with all workers' values at once."""
     store.init(list(SHAPES), [torch.full(shape, float(i)) for i, shape in enumerate(SHAPES.values())])
     seen = []
     for verb, keys, each in steps:
@@ -93,8 +93,8 @@ def follows(rank, seeds, world, kind):
 
 
 @pytest.mark.parametrize(("world", "kind"), [(2, "dist_sync"), (3, "dist_sync"), (2, "dist_device_sync")])
-def test_agreement_workers_give_what_one_would(world, kind):
-    """Law: n workers end like one store that gets all values, bit for bit if sums are exact."""
+def test_agreement_of_workers_with_one_process(world, kind):
+    """Law: n workers end with the arrays of one store that gets all values, bit for bit if sums are exact."""
     seeds = range(4)
     found = run(follows, world, seeds=list(seeds), world=world, kind=kind)
     for k, seed in enumerate(seeds):
@@ -131,8 +131,8 @@ def in_pieces(rank, kind, sizes):
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("kind", ["2bit", "bf16"])
-def test_what_arrives_in_pieces_is_decoded_in_pieces(kind, world):
-    """Keys that end within a piece, at its end, and after several; and one without elements."""
+def test_codes_in_pieces_are_decoded_in_pieces(kind, world):
+    """Keys end within a piece, at its end, and after several, and one has no elements."""
     sizes = [0, 3, (1 << 19) - 32, 700_001, 1, 1_100_000]
     found = run(in_pieces, world, kind=kind, sizes=sizes)
     store = create("device")
@@ -149,7 +149,7 @@ def test_what_arrives_in_pieces_is_decoded_in_pieces(kind, world):
 
 
 @pytest.mark.parametrize("kind", ["2bit", "1bit", "fp16", "bf16"])
-def test_compressed_as_each_worker_on_a_device_of_its_own(kind):
+def test_compression_of_a_worker_equals_that_of_a_device(kind):
     """A worker sends the same as a device of a ``device`` store."""
     rng = np.random.default_rng(1)
     values = rng.normal(size=(6, 2, 37)).astype("f4").tolist()
@@ -200,7 +200,7 @@ def test_replicas_are_equal_to_the_bit_and_begin_as_worker_0_does(tmp_path):
 
 
 def continued(rank, world, steps, folder):
-    """Make some steps of Adam on the workers' mean, continuing from a file; return the weights."""
+    """Make some steps of Adam on the workers' mean, continuing from a file. Return the weights."""
     store = create("dist_sync")
     begins = steps[0]
     store.init("w", torch.load(f"{folder}/w") if begins else torch.zeros(4))
@@ -217,8 +217,8 @@ def continued(rank, world, steps, folder):
     return out.tolist()
 
 
-def test_another_number_of_workers_goes_on_as_one_would(tmp_path):
-    """``rescale_grad`` is one over their number, and no file brings the old one back."""
+def test_another_number_of_workers_continues(tmp_path):
+    """``rescale_grad`` is one over their number, and is not taken from the file."""
     run(continued, 2, world=2, steps=range(5), folder=str(tmp_path))
     found = run(continued, 3, world=3, steps=range(5, 9), folder=str(tmp_path))
     alone = create("local")
@@ -338,7 +338,7 @@ def test_an_updaters_exception_belongs_to_the_push_and_leaves_no_trace():
 
 
 class UpdateError(Exception):
-    """Raised by an updater; other than built-in exceptions, it can be referred to weakly."""
+    """Raised by an updater. Unlike built-in exceptions, it supports weak references."""
 
 
 def an_updaters_exception_is_freed(rank):
@@ -360,8 +360,8 @@ def an_updaters_exception_is_freed(rank):
     return freed
 
 
-def test_an_updaters_exception_holds_on_to_nothing_once_it_was_caught():
-    """Its frames have the tensors that were pushed, which a circle would keep until the next collection."""
+def test_a_caught_exception_of_an_updater_keeps_no_tensors_alive():
+    """Its frames refer to the pushed tensors, which a reference cycle would keep until the next collection."""
     assert run(an_updaters_exception_is_freed, 2) == [[True]] * 2
 
 

@@ -1,4 +1,4 @@
-"""Two hosts, as network namespaces joined by a virtual cable: stores across it, cut cables, killed processes.
+"""Two hosts, as network namespaces with a virtual cable: stores across it, cut cables, killed processes.
 
 Needs the right to make namespaces (root) and iproute2.
 """

@@ -1,4 +1,4 @@
-"""Pushes of single keys are collected, which only their duration reveals."""
+"""Pushes of single keys are collected, which changes only their duration."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ KEYS = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3), "f": (400,)}
 
 
 def script(seed, world):
-    """Pushes of one key, the same for all workers, with what each gives; and what each does after them."""
+    """Draw pushes of one key, the same for all workers, with their values, and each worker's action after them."""
     rng = np.random.default_rng(seed)
     steps = []
     for _ in range(40):
         key = str(rng.choice(list(KEYS)))
         values = []
         for _ in range(world):
-            # Sums of these are exact, whatever their order.
+            # Sums of these are exact, in any order.
             value = torch.from_numpy(np.asarray(rng.integers(-64, 64, KEYS[key]) / 8, dtype="f4"))
             kind = rng.choice(["dense", "dense", "dense", "rows", "nothing"])
             if kind == "rows" and len(KEYS[key]) > 1 and KEYS[key][0]:
@@ -39,7 +39,7 @@ def script(seed, world):
 
 
 def follow(store, steps, worker, world):
-    """Return what a worker pulled; ``worker`` None: everything after each step, with all workers' values."""
+    """Return the values that a worker pulled. ``worker`` None: all values after each step, with all workers' pushes."""
     for k, (key, shape) in enumerate(KEYS.items()):
         store.init(key, torch.full(shape, float(k)))
     seen = []
@@ -80,8 +80,8 @@ def follows(rank, seeds, world, limit):
 
 @pytest.mark.parametrize("limit", [100, 1 << 30])
 @pytest.mark.parametrize("world", [2, 3])
-def test_a_pull_sees_what_its_worker_has_pushed_and_no_more(world, limit):
-    """Law: wherever each worker pulls, it sees what one store holds that was given everything so far."""
+def test_a_pull_sees_exactly_the_pushes_before_it(world, limit):
+    """Law: wherever a worker pulls, it gets the values of one store that has got all pushes so far."""
     seeds = list(range(examples(3)))
     for k, by_seed in enumerate(zip(*run(follows, world, seeds=seeds, world=world, limit=limit), strict=True)):
         alone = follow(create("local"), script(seeds[k], world), None, world)

@@ -33,8 +33,8 @@ def filled(type="local"):
 
 
 @given(st.lists(IDS | st.none(), min_size=1, max_size=4), st.booleans(), st.integers(0, 1000))
-def test_rows_are_what_they_are_densely(pushes, with_updater, seed):
-    """A push of rows equals a push of the dense tensors; None stands for a dense value among them."""
+def test_rows_equal_dense_pushes(pushes, with_updater, seed):
+    """A push of rows equals a push of the dense tensors. None: a dense value among them."""
     generator = torch.Generator().manual_seed(seed)
     values = []
     for ids in pushes:

@@ -1,4 +1,4 @@
-"""Stores within one process: laws against a store that is a dictionary, then examples."""
+"""Stores within one process: laws, compared with a store that is a dictionary, then examples."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_refused_call_changes_nothing(call, error, says):
         call(store)
     assert [values_of_one(store, key) for key in (1, 2)] == [[0, 0], [0, 0]]
     assert GOOD.tolist() == [1, 1]
-    # No key is half made, and the store assigns as before.
+    # No key is partly initialised, and the store assigns as before.
     store.init([3, 4], [GOOD, GOOD])
     store.push([1, 3], [GOOD, GOOD * 5])
     assert [values_of_one(store, key) for key in (1, 2, 3, 4)] == [[1, 1], [0, 0], [5, 5], [1, 1]]
@@ -407,7 +407,7 @@ def test_priority_changes_nothing():
 
 
 def test_steps_allocate_nothing():
-    """In the steady state: a repeated call keeps to the memory that it has."""
+    """In the steady state, a repeated call reuses its memory."""
     store = create()
     store.init([1, 2], [torch.zeros(1000), torch.zeros(1000)])
     values = [[torch.ones(1000) for _ in range(4)] for _ in range(2)]
@@ -467,7 +467,7 @@ def test_kinds_of_your_own(monkeypatch):
     monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
 
     class Last(KVStore):
-        """Keeps what came last."""
+        """An updater that stores the last value."""
 
         type = "last"
 

@@ -1,4 +1,4 @@
-"""Which server holds what: every row once, equal shares, and the same answer in every process."""
+"""The placement of arrays on servers: every row once, equal shares, and the same result in every process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_row_lies_on_one_server(key, shape, servers):
     rows = [row for part in found for row in (part.start, part.stop)]
     assert rows[0] == 0
     assert rows[-1] == (shape[0] if shape else 1)
-    assert rows[1:-1:2] == rows[2:-1:2]  # each begins where the one before ends
+    assert rows[1:-1:2] == rows[2:-1:2]  # each begins at the end of the one before
     assert len({part.server for part in found}) == len(found)
     assert all(0 <= part.server < servers for part in found)
 
@@ -37,7 +37,7 @@ def test_large_arrays_are_shared_equally_and_small_ones_are_whole(key, shape, se
 
 
 def test_homes_are_the_same_in_every_process():
-    # Workers on other machines, and of other days, must come to these.
+    # Workers on other machines, and in later versions, must compute these.
     assert [home(key, 7) for key in (0, 1, -1, "0", "weight", "")] == HOMES
 
 

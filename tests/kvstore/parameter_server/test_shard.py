@@ -1,4 +1,4 @@
-"""A server applies each push once, however messages are repeated or lost and servers killed."""
+"""A server applies each push once, however messages are repeated or lost, and servers killed."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_each_push_is_taken_once_whatever_dies(steps):
-    """Workers that resend pushes without a snapshot, and a server that dies at any moment, against plain sums."""
+def test_each_push_is_applied_once_after_any_death(steps):
+    """Workers resend pushes without a snapshot, and a server dies at any moment. The reference is plain sums."""
     shard = made()
     shard.set_rule(TEST, 1)
     snapshot = shard.snapshot()
@@ -72,7 +72,7 @@ def test_each_push_is_taken_once_whatever_dies(steps):
                 applied = shard.applied.get(name, 0)
                 if applied + 1 < len(values):  # out of turn: refused
                     assert push(shard, name, len(values), values[-1]) is None
-                for number in range(1, len(values) + 1):  # more than is missing
+                for number in range(1, len(values) + 1):  # more than are missing
                     assert push(shard, name, number, values[number - 1]) is (number > applied)
     total = sum(sum(values) for values in sent.values())
     for value in stored(shard).values():
