@@ -1,4 +1,4 @@
-"""Arguments as values: what they are made of, what they combine with, and what they took the place of."""
+"""Arguments as values: their fields, their combinations, and the old arguments that they replace."""
 
 import inspect
 import json

@@ -86,5 +86,5 @@ def test_a_mixture_of_parts_that_can_be_sliced_and_others(random_access):
 
 
 def test_a_choice_has_the_keys_of_its_corpus():
-    """Whose ordinals are others, also where the corpus has none of its own."""
+    """A selection has other ordinals, also if the corpus has no keys."""
     assert keys_of(fl.Take(Least(), 5, 8), np.arange(3)).tolist() == [5, 6, 7]

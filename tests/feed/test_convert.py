@@ -23,7 +23,7 @@ from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
 class Torn(Deserializer):
-    """Three chunks of four sequences; sequences 1 and 6 are unreadable."""
+    """Three chunks of four sequences, of which 1 and 6 are unreadable."""
 
     schema = Schema({"x": Stream((), "int64")})
 
@@ -101,7 +101,7 @@ def test_an_existing_destination(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.ctf", "a.parquet", "a.CSV", "a.npz"])
 def test_a_destination_named_like_a_file_is_refused(tmp_path, name):
-    """Only stores are written; a folder called a.ctf would be no CTF file."""
+    """Only stores are written, and a folder called a.ctf would be no CTF file."""
     with pytest.raises(ValueError, match=f"folder.*{name}"):
         convert(ArrayDeserializer(x=np.arange(10)), tmp_path / name)
     assert list(tmp_path.iterdir()) == []

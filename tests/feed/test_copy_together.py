@@ -1,4 +1,4 @@
-"""Small minibatches copied together equal others, whatever is requested."""
+"""Small minibatches that are copied together equal others, for any requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alone(source):
 
 
 def told(minibatch):
-    """All that a minibatch says, where its sequences come from, and how its arrays are laid out."""
+    """The content of a minibatch, the origin of its sequences, and the layout of its arrays."""
     layout = [(name, value.one_sample_each) for name, value in minibatch.items()]
     source = None if minibatch.source is None else minibatch.source.tolist()
     return content(minibatch), layout, minibatch.num_sequences, source, minibatch.sweep_ends
@@ -127,7 +127,7 @@ def test_a_text_that_is_damaged_is_an_error_of_its_own_minibatch():
 
 
 def test_layouts_do_not_depend_on_neighbours():
-    """A chunk of single samples beside longer ones: a minibatch has offsets only if its own sequences need them."""
+    """With a chunk of single samples among longer ones, a minibatch has offsets only if its own sequences need them."""
 
     class Mixed(CountedCorpus):
         def made(self, a, b):
@@ -145,7 +145,7 @@ def test_layouts_do_not_depend_on_neighbours():
         assert told(on.next_minibatch(2)) == told(off.next_minibatch(2))
 
 
-# ---- what is used, and kept -----------------------------------------------------------------------------------
+# ---- memory -----------------------------------------------------------------------------------------------------
 
 
 def tiny(**settings):

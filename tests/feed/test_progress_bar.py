@@ -1,4 +1,4 @@
-"""progress=True: a bar on a terminal, lines elsewhere; functions are called as before."""
+"""progress=True: a bar on a terminal, lines elsewhere. Functions are called as before."""
 
 from __future__ import annotations
 

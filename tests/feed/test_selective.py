@@ -14,7 +14,7 @@ TOTAL = CHUNKS * EACH
 
 
 class Gated(fl.Deserializer, Selective):
-    """Chunks are read once the gate is open; sequences by themselves at any time. Sequence 13 cannot be read."""
+    """Chunks are read once the gate is open, single sequences at any time. Sequence 13 cannot be read."""
 
     def __init__(self, selective=True, bad=()):
         self.schema = fl.Schema({"x": fl.Stream((), "int64")})

@@ -1,4 +1,4 @@
-"""Jobs of threads: done once, in order; interrupted anywhere, forked and dropped without anybody waiting forever."""
+"""Jobs of threads: done once, in order. Interrupted anywhere, forked or dropped, no thread waits forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the place of a file, whatever its format: an error that names it, or what can be read of it."""
+"""Other objects in the place of a file, in any format: an error names it, or the readable part is read."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def put(path, content, place):
 
 
 def read(path):
-    """Open and read; rows that are damaged count as well."""
+    """Open and read. Damaged rows count as well."""
     streams = {"tokens": fl.Stream(50, "uint16")} if path.suffix == ".bin" else {}
     corpus = fl.open_corpus(path, streams=streams)
     for k in range(len(corpus.chunks())):
@@ -143,7 +143,7 @@ def test_what_is_in_the_place_of_a_file_is_read_or_named(tmp_path, kind, place):
     tracemalloc.start()
     try:
         read(path)  # which is right, too: of text that was cut, most rows are left
-    except fl.DataError as error:  # SchemaErrors are of what could be declared otherwise
+    except fl.DataError as error:  # a SchemaError could be avoided by another declaration
         said = str(error)
     finally:
         most = tracemalloc.get_traced_memory()[1]

@@ -164,8 +164,8 @@ def test_files_are_a_concatenation(dense, mixed, tmp_path):
 
 @settings(max_examples=examples(30), deadline=None)
 @given(corpora(["float32", "float64"], smallest=1), st.integers(1, 400), st.booleans())
-def test_what_is_written_is_read(tmp_path_factory, streams, chunk_size, through):
-    """Any corpus, from arrays or a deserializer; names are ASCII in this format."""
+def test_round_trip(tmp_path_factory, streams, chunk_size, through):
+    """Any corpus, from arrays or a deserializer. Names are ASCII in this format."""
     streams = {name.encode("ascii", "replace").decode() + str(i): v for i, (name, v) in enumerate(streams.items())}
     path = tmp_path_factory.mktemp("cbf") / "data.cbf"
     source = fl.ArrayDeserializer(streams) if through else streams
@@ -347,7 +347,7 @@ def test_a_table_that_lies_about_single_samples(tmp_path):
 
 
 def test_a_damaged_chunk_among_views_keeps_its_tick(tmp_path):
-    """The other chunks are views of the file, and those of damaged ones have no samples."""
+    """The other chunks are views of the file, and sequences of damaged ones have no samples."""
     data = bytearray(cbf([("x", False, "f", 3)], [[[[[i, i, i]]] for i in (2 * k, 2 * k + 1)] for k in range(4)]))
     at = 12 + 2 * 40 + 8  # how many samples sequence 4 has
     data[at : at + 4] = struct.pack("<I", 7)
@@ -387,7 +387,7 @@ def test_a_file_cut_while_open(dense, mixed):
 
 
 def test_any_changed_byte_reads_or_refuses(mixed):
-    """Never a crash, never another error, and always as many sequences as the table says."""
+    """Never a crash, never another error, and always as many sequences as in the table."""
     sound = mixed.read_bytes()
     for at in range(0, len(sound), 3):
         for flip in (0x01, 0x80, 0xFF):

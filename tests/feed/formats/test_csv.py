@@ -137,7 +137,7 @@ def test_what_the_first_rows_show(write, text, expected):
 
 
 def parsed(text, delimiter, kinds):
-    """(values, or BAD) by row, by the kernels alone; the text in blocks of 7 bytes."""
+    """(values, or BAD) by row, from the kernels alone, with the text in blocks of 7 bytes."""
     schema = fl.Schema({f"c{k}": fl.Stream(dtype=kind) for k, kind in enumerate(kinds)})
     indexer = _native.RowIndexer.csv(ord(delimiter), 0, 1 << 20)
     block = np.frombuffer(text, np.uint8)
@@ -189,7 +189,7 @@ def test_any_table_is_read_as_by_the_csv_module(data):
     except (UnicodeDecodeError, csv.Error):
         return
     found = parsed(text, delimiter, kinds)
-    # Python reads on where a quote is open at the end; the row is unreadable here.
+    # Python reads on if a quote is open at the end. Here the row is unreadable.
     open_quote = bool(expected) and _is_open(decoded, delimiter)
     assert len(found) == len(expected)
     for i, (row, cells_of_row) in enumerate(zip(found, expected, strict=True)):
@@ -393,7 +393,7 @@ def test_long_cells_among_the_first_rows(tmp_path):
 
 
 def test_columns_without_a_name_are_named_by_their_place(tmp_path):
-    """The index that pandas writes, and what is behind a last delimiter."""
+    """The index that pandas writes, and the column after a last delimiter."""
     path = tmp_path / "a.csv"
     path.write_text(",x,\n0,1,\n1,2,\n")
     corpus = fl.open_corpus(path)

@@ -28,7 +28,7 @@ XY = {"x": fl.Stream(2), "y": fl.Stream(3, sparse=True)}
 
 
 def as_lists(value):
-    """Sequences of samples; a sparse sample as {index: sum}, without zeros."""
+    """Sequences of samples. A sparse sample is {index: sum}, without zeros."""
     if not value.is_sparse:
         return [sequence.tolist() for sequence in value.sequences()]
     out = []
@@ -243,7 +243,7 @@ def test_chunks_and_selections(text, chunk_size, seed, tmp_path):
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
-    """Every read returns all sequences or marks the bad ones; `select` agrees with `read`."""
+    """Every read returns all sequences or marks the bad ones, and `select` agrees with `read`."""
     path = tmp_path / "data.ctf"
     raw = text.encode()
     at %= len(raw)
@@ -273,7 +273,7 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
 
 @pytest.mark.parametrize("gap", [0, 30, 1000])
 def test_selections_read_in_several_runs(text_file, monkeypatch, gap):
-    """Wide gaps between the chosen sequences part the reading; bytes of errors stay those of the file."""
+    """Wide gaps between the selected sequences divide the reads. Bytes of errors still count from the file's start."""
     monkeypatch.setattr(indexed_corpus, "_GAP_BYTES", gap)
     rows = [f"{i} |x {i} {'?' if i % 10 == 7 else i} |y 0:1\n" for i in range(100)]
     path = text_file("".join(rows))
@@ -293,7 +293,7 @@ def test_several_files_are_a_concatenation(text_file):
     assert [chunk.num_sequences for chunk in chunks] == [2, 1, 2]
     assert merged(chunks, "x") == [[[1, 1]], [[2, 2]], [[3, 3]], [[4, 4], [5, 5]], [[6, 6]]]
     assert corpus.lengths(np.array([4, 3, 0])).tolist() == [1, 2, 1]
-    # Line numbers run on through the files; the second file's first line is blank.
+    # Line numbers continue through the files. The second file's first line is blank.
     assert corpus.keys(np.arange(5)).tolist() == [0, 1, 3, 5, 6]
     assert as_lists(corpus.select(np.array([3, 0, 3, 2]))["x"]) == [
         [[4, 4], [5, 5]],
@@ -440,7 +440,7 @@ def test_file_that_changes_under_the_reader(text_file):
     corpus = fl.CTFDeserializer(path, XY, chunk_size=300)
     corpus.read(1)
     path.write_text(text.replace("|x 5 5", "|x 6 6"))
-    os.utime(path, ns=(0, 12345))  # whatever the clock's grain
+    os.utime(path, ns=(0, 12345))  # for any resolution of the clock
     with pytest.raises(fl.DataError, match="has changed since"):
         corpus.read(0)
     with pytest.raises(fl.DataError, match="has changed since"):
@@ -523,8 +523,8 @@ def test_max_errors_never_loses_a_stream(text_file):
     assert (caught.value.line, caught.value.stream) == (2, "x")
 
 
-def test_errors_of_many_rows_are_described_when_they_are_asked_for(tmp_path, monkeypatch):
-    """A row can be far shorter than what says why it is bad."""
+def test_errors_of_many_rows_are_described_on_request(tmp_path, monkeypatch):
+    """A row can be much shorter than the description of its error."""
     path = tmp_path / "a.ctf"
     path.write_bytes(b"|x 1 2\n" + b"|x 1\n" * 20_000 + b"|x 3 4\n")
     described = []

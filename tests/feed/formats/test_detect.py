@@ -138,8 +138,8 @@ def test_what_is_not_read_is_named_with_the_next_step(tmp_path, what, suffix):
 
 
 @pytest.mark.parametrize("first", [0x7B, 640, 1152, 1408, 0x8B1F, 0x5A42])
-def test_the_first_token_of_a_file_does_not_say_what_it_is(tmp_path, first):
-    """Its two bytes are those that JSON, pickles, gzip or bzip2 begin with."""
+def test_the_first_token_of_a_file_does_not_decide_its_format(tmp_path, first):
+    """Its two bytes may be the first ones of JSON, pickles, gzip or bzip2."""
     np.array([65535, 65535, first, 0, 3, 0], "<u2").tofile(tmp_path / "pad.bin")  # or streams of Arrow's
     assert fl.open_corpus(tmp_path / "pad.bin", streams={"tokens": fl.Stream(2, "uint16")}).tokens == 6
     np.array([first, 1, 2, 3], "<u2").tofile(tmp_path / "train.bin")
@@ -372,7 +372,7 @@ def test_a_name_with_braces_is_a_name(tmp_path):
 
 
 def test_formats_of_cntk_and_htk(tmp_path):
-    """By content first, as ctf2bin's files have any name; each opens as with its own deserializer."""
+    """By content first, as ctf2bin's files have any name. Each opens as with its deserializer."""
     fl.write_cbf(tmp_path / "a.bin", x=np.arange(3.0))
     (tmp_path / "b.lab").write_text(mlf({"u": [(2, "x 1")]}))
     (tmp_path / "u.mfc").write_bytes(htk(np.ones((4, 2))))

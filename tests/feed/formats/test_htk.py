@@ -23,7 +23,7 @@ def frames_of(total, dim=3):
 
 
 def write(folder, lengths=LENGTHS, dim=3, files=2, **how):
-    """An archive for each part of the utterances, named u0, u1, ..., and the script; returns the frames of each."""
+    """Write an archive for each part of the utterances u0, u1, ..., and the script. Returns the frames of each."""
     lines, utterances = [], []
     parts = np.array_split(np.arange(len(lengths)), files)
     for number, part in enumerate(parts):
@@ -94,7 +94,7 @@ def test_compressed_features(tmp_path, order):
 
 
 def test_whole_files_and_other_kinds(tmp_path):
-    """Without a range, all frames of a file; with or without a name; IDX images; a GUID after the header."""
+    """Without a range, all frames of a file. With or without a name. IDX images. A GUID after the header."""
     frames = frames_of(5)
     (tmp_path / "a.mfc").write_bytes(htk(frames, kind=12))
     (tmp_path / "b.mfc").write_bytes(htk(frames + 1, kind=12))
@@ -319,8 +319,8 @@ def test_a_damaged_header_is_refused(tmp_path, at, value, what):
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "kind", "dim", "range"])
-def test_a_damaged_file_is_so_many_unreadable_utterances(tmp_path, damage):
-    """Those of the second file; the first is sound, and every utterance keeps its tick."""
+def test_the_utterances_of_a_damaged_file_are_unreadable(tmp_path, damage):
+    """The second file is damaged, the first is good, and every utterance keeps its tick."""
     utterances = write(tmp_path)
     path, scp = tmp_path / "1.chunk", tmp_path / "all.scp"
     text = path.read_bytes()

@@ -67,7 +67,7 @@ def twin(parts):
 
 
 def expected_chunk(parts, rows):
-    """What single sequences of the parts, read one by one, say about joined sequences."""
+    """The joined sequences, computed from single sequences of the parts that are read one by one."""
     out = []
     for row in rows:
         sequence = []

@@ -1,4 +1,4 @@
-"""JSON Lines: values, laws, damage, in that order; packed or not. Packing itself: files/test_packed.py."""
+"""JSON Lines, compressed or not: values, laws, damage, in this order."""
 
 import gzip
 import json
@@ -200,7 +200,7 @@ kinds = st.sampled_from(
 
 
 def parsed(lines, streams, ragged=()):
-    """Values by stream and row, BAD for those with an error; by the kernel alone."""
+    """Values by stream and row, from the kernel alone. Rows with an error are BAD."""
     text = b"".join(lines)
     buffer = np.full(len(text) + 128, ord("0"), np.uint8)
     buffer[64:-64] = np.frombuffer(text, np.uint8)
@@ -447,7 +447,7 @@ def test_bad_rows_keep_their_tick(plain):
         return [i for m in source.minibatches(30) for i in m.ids.tolist()]
 
     whole = order()
-    # The same lengths, so that chunks stay as they are; a row without its list has no samples.
+    # The same lengths, so that chunks stay the same. A row without its list has no samples.
     lines = TEXT.split(b"\n")
     damaged = {41, 200, 399}
     for i in damaged:
@@ -530,7 +530,7 @@ def test_the_index_is_kept_and_checked(path):
 
 
 def test_chunks_of_fetched_bytes(path):
-    """What is read ahead of the parser is what it would read itself; some chunks cross from one span to the next."""
+    """Bytes fetched for the parser equal the bytes that it would read. Some chunks cross from one span to the next."""
     corpus = opened(path, chunk_size=700)
     data = path.read_bytes()
     for i in range(len(corpus.chunks())):

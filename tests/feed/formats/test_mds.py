@@ -1,4 +1,4 @@
-"""MDS: folders that MosaicML Streaming wrote are read as it reads them; damage costs what it touches.
+"""MDS: folders that MosaicML Streaming wrote are read as it reads them. Damage costs only the damaged samples.
 
 The laws: test_shard_folders.py.
 """
@@ -116,7 +116,7 @@ def test_a_merged_index_names_files_in_folders(raw):
 
 
 def test_unpacked_shards_are_preferred(tmp_path):
-    """As the library leaves them beside the compressed ones."""
+    """The library leaves them next to the compressed ones."""
     folder = Path(shutil.copytree(HERE / "gz", tmp_path / "both"))
     for k in (0, 2):
         packed = folder / f"shard.0000{k}.mds.gz"

@@ -1,4 +1,4 @@
-"""Mixtures described in files: what they mean, and what is wrong with them and where."""
+"""Mixtures described in files: their meaning, and errors with their place."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def read_all(path, **options):
 
 
 def survivors(path, contents):
-    """Reads each content in a forked child; returns the foreign errors, None for the content that ended the child."""
+    """Read each content in a forked child. Returns the foreign errors, None for a content that ended the child."""
     done, told = os.pipe()
 
     def read_each():

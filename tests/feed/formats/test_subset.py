@@ -336,7 +336,7 @@ def test_a_state_of_another_choice_is_refused():
 
 
 class Placeless(CountedCorpus):
-    """A corpus whose errors do not say where they are."""
+    """A corpus whose errors have no place."""
 
     def made(self, a, b):
         chunk = super().made(a, b)

@@ -1,4 +1,4 @@
-"""Tar archives: samples are those that WebDataset reads, whoever wrote them; the laws hold; damage costs one sample."""
+"""Tar archives: samples equal WebDataset's, for any writer. The laws hold, and damage costs one sample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def theirs(path):
 
 
 def ours(path, **options):
-    """The same members, by the suffixes that each sample has; samples come one by one, as they need not be alike."""
+    """The same members, by the suffixes of each sample. Samples come one by one, as they may have different
+    suffixes."""
     found = []
     for ordinal, sample in enumerate(theirs(path)):
         streams = {f".{name}": fl.Stream(dtype="bytes", field=name) for name in sample if name != "__key__"}
@@ -62,7 +63,7 @@ def ours(path, **options):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Two shards as WebDataset writes them, and what they hold."""
+    """Two shards as WebDataset writes them, and their samples."""
     folder, rng = tmp_path_factory.mktemp("tar"), np.random.default_rng(5)
     samples = [
         {
@@ -178,7 +179,7 @@ def test_sizes_in_base_256_and_in_pax(tmp_path):
         member(archive, "a.jpg", b"z" * 900, pax_headers={"size": "900", "comment": "no matter"})
         member(archive, "b.jpg", b"y", mtime=0.5)
     data = bytearray(path.read_bytes())
-    at = data.index(b"a.jpg", 1024)  # the member's own header, which no longer says its size
+    at = data.index(b"a.jpg", 1024)  # the member's own header, which no longer has its size
     data[at + 124 : at + 136] = b"%011o\0" % 0
     data[at + 148 : at + 156] = b" " * 8
     data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
@@ -331,7 +332,7 @@ def test_what_cannot_be_numbers(tmp_path):
             fl.TarDeserializer(path, {name: stream})
     with pytest.raises(fl.SchemaError, match="each stream once, got cls"):
         fl.TarDeserializer(path, {"cls": BYTES}, cls=fl.Stream((), "int64"))
-    assert fl.TarDeserializer(path).schema["pickle"] == BYTES  # as it is, for whoever trusts it
+    assert fl.TarDeserializer(path).schema["pickle"] == BYTES  # unchanged, for users who trust it
     with pytest.raises(fl.DataError, match="expected at most 7 bytes when decoded"):
         fl.TarDeserializer(path, cls=fl.Stream((), "int64"), memory=7).read(0)
 
@@ -401,7 +402,7 @@ def test_numbers_join_ids_of_ctf(tmp_path):
 
 
 def test_resumed_by_another_number_of_workers(shards):
-    """Two, then three: the rest is that of one."""
+    """Two workers, then three, deliver the samples that one would."""
     streams = {"jpg": BYTES, "cls": fl.Stream((), "int64")}
 
     def source(**options):
@@ -430,7 +431,7 @@ def test_converted_and_inspected(shards, tmp_path):
 
 
 def test_members_are_views_until_they_are_delivered(shards):
-    """Of the mapped file; what is copied has no gaps."""
+    """Views of the mapped file. Copies have no gaps."""
     chunk = open_shards(shards[0], jpg=BYTES, chunk_size=1 << 20).read(0)
     value, samples = chunk["jpg"], shards[1]
     assert value.memory.base is not None
@@ -485,7 +486,7 @@ def delivered(path, **options):
 
 
 def test_a_file_cut_anywhere(small):
-    """Whole samples stay, with their places; the one that was cut is one bad sample."""
+    """Complete samples keep their places. The one that was cut is a bad sample."""
     path, data = small
     whole = path.read_bytes()
     end = 512 * 10 + sum(2 * -(-len(one) // 512) * 512 for one in data)
@@ -547,7 +548,7 @@ def test_repeated_and_missing(tmp_path):
 
 
 def test_a_page_that_is_lost_under_the_map(shards, monkeypatch):
-    """The kernel says so when the chunk is mapped: only the samples on it are lost."""
+    """The kernel reports it when the chunk is mapped, and only the samples on it are lost."""
     path, begin = shards[0] / "s-0.tar", 40 * 4096
     preadv = os.preadv
 

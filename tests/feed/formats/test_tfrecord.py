@@ -1,4 +1,4 @@
-"""TFRecord: read as TensorFlow and protobuf read it; damage costs what it touches. Laws: laws/test_byte_strings.py."""
+"""TFRecord: read as TensorFlow and protobuf read it. Damage costs its record. Laws: laws/test_byte_strings.py."""
 
 import gzip
 import json
@@ -151,8 +151,8 @@ def test_examples_are_what_tensorflow_reads(kind, chunk_size):
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_sequence_examples_are_what_tensorflow_reads(kind):
-    """A name that both maps have is the context's, unless `lists` says otherwise."""
+def test_sequence_examples_equal_tensorflows(kind):
+    """A name in both maps is the context's, unless `lists` has it."""
     path = HERE / f"sequences-{kind}.tfrecord"
     streams = {"id": INT, "tokens": INT, "frame": fl.Stream(3), "phone": fl.Stream((), "int16"), "word": BYTES}
     chunk = everything(fl.TFRecordDeserializer(path, streams, cache=False))
@@ -237,7 +237,7 @@ def messages(draw):
 
 
 def held(kind, values, stream):
-    """The samples of a feature or a step; None: it does not fit."""
+    """The samples of a feature or a step, None: it does not fit."""
     if stream.is_bytes:
         if kind != "bytes_list":
             return None
@@ -253,7 +253,7 @@ def held(kind, values, stream):
 
 
 def expected_of(name, message):
-    """The sequence of a record in one stream, by the rules of the page; None: it is unreadable."""
+    """The sequence of a record in one stream, by the rules of the page, None: it is unreadable."""
     features, steps = parsed(message)
     stream = TWINS[name]
     if name == "s":
@@ -311,7 +311,7 @@ def test_values_are_those_written(path):
     "dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
 )
 def test_integers_become_what_is_declared(tmp_path, dtype):
-    """At both ends of a type, packed or not, and behind them."""
+    """At both ends of a type, packed or not, and beyond them."""
     kind = np.dtype(dtype).kind
     low, high = (0, 1) if kind == "b" else (-(2**63), 2**63 - 1)
     if kind in "iu":
@@ -481,7 +481,7 @@ def test_what_is_no_tfrecord_file(tmp_path):
 
 
 def test_recognised_by_content(tmp_path):
-    """Also packed, whatever the length of the first record looks like, and whatever the name."""
+    """Also compressed, with any length of the first record, and any name."""
     for size in (0x8B1F, 0x9C78, 0x5E78, 0x7B, 0x7C, 0xD8FF, 0x5A42):  # of gzip, zlib, JSON, CTF, JPEG, bzip2
         (message,) = (found for k in (2, 3, 4) if len(found := field(9, bytes(size - k))) == size)
         path = written(tmp_path / "plain", message, example(n=1))
@@ -564,7 +564,7 @@ def test_chunks_of_fetched_bytes(path):
 
 
 def test_any_flipped_byte_is_noticed(tmp_path):
-    """It costs its record, or what is behind its length; the others are as they were."""
+    """It costs its record, or all records after its length. The others keep their values."""
     rows = ROWS[3:9]
     content = tfrecords(MESSAGES[3:9])
     starts = np.cumsum([0, *(len(record(message)) for message in MESSAGES[3:9])])
@@ -602,7 +602,7 @@ def test_a_file_that_was_cut_ends_with_a_bad_record(tmp_path, at):
 
 def test_a_record_that_is_too_long_is_left_out(tmp_path):
     length = struct.pack("<Q", 2**40)
-    head = record(length)[12:]  # the checksum of a message is that of a length
+    head = record(length)[12:]  # the checksum of a message is replaced by that for a length
     (tmp_path / "a.tfrecord").write_bytes(CONTENT[: len(record(MESSAGES[0]))] + head + bytes(99))
     chunk = opened(tmp_path / "a.tfrecord", cache=False).read(0)
     assert list(chunk.errors) == [1]
@@ -663,7 +663,7 @@ def test_damage_after_indexing_loses_its_records(path):
 
 @pytest.mark.parametrize("names", [["b"], ["n", "t"], ["b", "n"], ["b", "ids", "n", "t", "x"]])
 def test_chunks_hold_what_they_count(tmp_path, names):
-    """A name of each picture does not keep the pictures in memory; see `Chunk.nbytes`, which budgets are kept by."""
+    """The names of pictures do not keep the pictures in memory, see `Chunk.nbytes`, by which budgets are kept."""
     rows = [{**one, "b": os.urandom(5000)} for one in ROWS[:100]]
     path = written(tmp_path / "a.tfrecord", *(example(**{**one, "ids": one["ids"] or NO_INTS}) for one in rows))
     corpus = fl.TFRecordDeserializer(path, {name: STREAMS[name] for name in names}, chunk_size=50_000)
@@ -676,7 +676,7 @@ def test_chunks_hold_what_they_count(tmp_path, names):
 
 
 def test_chunks_that_are_held_stay_as_they_are(path):
-    """While others are read into what was held before, by several threads."""
+    """While several threads read other chunks into buffers that were in use before."""
     corpus = fl.TFRecordDeserializer(path, {"b": BYTES}, chunk_size=1500)
     count = len(corpus.chunks())
     expected = [corpus.read(i)["b"].tolist() for i in range(count)]
@@ -704,7 +704,7 @@ def test_chunks_that_are_held_stay_as_they_are(path):
 def test_memory_is_bounded(plain, tmp_path):
     with pytest.raises(fl.DataError, match=r"at most 2000 bytes of records at a time.*\n.*\n.*chunk_size"):
         opened(plain, memory=2000).read(0)
-    # Bad records cost their place, too; small integers grow to eight bytes.
+    # Bad records take room, too, and small integers grow to eight bytes.
     path = written(tmp_path / "a", *[example(n=1)] * 2000, *[example(n=1, v=[1] * 1000)] * 2000)
     with pytest.raises(fl.DataError, match="when decoded"):
         fl.TFRecordDeserializer(path, v=fl.Stream(1000, "int64"), memory=4 << 20, defaults={"v": 0}).read(0)

@@ -1,4 +1,4 @@
-"""Texts to tokens: those of the library, whatever the chunks; what cannot be decoded; conversion and packing."""
+"""Texts to tokens: the library's tokens, for any chunks, undecodable texts, conversion and packing."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_an_interrupted_conversion_goes_on_with_the_same_tokenizer_only(lines, t
         fl.convert(corpus, tmp_path / "store", **options)
     again, calls = made(plus=int(other))
     fl.convert(again, tmp_path / "store", **options)
-    assert (len(calls) == 1 + again.num_chunks()) == other  # one call tells it from other functions
+    assert (len(calls) == 1 + again.num_chunks()) == other  # one call distinguishes it from other functions
     fl.convert(made(plus=int(other))[0], tmp_path / "whole", **options)
     files = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == files

@@ -1,4 +1,4 @@
-"""Token files: rows are those of plain slicing, whatever the stride; the laws hold; no damage is believed."""
+"""Token files: rows equal plain slices, for any stride. The laws hold, and damage is detected."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_an_index_that_does_not_fit(tmp_path, changes, message):
 
 
 def test_any_byte_of_an_index(tmp_path):
-    """Is refused, or does not matter: the rows are those of the tokens."""
+    """It is refused, or does not matter, and rows equal the tokens."""
     documents = [np.arange(30), np.arange(70)]
     megatron(tmp_path / "m", documents)
     index = tmp_path / "m.idx"

@@ -17,7 +17,7 @@ from tests.effort import examples
 
 
 class Rows(fl.UserDeserializer):
-    """One stream `x` of (ordinal in the corpus, step), chunk sizes unknown before reading; counts its reads."""
+    """One stream `x` of (ordinal in the corpus, step), with unknown chunk sizes before reading. Counts its reads."""
 
     def __init__(self, lengths):
         self.lengths_of = [list(chunk) for chunk in lengths]
@@ -237,7 +237,7 @@ def test_streams_must_be_those_declared_and_agree():
 
 
 class Lying(Sized):
-    """Delivers other sequences than it says."""
+    """Delivers other sequences than it declares."""
 
     def __init__(self, said, given):
         super().__init__(given)
@@ -433,8 +433,8 @@ def test_user_corpora_are_joined_by_their_keys():
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_what_cannot_be_taken_as_numbers_is_told_with_its_chunk(as_list):
-    """NumPy would hand out what lies under a mask, and torch refuses by a RuntimeError."""
+def test_arrays_that_are_no_numbers_are_an_error_with_their_chunk(as_list):
+    """NumPy would return the values under a mask, and torch raises a RuntimeError."""
     torch = pytest.importorskip("torch")
     masked = np.ma.masked_array(np.ones((3, 2), np.float32), [[False, True]] * 3)
     for data, message in ((masked, "masked entries"), (torch.ones(3, 2, requires_grad=True), "requires grad")):

@@ -133,7 +133,7 @@ def test_persistent_workers_keep_their_copies(make):
 
 
 class Flags(Stream):
-    """An iterable dataset that says what the program has set."""
+    """An iterable dataset that returns the program's settings."""
 
     flag = 0
 
@@ -201,8 +201,8 @@ KINDS = ("in order", "shuffled", "batches", "random", "random with its own", "re
 
 @pytest.mark.parametrize("kind", [*KINDS, "distributed"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
-def test_as_much_is_drawn_as_by_torch(kind, options):
-    """At every step, so that parameters that are initialised at any time are those that they are with torch."""
+def test_it_draws_as_many_numbers_as_torch(kind, options):
+    """At every step, so that parameters that are initialised at any time are the same as with torch."""
     ours = {**options, "workers": "thread"}
     for given, (size, drop_last) in itertools.product(
         (False, True), [(3, False), (3, True), (5, False), (None, False)]
@@ -248,7 +248,7 @@ def test_a_seed_set_before_an_epoch_decides_its_order(Loader, workers, set_by, p
 @pytest.mark.parametrize("kind", ["shuffled", "generator", "random", "random with its own", "corpus"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_state_of_a_loader_without_a_seed_resumes_its_epoch(kind, taken, workers):
-    """Under whatever seeds the program that resumes has set; and what is set before the next epoch decides that."""
+    """With any seeds of the program that resumes. A seed set before the next epoch decides that epoch."""
 
     def loader(seed):
         torch.manual_seed(seed)
@@ -604,7 +604,7 @@ class Again:
 
 
 def endless(Loader):
-    """The loader of detection frameworks: one iterator for ever, over a batch sampler that is put in its place."""
+    """The loader of detection frameworks: one endless iterator, over a batch sampler that replaces its own."""
 
     class Endless(Loader):
         def __init__(self, *arguments, **options) -> None:
@@ -659,7 +659,7 @@ def test_an_endless_loader_resumes(given):
 
 
 class ThreadAsProcess(threading.Thread):
-    """A thread that looks like a process, as those of medical imaging's thread workers."""
+    """A thread with the interface of a process, as in MONAI's thread workers."""
 
     pid = threading.get_native_id()
     exitcode = 0

@@ -115,7 +115,7 @@ def test_weighted_draws_equal_their_twin(n):
 
 
 def test_weights_are_met():
-    """Chi-square over 10^5 draws; an item of weight 0 never comes, and items beyond 2^24 do."""
+    """Chi-square over 10^5 draws. An item of weight 0 never comes, and items beyond 2^24 do."""
     weights = np.array([0, 1, 2, 3, 0, 4.0])
     draws = order.WeightedItems(np.tile(weights, 20000), 1).take(0, 0, 120000) % 6
     found = np.bincount(draws, minlength=6)
@@ -625,7 +625,7 @@ def test_a_mixture_resumes_in_a_loader(workers, batches):
 
 @pytest.mark.parametrize("batches", [1, 7])
 def test_a_mixture_without_end_in_a_loader(batches):
-    """It has one sweep, which every loop continues; no length."""
+    """It has one sweep, which every loop continues, and no length."""
 
     def make():
         return fl.DataLoader(some_mixture(), batch_size=16, shuffle=True, seed=3)
@@ -649,7 +649,7 @@ def test_a_mixture_without_end_in_a_loader(batches):
 
 
 def test_a_mixture_under_other_weights_is_refused_by_a_loader():
-    """Stages that are to come may be declared anew, those that have begun may not; a state has them."""
+    """Later stages may be replaced, but not the ones that have begun, which a state has."""
     loader = fl.DataLoader(some_mixture(when_empty="stop"), batch_size=16, shuffle=True, seed=3)
     begun = iter(loader)
     next(begun)
@@ -823,8 +823,8 @@ def test_on_a_device():
 
 @needs_torch
 @pytest.mark.parametrize("fails", [None, 4])
-def test_one_batch_travels_while_another_is_used(monkeypatch, fails):
-    """States are those of delivered batches, errors come in order, and the end is final."""
+def test_one_batch_is_copied_while_another_is_used(monkeypatch, fails):
+    """States are after delivered batches, errors come in order, and the end is final."""
     from feedline.interop import torch_loading
 
     log = []

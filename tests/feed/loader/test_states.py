@@ -347,7 +347,7 @@ def test_at_the_last_batch_nothing_is_left_and_behind_it_a_whole_sweep(name):
 
 
 def test_ranks_end_together():
-    """The state of the last batch is that of all ranks, for any number of them."""
+    """The state of the last batch is the same on all ranks, for any number of them."""
     ranks = [fl.DataLoader(range(10), batch_size=2, partition=(i, 2), seed=1) for i in range(2)]
     for _ in zip(*ranks, strict=True):
         states = [rank.state_dict() for rank in ranks]
@@ -380,7 +380,7 @@ def test_length_samplers_and_batches_follow_a_dataset(options):
 
 
 def test_a_length_asked_for_in_the_middle_changes_nothing():
-    """A progress bar asks; the sweep, and its state, are those that were begun."""
+    """A progress bar calls it. The sweep and its state stay the same."""
     data = list(range(8))
     loader = fl.DataLoader(data, batch_size=3, shuffle=True, seed=1)
     iterator = iter(loader)
@@ -416,7 +416,7 @@ def test_a_state_goes_with_the_dataset_as_it_is_now():
 @needs_torch
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_seeds_in_samples_collate(options):
-    """Below 2**63, whatever the loader's seed; torch draws the same numbers as with all 64 bits."""
+    """Below 2**63, for any seed of the loader. torch draws the same numbers as with all 64 bits."""
     from feedline import _native
     from feedline.feed.loader.sample_seeds import ITEM
 
@@ -440,8 +440,8 @@ APART = {"here": {}, "threads": {"num_workers": 2, "workers": "thread"}, "proces
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("where", APART)
 @pytest.mark.parametrize("kind", [OwnIterator, MadeInIter, Resetting, TwoStates, Stateless, Coarse])
-def test_iterable_datasets_go_on(kind, where):
-    """Whether the state is the dataset's, its iterator's or both's; kept, set back or made in `__iter__`."""
+def test_iterable_datasets_continue(kind, where):
+    """With a state of the dataset, its iterator or both, that is kept, reset or made in `__iter__`."""
     how = {"batch_size": 3, "seed": 2, **APART[where]}
     for batches in (1, 2, 3):
         with fl.DataLoader(kind(23), **how) as loader, fl.DataLoader(kind(23), **how) as again:
@@ -453,7 +453,7 @@ def test_iterable_datasets_go_on(kind, where):
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("kind", [Resetting, Stateless])
 @pytest.mark.parametrize("other", [1, 2, 5])
-def test_iterable_datasets_go_on_with_another_batch_size(kind, other):
+def test_iterable_datasets_continue_with_another_batch_size(kind, other):
     """Samples are counted, not batches: a dataset without a state was read from another place."""
     state, rest = saved(fl.DataLoader(kind(23), batch_size=3, seed=2), 4)
     again = fl.DataLoader(kind(23), batch_size=other, seed=2)
@@ -556,8 +556,8 @@ def test_any_integer_is_taken_and_a_state_is_json(options, kind):
         assert len(first) == len(second)
 
 
-def test_what_identifies_a_dataset_stays_known_when_an_attribute_is_set():
-    """It was found out when the sweep began; a dataset that has grown since is another one."""
+def test_the_identity_of_a_dataset_survives_a_new_attribute():
+    """It was determined when the sweep began. A dataset that has grown since is another one."""
     for change in (lambda loader: setattr(loader, "timeout", 0), lambda loader: None):
         data = list(range(8))
         loader = fl.DataLoader(data, batch_size=2, seed=1)
@@ -569,8 +569,8 @@ def test_what_identifies_a_dataset_stays_known_when_an_attribute_is_set():
         del iterator
 
 
-def test_states_of_sources_and_of_loaders_are_told_apart():
-    """Each is refused by the other, by name rather than field by field; the formats of both know the version alone."""
+def test_states_of_sources_and_of_loaders_are_distinguished():
+    """Each refuses the other's, by name rather than field by field. The formats of both have only the version."""
     corpus = fl.ArrayDeserializer(x=np.zeros(10))
     loaders = [fl.DataLoader(range(10)), fl.DataLoader(corpus, batch_size=2), fl.DataLoader(range(10), shuffle=True)]
     source = fl.MinibatchSource(corpus)

@@ -1,4 +1,4 @@
-"""The content of batches: `default_collate` and `collate_fn`; both torch's DataLoader and ours."""
+"""The content of batches: `default_collate` and `collate_fn`, for torch's DataLoader and ours."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_without_batching(Loader, workers):
 
 
 def test_workers_take_turns(Loader):
-    """Batches are those of one worker each, one after the other."""
+    """Each batch is of one worker, and they take turns."""
     loader = Loader(Stream(10), batch_size=2, num_workers=2)
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == [[0, 2], [1, 3], [4, 6], [5, 7], [8], [9]]

@@ -1,4 +1,4 @@
-"""Arrow files that are larger than the cache: batches come from ranges, and are those of the mapped files."""
+"""Arrow files that are larger than the cache: batches come from ranges, and equal those of the mapped files."""
 
 from __future__ import annotations
 
@@ -257,7 +257,8 @@ def test_damaged_bounds_of_one_batch_lose_its_sequences_alone(store, opened, tmp
 
 
 def test_many_files_take_no_more_room_than_is_looked_at(store, opened, tmp_path):
-    """Of numbers alone, nothing is held; of lists of unequal lengths all, and an error says how much that is."""
+    """With numbers alone, nothing stays in the cache. With lists of unequal lengths all offsets do, and an error has
+    their size."""
     for i in range(20):
         table = pa.table({"n": np.arange(40_000), "v": pa.array([[1.0, 2.0]] * 9999 + [[1.0]] + [None] * 30_000)})
         store.put(f"b/a/{i}.arrow", Path(write(tmp_path / f"{i}.arrow", table, rows=10_000)).read_bytes())

@@ -1,4 +1,4 @@
-"""Whatever a store does, the bytes are right or an error says what was tried; nothing hangs."""
+"""Whatever a store does, the bytes are right or an error lists the attempts. Nothing hangs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_an_object_that_changes_while_it_is_read_is_an_error_that_names_it(store
             pass
     assert caught.value.path == "s3://b/2.parquet"
     assert before.ids.tolist() == [0, 1, 2, 3, 4]
-    assert source.position.ordinal == 40  # of what was delivered, nothing is lost or repeated
+    assert source.position.ordinal == 40  # no delivered byte is lost or repeated
 
 
 def test_what_is_not_there_is_an_error_at_once(store, opened):
@@ -222,7 +222,7 @@ def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
 
 
 class Clock:
-    """A clock that is an hour behind that of the server."""
+    """A clock that is an hour slower than the server's."""
 
     @staticmethod
     def time():
@@ -266,13 +266,13 @@ def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
 
 
 def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_path, monkeypatch):
-    """As one of IPv6 where that leads nowhere; a server that accepts nobody stands for it."""
+    """Such as an IPv6 address without a route. A server that accepts no connection simulates it."""
     monkeypatch.setattr("feedline.feed.remote.web._CONNECT_S", 0.2)
     with WebServer({"/x.jsonl": lines()}) as web, socket.socket() as full, contextlib.ExitStack() as waiting:
         port = int(web.url.rpartition(":")[2])
         full.bind(("127.0.0.2", port))
         full.listen(0)
-        for _ in range(4):  # whoever comes after them is not heard
+        for _ in range(4):  # later connections get no answer
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(("127.0.0.2", port))
@@ -286,7 +286,7 @@ def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_p
 
 
 def test_connections_that_a_server_has_closed_make_no_noise(tmp_path):
-    """Python warns of what is only collected."""
+    """Python would warn about connections that are only collected."""
     with WebServer({"/x.jsonl": lines()}) as web, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         web.closes = True

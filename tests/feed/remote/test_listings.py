@@ -1,4 +1,4 @@
-"""Listings ask for what was named: nothing of other folders is listed, taken for data, or in the way."""
+"""Listings are only of named folders: other folders are not listed, taken for data, or an obstacle."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_folders_that_are_all_there_is_are_listed_together(store, opened):
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_an_index_is_asked_for_beside_tokens_alone(store, opened, refused):
-    """Who may not list is refused what is not there."""
+def test_an_index_is_requested_only_for_tokens(store, opened, refused):
+    """Without the right to list, a missing object is a refusal."""
     for name in ("x.jsonl", "y.bin", "z.bin"):
         store.put(f"b/{name}", rows(0))
     if refused:
@@ -85,7 +85,7 @@ def test_a_slash_at_the_end_says_that_it_is_a_folder(store, opened):
 
 
 def test_a_pattern_of_several_levels_lists_the_folders_that_match(bucket, opened):
-    """Whatever lies in others, as keys with empty parts."""
+    """Whatever other folders have, such as keys with empty parts."""
     for number in range(3):
         bucket.put(f"b/deep-{number}/x/a.jsonl", rows(0))
         bucket.put(f"b/deep-{number}/y/a.jsonl", rows(0))

@@ -34,7 +34,7 @@ NAMES = (
 
 
 def write_map(folder):
-    """Names written in all ways, members of an archive; missing pictures, one whose name is no text, and no line."""
+    """Names in all forms, members of an archive, missing pictures, one whose name is no text, and an empty file."""
     (folder / "pics" / "x").mkdir(parents=True)
     lines = []
     for i in range(COUNT):
@@ -73,7 +73,7 @@ def test_what_a_list_names_lies_beside_it(store, opened, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     store.reset()
     there = opened(f"a/{name}")
-    assert store.counters().requests["LIST"] == 1  # for what the list names
+    assert store.counters().requests["LIST"] == 1  # for the files that the list names
     assert there.digest() == digest
     again = pickle.loads(pickle.dumps(there))
     assert delivered(there, **how) == expected

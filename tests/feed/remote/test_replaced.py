@@ -1,4 +1,4 @@
-"""An object that is replaced: its old values, its new ones or an error; never both kinds, and never old ones later."""
+"""An object that is replaced: its old values, its new ones or an error, never both kinds, and never old ones later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATER = "Tue, 03 Nov 2026 10:00:00 GMT"
 
 
 def numbers(version: int) -> bytes:
-    """An array of 4 MiB; all versions are of the same length."""
+    """An array of 4 MiB. All versions have the same length."""
     file = io.BytesIO()
     np.save(file, np.full((2048, 512), version, np.float32))
     return file.getvalue()
@@ -121,7 +121,7 @@ def test_a_server_that_tells_versions_to_one_method_alone(web, tmp_path, etag):
         (("a", 5), ("b", 5), False),
         (("", 5 * 10**9), ("a", 5 * 10**9 + 1), True),  # a listing without ETags, in whole seconds
         (("a", 5 * 10**9), ("", 6 * 10**9), False),
-        (("a", 0), ("", 0), False),  # nothing says that it is the same
+        (("a", 0), ("", 0), False),  # no validator identifies it
         (("", 5), ("", 0), False),
         (("", 0), ("a", 5), True),  # as was said when it was opened
     ],

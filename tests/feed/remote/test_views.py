@@ -1,4 +1,4 @@
-"""Mapped formats whose files are larger than the cache: chunks come from ranges, and are those of the mapped files."""
+"""Mapped formats with files larger than the cache: chunks come from ranges, and equal those of the mapped files."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def write_arrays(folder):
 
 
 def write_tokens(folder):
-    """Token files of both kinds; rows cross pages."""
+    """Write token files of both kinds, with rows that cross pages."""
     folder.mkdir()
     rng = np.random.default_rng(8)
     for number, size in enumerate((300_000, 1000, 500_001)):
@@ -228,7 +228,7 @@ def write_hdf5_blocks(folder):
 
 
 def write_dense_cbf(folder):
-    """Sequences of one dense sample, which are views where the file is mapped; reading one looks at all of a chunk."""
+    """Sequences of one dense sample, which are views of a mapped file. Reading one reads all of its chunk."""
     folder.mkdir()
     rng = np.random.default_rng(10)
     for number in range(2):
@@ -309,7 +309,7 @@ WINDOWS = {"shuffle": fl.Window(bytes=600 * KIB), "size": 40, "max_sweeps": 1}
 
 @pytest.mark.parametrize("form", ["store", "arrays"])
 def test_corpora_over_the_same_objects_do_not_end_each_other(local, opened, store, tmp_path, form):
-    """Closed, or collected, others leave it what it was: what is unknown would be taken for a local file."""
+    """When one is closed or collected, others keep their files, as an unknown path would be taken for a local file."""
     write_arrays(tmp_path / "n")
     for file in (tmp_path / "n").iterdir():
         store.put(f"b/n/{file.name}", file.read_bytes())
@@ -350,7 +350,7 @@ def test_chosen_sequences(local, opened, tmp_path, shuffle):
 
 
 def test_batches_of_like_length_in_order_do_not_depend_on_the_cache(local, opened, tmp_path):
-    """They are made within windows, which must be those of a disk whatever the cache has."""
+    """They are made within windows, which must equal those of a disk for any content of the cache."""
     how = {"shuffle": False, "max_sweeps": 1}
 
     def batches(corpus):

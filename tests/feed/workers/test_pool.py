@@ -1,4 +1,4 @@
-"""Units go in, results come out by ticket; who runs them does not matter."""
+"""Units go in, and results come out by ticket, whichever workers run them."""
 
 from __future__ import annotations
 
