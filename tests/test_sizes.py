@@ -42,7 +42,7 @@ def function(*, one, **options):
 
 @pytest.fixture
 def measured(tmp_path):
-    """Run the tool over a package of one module; returns its exit status, and what it says on stderr."""
+    """Run the tool over a package of one module. Return its exit status and its stderr."""
 
     def run(vague=(1, 111), **limits):
         folder = tmp_path / "src" / "feedline" / "feed"

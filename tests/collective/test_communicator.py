@@ -1,4 +1,4 @@
-"""Ranks exchange the same bits, and errors name a missing rank; with real processes."""
+"""Ranks exchange the same bits, and errors name a missing rank. With real processes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ PAIRS = list(itertools.combinations(EXCHANGES, 2))
 
 
 def at_odds(rank):
-    """Each rank makes another exchange; gloo would end the process over their sizes."""
+    """Each rank makes a different exchange. gloo would end the process over their sizes."""
     collective = Communicator()
     found = []
     for pair in PAIRS:
@@ -378,7 +378,7 @@ def test_a_rank_may_start_later_than_the_timeout():
 
 
 def working(rank, timeout, ends=None, how=None):
-    """Exchange until something happens; rank ``ends`` leaves in its own way after some exchanges."""
+    """Exchange until something happens. Rank ``ends`` leaves in its own way after some exchanges."""
     collective = Communicator(timeout_s=timeout)
     flat = torch.ones(1 << 20)
     for step in range(10**9):
@@ -503,7 +503,7 @@ def test_what_others_say_may_be_read_while_it_changes():
     ],
 )
 def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, why, monkeypatch):
-    """A hundred seconds pass between two beats of this rank; only those who say nothing meanwhile are missing."""
+    """A hundred seconds pass between two beats of this rank. Only ranks that are silent meanwhile are missing."""
     store, now, beats = Beats(3), [0.0], [1]
     pulse = resting_pulse(store, 1, 3, 0)
     beat(pulse)
@@ -538,7 +538,7 @@ def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(mon
 
 
 def test_the_host_of_the_meeting_point_stays_until_others_know_whom_it_missed():
-    """It ends with its StoreError; another that reads seldom would name it instead of the rank that was killed."""
+    """It ends with its StoreError. A rank that reads seldom would name it instead of the rank that was killed."""
 
     def kill(job):
         job.kill(2)
@@ -610,7 +610,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named_as_such():
 
 
 def elsewhere(rank):
-    """Rank 1 continues with another group; the error names its last exchange here."""
+    """Rank 1 continues with another group. The error names its last exchange here."""
     collective = Communicator(timeout_s=3)
     collective.agree("push 'first'")
     if rank:

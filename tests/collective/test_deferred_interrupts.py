@@ -158,7 +158,7 @@ def call(store, what, moment):
 
 
 def everywhere(rank, kind, step):
-    """Pushes, with Ctrl-C at one line of the store's code after the other; what each worker holds after each."""
+    """Push with Ctrl-C at one line of the store's code after the other. Return each worker's values after each."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     store = create("dist_sync")
     set_it, given = KINDS[kind]
@@ -213,7 +213,7 @@ def ctrl_c_now():
 
 
 def left_in_wait(rank, verb):
-    """Ctrl-C while the other worker keeps this one waiting; it continues with other calls."""
+    """Press Ctrl-C while the other worker keeps this one waiting. It continues with other calls."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     store = create("dist_sync")
     store.init("w", torch.zeros(2))

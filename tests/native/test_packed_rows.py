@@ -1,4 +1,4 @@
-"""Rows filled from pieces of documents equal what a slow twin fills; impossible pieces and lost files are refused."""
+"""Rows filled from pieces of documents equal a slow twin's. Impossible pieces and lost files are refused."""
 
 from __future__ import annotations
 

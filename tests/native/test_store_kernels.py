@@ -69,7 +69,7 @@ def test_long_arrays(bits):
 
 
 def test_codes_lie_from_the_top():
-    # MXNet's layout: four values a byte, the first in the top two bits; 11 is plus, 10 minus.
+    # MXNet's layout: four values a byte, the first in the top two bits, 11 for plus and 10 for minus.
     codes = native(2, 0.5, np.array([1, -1, 0, 1, 1], "f4"), np.zeros(5, "f4"))[0]
     assert codes == bytes([0b11100011, 0b11000000, 0, 0])
     codes = native(1, 0.0, np.array([1, -1, 0, 1, 1, 1, 1, 1, 1], "f4"), np.zeros(9, "f4"))[0]

@@ -1,4 +1,4 @@
-"""Formulas do natively what they do in operations of torch, with all stages, in any dtype, layout and company."""
+"""Native formulas equal operations of torch, with all stages, in any dtype, layout and combination."""
 
 from __future__ import annotations
 
