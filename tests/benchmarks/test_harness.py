@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("collects_often")
 
 
 class Clocks:
-    """Made-up clocks: each turn of a contender takes what its list says next."""
+    """Made-up clocks: each turn of a contender takes the next time of its list."""
 
     def __init__(self, turns: dict[str, list[float]]) -> None:
         self.turns = {name: list(times) for name, times in turns.items()}
@@ -47,7 +47,7 @@ class Clocks:
 
 
 def test_a_ratio_is_the_median_of_ratios_inside_a_round():
-    # The machine is 1x, 10x and 100x slow in the three rounds; inside each, the ratios are 2, 4 and 3.
+    # The machine is 1x, 10x and 100x slow in the three rounds. Inside each, the ratios are 2, 4 and 3.
     clocks = Clocks({"a": [1.0, 10.0, 100.0], "b": [2.0, 40.0, 300.0]})
     run = clocks.race(3, {"a": 6.0, "b": 6.0})
     assert run.ratios("a", "b") == pytest.approx([2.0, 4.0, 3.0])
@@ -243,5 +243,5 @@ def test_a_benchmark_that_fails_fails_the_run(tmp_path, monkeypatch, capsys):
     arguments = ["--only", "startup", "--quick", "--data", str(tmp_path / "data"), "--results", str(tmp_path)]
     assert main(arguments) == 1
     assert "failed: startup" in capsys.readouterr().err
-    # A folder that was there stays, with what others put into it.
+    # An existing folder stays, with the files of others.
     assert [entry.name for entry in (tmp_path / "data").iterdir()] == ["mine"]

@@ -264,7 +264,7 @@ def test_what_is_far_behind_or_not_the_better_setting_is_not_measured_again():
     assert [each["name"] for each in table.worth_repeating(rows, "rate")] == [f"{OURS}: ", "Peer: fast"]
 
 
-# ---- what is committed ---------------------------------------------------------------------------------------
+# ---- the committed tables ---------------------------------------------------------------------------------------
 
 
 def reports():

@@ -206,7 +206,7 @@ def test_convert_with_threads_and_a_list(tmp_path):
 
 
 def test_inspect_and_plan_say_what_reading_costs(tmp_path):
-    """The default order is marked; figures of the disk are there where the file system has direct reads."""
+    """The default order is marked. Figures of the disk are there where the file system has direct reads."""
     x = np.random.default_rng(0).random((5000, 100), np.float32)
     fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "store", chunk_bytes=100_000)
     cost = document("inspect", tmp_path / "store")["cost"]
@@ -224,7 +224,7 @@ def test_inspect_and_plan_say_what_reading_costs(tmp_path):
 
 
 def test_bench_cold(tmp_path):
-    """Evicts the files first, feeds one sweep at most, compares with bare reads; refuses data in memory."""
+    """Evicts the files first, feeds one sweep at most, compares with bare reads, and refuses data in memory."""
     x = np.random.default_rng(0).random((5000, 100), np.float32)
     fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "store")
     found = document("bench", tmp_path / "store", "--cold", "--seconds", "20")
@@ -352,7 +352,7 @@ def test_bench_writes_a_log_that_makes_a_page(npz, tmp_path):
 
 
 def test_report_says_what_is_missing(tmp_path):
-    """An exit code and a message; nothing is written."""
+    """An exit code and a message. Nothing is written."""
     assert "expected a log in" in feedline("report", tmp_path, code=1).stderr
     assert list(tmp_path.iterdir()) == []
     assert "--loader" in feedline("bench", "--loader", "a:b", "--log", tmp_path / "a.jsonl", code=2).stderr
@@ -532,8 +532,8 @@ def test_mixing_follows_the_share_of_the_data_in_a_window(tmp_path, monkeypatch)
         assert found == pytest.approx(1 + 256 * (share - 1) / blocks, rel=0.01)
 
 
-def test_help_says_of_each_command_what_its_own_help_says():
-    """Only the command that is run is imported; what the others are for stands in a table."""
+def test_help_has_the_summary_of_each_commands_help():
+    """Only the command that is run is imported. A table has the summaries of the others."""
     for name, about in COMMANDS.items():
         command = getattr(importlib.import_module(f"feedline.cli.{name}"), name)
         assert " ".join(inspect.getdoc(command).partition("\n\n")[0].split()) == about

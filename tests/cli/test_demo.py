@@ -1,4 +1,4 @@
-"""The pieces of the demo, and a small one whole: killed, resumed, proved; interrupted; found out."""
+"""The pieces of the demo, and a complete small one: killed, resumed, proved, interrupted, and with a planted fault."""
 
 from __future__ import annotations
 
@@ -392,6 +392,6 @@ def test_the_report_escapes_what_it_shows(tmp_path):
     assert page.count("<script") == 1  # of the page itself
     assert "<b>" not in page
     assert "prefers-color-scheme: dark" in page
-    # Namespaces are names; nothing is loaded from anywhere.
+    # Namespaces are names. Nothing is loaded from anywhere.
     assert not re.search(r"(src|href)=\"(?!#)", page.replace("xlink:href", "href"))
     assert not re.search(r"url\((?!#)", page)

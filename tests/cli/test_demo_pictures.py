@@ -1,4 +1,4 @@
-"""The made pictures: the same ones whoever asks, of every kind, with labels as folders and shards have them."""
+"""The made pictures: the same in every process, of every kind, with labels as folders and shards have them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ STEPS = [
 
 
 def coordinates():
-    """A picture whose pixels say where they are: 4 x in red, 6 y in green."""
+    """A picture with each pixel's position as its colour: 4 x in red, 6 y in green."""
     x, y = np.arange(WIDTH, dtype=np.uint8), np.arange(HEIGHT, dtype=np.uint8)
     return np.stack(np.broadcast_arrays(4 * x[None, :], 6 * y[:, None], np.uint8(0)), axis=-1)
 
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 
 
 def page(path, asked, out):
-    """Write the page; return what is said of it, and its text."""
+    """Write the page. Return the command's output, and the page's text."""
     opened = open_path(path, None, "32M")
     with contextlib.closing(opened.corpus):
         return write_page(opened, asked, out), out.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""`feedline plan` and `feedline inspect` of addresses: what is said before a run is what the run does."""
+"""`feedline plan` and `feedline inspect` of addresses: the figures before a run equal the figures of the run."""
 
 from __future__ import annotations
 

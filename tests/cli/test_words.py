@@ -1,4 +1,4 @@
-"""What commands say: in their own options, of their own script, and of no winner where there is none."""
+"""Messages of commands name their own options and script, and no winner where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A model sees in a packed row what it sees in each document alone, by each of the masks of docs/how-to/packing.md."""
+"""A model computes the same in a packed row as in each document alone, by each of the masks of
+docs/how-to/packing.md."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def model(language_model):
 
 @pytest.fixture(scope="module")
 def documents():
-    """Documents of 1 to 60 tokens; some are longer than a row."""
+    """Return documents of 1 to 60 tokens. Some are longer than a row."""
     rng = np.random.default_rng(0)
     return [rng.integers(0, 256, size=length, dtype=np.uint8) for length in rng.integers(1, 61, size=60)]
 
@@ -117,7 +118,7 @@ def test_the_loss_is_that_of_all_documents(language_model, model):
 
 @pytest.fixture
 def attended(language_model, documents):
-    """A minibatch, queries, keys and values (rows, heads, ROW, features), and what the dense mask makes of them."""
+    """A minibatch, queries, keys and values (rows, heads, ROW, features), and the result of the dense mask."""
     minibatch = packed(documents)
     generator = torch.Generator().manual_seed(2)
     shape = (minibatch.num_sequences, 2, ROW, 8)

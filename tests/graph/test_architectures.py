@@ -336,7 +336,7 @@ def test_nothing_is_changed(case):
 
 
 class Untidy(torch.nn.Module):
-    """Leaves something behind at every run."""
+    """Leaks an object at every run."""
 
     def __init__(self):
         super().__init__()

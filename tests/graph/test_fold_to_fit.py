@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 def chain(*wides, ends=()):
-    """Blocks of 4 units outside and so many inside; ``ends`` are widths of what they give."""
+    """Blocks of 4 units outside and more inside. ``ends`` are the widths of their results."""
     given = [*ends, *[4] * (len(wides) - len(ends))]
     return nn.Sequential(*map(Block, [4, *given], wides, given))
 

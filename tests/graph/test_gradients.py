@@ -1,7 +1,7 @@
 """Gradients of every operation: additions to the cases of test_ops, and a check that none is missing.
 
-Smooth operations are held against finite differences in test_ops, over ragged minibatches; recurrences in
-test_recurrence. Here: sparse samples, functions of a user's own, random operations, and those whose result never moves.
+Smooth operations are compared with finite differences in test_ops, over ragged minibatches, recurrences in
+test_recurrence. Here: sparse samples, functions of a user, random operations, and operations with constant results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.graph.worlds import draw, given, packed
 from tests.networks import test_ops
 
 CASES = [c for c in test_ops.CASES if c.smooth] + [
-    # Bounds have no gradient, whatever they do.
+    # Bounds have no gradient.
     test_ops.Case("clip", [((3,), "s"), ((3,), "b"), ((), "")], np.clip, low=-1, high=1, differentiable=(0,)),
 ]
 # By the test that holds them against finite differences.
@@ -73,7 +73,7 @@ PARTLY_FLAT = {"classification_error", "clip"}
 def test_every_operation_has_a_gradient_or_none():
     checked = {case.op for case in CASES} | set(ELSEWHERE)
     assert checked & FLAT == set()
-    assert checked | FLAT == {name for name in OPS if "." not in name}  # those of façades are tested with them
+    assert checked | FLAT == {name for name in OPS if "." not in name}  # façades' operations are tested with them
 
 
 @pytest.mark.parametrize("case", CASES[-1:], ids=repr)

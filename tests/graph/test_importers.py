@@ -1,4 +1,4 @@
-"""Importers other than torch's: CNTK's networks and MXNet's symbols; costs compared with counts by hand."""
+"""Importers other than torch's: CNTK's networks and MXNet's symbols, with costs compared with counts by hand."""
 
 from __future__ import annotations
 

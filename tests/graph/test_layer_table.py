@@ -1,4 +1,4 @@
-"""Tables: the same numbers as text, HTML and in rich consoles; names stay names."""
+"""Tables: the same numbers as text, HTML and in rich consoles. Names stay names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ read by        a dry run"""
 
 
 class Cells(HTMLParser):
-    """Parser of the texts of a table's cells, row by row; refuses unclosed tags."""
+    """Parser of the texts of a table's cells, row by row. Refuses unclosed tags."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pictures: content, with any names; colour blindness; a missing program."""
+"""Pictures: content, with any names, colour blindness, and a missing program."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_any_name_is_shown_as_it_is(name):
     words = {" ".join((text or "").split()) for text in shown}
     wanted = " ".join(name.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd").split())
     assert wanted in words
-    # A frame that is called as its class says so once; its name may be broken into lines.
+    # A frame with the name of its class shows it once. The name may be broken into lines.
     said = " ".join(" ".join(text or "" for text in shown).split())
     assert (f"s: {wanted}".strip() in said) == (name != "s")
 
@@ -103,7 +103,7 @@ def test_names_that_mean_something_in_dot(name):
 
 def test_weights_are_shown_once():
     nodes, edges = parsed(fl.plot_network(TWICE, (2, 3), hide_weights=False, legend=False, fold=False).source)
-    assert [n for n in nodes if n.startswith("parameter")] == ["parameter 2", "parameter 3"]  # behind two scopes
+    assert [n for n in nodes if n.startswith("parameter")] == ["parameter 2", "parameter 3"]  # after two scopes
     assert sum(tail.startswith("parameter") for tail, *_ in edges) == 4
     hidden, _ = parsed(fl.plot_network(TWICE, (2, 3), legend=False, fold=False).source)
     assert len(hidden) == len(nodes) - 2
@@ -161,7 +161,7 @@ def test_attributes_are_the_callers():
 
 
 def test_any_attribute_is_the_callers():
-    """Labels and tooltips, too; anything but text is an error."""
+    """Labels and tooltips, too. Anything but text is an error."""
     source = fl.plot_network(nn.Linear(4, 3), (2, 4), node_attrs={"label": "same", "tooltip": ""}).source
     assert source.count("label=same") == 3
     for wrong in ({"node_attrs": {"width": 2}}, {"title": 3}):

@@ -145,7 +145,7 @@ def test_a_failure_in_a_thread_is_raised(monkeypatch):
         begun.result()
 
 
-# ---- what comes out --------------------------------------------------------------------------------------
+# ---- the results --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("color", ["RGB", "BGR", "grey"])
@@ -307,7 +307,7 @@ def damaged():
     return found
 
 
-DAMAGED = [1, 2, 3, 4]  # whatever the steps
+DAMAGED = [1, 2, 3, 4]  # for any steps
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -457,7 +457,7 @@ def delivered(source, size):
 
 
 def test_a_sweep_in_a_source(train, tmp_path):
-    """One order, one set of pictures: for any size, partition, restart and work ahead, beside what is damaged."""
+    """One order, one set of pictures: for any size, partition, restart and work ahead, with damaged pictures."""
 
     def source(part, number=0, count=1, steps=RANDOM):
         return fl.MinibatchSource(
@@ -508,7 +508,7 @@ def test_the_transform_can_be_sent_to_another_process():
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_what_was_begun_before_a_fork_is_done_again_in_the_child(kind):
-    """Which has none of the threads; and after it was cancelled."""
+    """The child has none of the threads. Also after the work was cancelled."""
     decode = images.Decode("image", images.CenterCrop(20), threads=2)
     corpus = fl.ArrayDeserializer(image=[encoded(drawn(40, 30, i), kind) for i in range(12)])
     keys = DrawKeys(1, np.zeros(12, np.int64), np.arange(12), stage=0)

@@ -1,4 +1,4 @@
-"""Decoders of what native code leaves to Python: formats and modes, and what is not a picture."""
+"""Decoders of the pictures that native code leaves to Python: formats, modes, and other files."""
 
 import importlib
 import io

@@ -1,4 +1,4 @@
-"""Pictures on a device: torch operations against native ones, with a decoder that stands in for the device's."""
+"""Pictures on a device: torch operations against native ones, with a substitute for the device's decoder."""
 
 import logging
 import pickle
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not BUILT, reason="native code for pictures is n
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """`Decode` takes the processor as a device, whose decoder is this library's own; returns the sizes of its calls."""
+    """Make `Decode` take the processor as a device with this library's decoder. Returns the sizes of its calls."""
     from feedline.interop import torch_pictures
 
     calls = []

@@ -174,7 +174,7 @@ def test_a_picture_smaller_than_a_random_crop_is_refused():
 
 
 def drawn(u, width, height, scale, ratio):
-    """x, y, width and height by torchvision's rule; ten draws of an area, ten of a ratio, and two of a place."""
+    """Return x, y, width and height by torchvision's rule: ten draws of an area, ten of a ratio, and two of a place."""
     area = width * height
     for k in range(10):
         target = area * (scale[0] + u[k] * (scale[1] - scale[0]))
@@ -224,9 +224,9 @@ def test_random_resized_crop_has_torchvisions_distribution(torchvision, width, h
 
 
 def distance(a, b):
-    """The statistic of Kolmogorov and Smirnov: the largest distance between two distribution functions.
+    """Return the statistic of Kolmogorov and Smirnov: the largest distance between two distribution functions.
 
-    It exceeds 2.2 sqrt(1/n + 1/m) for equal distributions with a probability below 2 exp(-2 * 2.2**2) = 1e-4; draws
+    It exceeds 2.2 sqrt(1/n + 1/m) for equal distributions with a probability below 2 exp(-2 * 2.2**2) = 1e-4. Draws
     here are fixed.
     """
     at = np.union1d(a, b)
@@ -296,7 +296,7 @@ def test_normalize_takes_levels_and_single_numbers():
         images.Normalize(128, [1, 2, 4]).numbers(1)
 
 
-# ---- what is refused -------------------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

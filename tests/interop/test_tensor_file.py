@@ -1,4 +1,4 @@
-"""Tensors in files: whole or refused, whichever byte has changed; no other file in their place blocks a reader."""
+"""Tensors in files: complete or refused, for any changed byte. No other file in their place blocks a reader."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def changed(data, content):
 
 
 def test_round_trip(target):
-    """Tensors, shared ones and the state; by the safetensors library, too."""
+    """Tensors, shared ones and the state, also read by the safetensors library."""
     from safetensors.torch import load_file
 
     target.unlink(missing_ok=True)
@@ -147,7 +147,7 @@ def test_large_tensors_are_checked_on_a_thread_that_does_not_stay(target, leaves
 
 
 def header_of(**entries):
-    """A sealed header, whatever it says."""
+    """Return a sealed header with any content."""
     about = json.dumps({"version": tensor_file.VERSION, "aliases": {}, "crc64": {}})
     text = json.dumps({"__metadata__": {"seal": BLANK, "feedline": about}, **entries}).encode()
     return sealed(len(text).to_bytes(8, "little") + text, 8 + text.index(BLANK.encode()))
@@ -225,7 +225,7 @@ def save_again_and_again(path, value, count):
 
 
 def test_processes_that_save_to_one_path_wait_for_each_other(tmp_path):
-    """At any instant the file is one process's, whole; none of them fails, and nothing else stays."""
+    """At any instant the file is one process's and complete. None of them fails, and nothing else stays."""
     path = tmp_path / "t"
     save_again_and_again(path, 0, 1)
     context = multiprocessing.get_context("fork")
@@ -250,7 +250,7 @@ class AtOpcode:
         self.left, self.code, self.action = moment, code, action
 
     def __enter__(self):
-        # Python 3.12 tells of opcodes only if some frame has asked for them before.
+        # Python 3.12 traces opcodes only if some frame has asked for them before.
         sys._getframe().f_trace_opcodes = True
         sys.settrace(self.call)
         return self

@@ -22,7 +22,7 @@ from tests.oracles import network as oracle
 
 
 class Case:
-    """An operation on inputs of some shapes; ``twin`` computes one sample."""
+    """An operation on inputs of some shapes. ``twin`` computes one sample."""
 
     def __init__(self, op, inputs, twin, attributes=None, low=-1.0, high=1.0, smooth=True, differentiable=None):
         self.op, self.inputs, self.twin, self.attributes = op, inputs, twin, attributes or {}
@@ -317,7 +317,7 @@ def test_each_sample_is_as_numpy_computes_it(case):
     arrays = [x.numpy() for x in tensors]
     count = {"s": sum(LENGTHS), "b": len(LENGTHS), "": 1}[kind]
     for row in range(count):
-        # Of a minibatch without steps, a row is a sequence; the inputs have the same axes, or none.
+        # In a minibatch without steps, a row is a sequence. The inputs have the same axes, or none.
         mine = [
             sample(a, k, row) if kind == "s" or not k else a[row] for a, (_, k) in zip(arrays, case.inputs, strict=True)
         ]
@@ -736,5 +736,5 @@ ELSEWHERE = {
 
 
 def test_every_operation_is_tested():
-    own = {name for name in OPS if "." not in name}  # those of façades are tested with them
+    own = {name for name in OPS if "." not in name}  # façades' operations are tested with them
     assert own == {case.op for case in CASES} | set(ALONG) | ELSEWHERE

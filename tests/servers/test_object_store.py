@@ -58,7 +58,7 @@ def store(request, tmp_path):
 
 @pytest.fixture
 def memory():
-    """One in this process, for what is the same in all."""
+    """A store in this process, for behaviour that all share."""
     with ObjectStore() as store:
         store.put("b/x", DATA)
         yield store
