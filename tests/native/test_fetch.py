@@ -150,7 +150,7 @@ def test_refused_runs(fetcher, file):
     staged = gatherer.stage(fetcher, None, index, None, [0, 0])
     with pytest.raises(IndexError, match="expected a run"):
         staged.gather(np.array([1]))
-    with pytest.raises(ValueError, match="already holds"):
+    with pytest.raises(ValueError, match="a vacant slot, got slot"):
         gatherer.adopt(0, staged, 0)
     with pytest.raises(IndexError, match="expected a run"):
         gatherer.adopt(9, staged, 1)

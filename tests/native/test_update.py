@@ -94,11 +94,11 @@ def test_one_step_by_hand():
         (lambda w: _native.update("step", [1.0], PLAIN, [(*job(1.0, w, w)[:3], 4, *[0] * 6)]), "from 0 to 3, got 4"),
         (
             lambda w: _native.update("step", [1.0], PLAIN, [job(1.0, w, w), job(1.0, w.astype("f8"), w)]),
-            "float64 weights alone",
+            "either float64 weights or others",
         ),
         (
             lambda w: _native.update("momentum", [1.0] * 4, PLAIN, [job(1.0, w, w, states=[w.astype("f8")])]),
-            "no wider than the arithmetic",
+            "float64 states only for float64 weights",
         ),
         (lambda w: _native.square_sums([(1, 2)]), "3 fields"),
         (lambda w: _native.square_sums([(-1, 0, 0)]), ">= 0"),

@@ -1,4 +1,4 @@
-"""Arrow files: what `datasets` and pyarrow wrote is what they read back; views, splits, damage, the laws."""
+"""Arrow files: equal to the values that `datasets` and pyarrow read, views, splits, damage, the laws."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT = 230
 
 
 def write(path, table, *, kind="stream", rows=None, **options):
-    """A table as an IPC stream or file, or as Feather, in batches of so many rows."""
+    """Write a table as an IPC stream or file, or as Feather, in batches of this many rows."""
     if kind == "feather":
         pyarrow.feather.write_feather(table, str(path), chunksize=rows, **options)
         return path
@@ -120,7 +120,7 @@ def test_compressed_batches_are_decoded(tmp_path, kind, compression):
 
 
 def test_types_that_arrow_decodes(tmp_path):
-    """Dictionaries, which come in messages of their own, and views."""
+    """Dictionaries, which are separate messages, and views."""
     words = [f"w{i % 7}" for i in range(60)]
     table = pa.table(
         {"d": pa.array(words).dictionary_encode(), "view": pa.array(words, pa.string_view()), "n": range(60)}
@@ -137,7 +137,7 @@ def coded(words):
 
 @pytest.mark.parametrize("deltas", [False, True])
 def test_each_batch_of_a_stream_has_the_dictionary_that_is_before_it(tmp_path, deltas):
-    """Later ones replace it, or add to it; two columns, as each has its own."""
+    """Later ones replace it, or add to it. Two columns, as each has a dictionary."""
     first, second = ["x", "y"], ["x", "y", "z", "q"] if deltas else ["P", "Q"]
     batches = [
         pa.record_batch({"a": coded(first), "b": coded(["u", "u"])}),
@@ -287,7 +287,7 @@ def test_names_that_are_not_utf8_are_damage(tmp_path, kind):
 
 @pytest.mark.parametrize("declared", [(2, 3), (6,), (3,), None])
 def test_lists_that_have_equal_lengths(tmp_path, declared):
-    """Undeclared they are named, not dropped in silence; declared they are dense, as views where all are equal."""
+    """Undeclared ones are named, not dropped silently. Declared ones are dense, and views if all are equal."""
     rows = [[[i, 1, 2], [3, 4, 5]] for i in range(9)]
     flat = [sum(row, []) for row in rows]
     table = pa.table({"m": pa.array(flat if declared == (6,) else rows), "n": range(9)})
@@ -322,7 +322,7 @@ def test_columns_are_chosen_as_in_parquet(tmp_path):
     write(tmp_path / "b", TABLE.set_column(0, "n", pa.array([0.5] * COUNT)))
     with pytest.raises(fl.SchemaError, match=r"int64 in .* and double in"):
         fl.ArrowDeserializer([path, tmp_path / "b"], ["n"])
-    # Columns may stand elsewhere in other files of a corpus.
+    # Columns may be in another order in other files of a corpus.
     write(tmp_path / "b", TABLE.select(TABLE.column_names[::-1]))
     assert read_back(fl.ArrowDeserializer([path, tmp_path / "b"], ["n", "s"]))["s"] == 2 * EXPECTED["s"]
 
@@ -429,7 +429,7 @@ def test_splits_of_a_saved_dict(hub, tmp_path):
 
 @pytest.mark.frameworks("datasets")
 def test_the_cache_of_a_loaded_dataset(hub, tmp_path):
-    """As `load_dataset` leaves it, with results of `map`, which have names of their own."""
+    """As `load_dataset` leaves it, with results of `map`, which have other names."""
     for split, count in (("train", 30), ("test", 5)):
         with open(tmp_path / f"{split}.jsonl", "w") as file:
             file.writelines(json.dumps({"n": i, "t": f"t{i}"}) + "\n" for i in range(count))
@@ -474,7 +474,7 @@ def test_views_are_read_by_their_indices(hub, saved, tmp_path, view):
 
 @pytest.mark.frameworks("datasets")
 def test_a_folder_that_is_a_view(hub, tmp_path):
-    """As earlier versions of `datasets` saved one: row numbers beside the data."""
+    """As earlier versions of `datasets` saved one: row numbers next to the data."""
     rows = dataset(hub, 20)
     rows.save_to_disk(tmp_path / "d")
     numbers = pa.table({"indices": pa.array([7, 3, 3, 19], pa.uint64())})
@@ -552,8 +552,8 @@ def test_one_order_parts_and_resume(reopen):
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
-def test_a_loader_with_workers_goes_on_with_other_workers(reopen):
-    """Two workers, a state on the way, then three: the sequences are those of none."""
+def test_a_loader_with_workers_continues_with_other_workers(reopen):
+    """Two workers, a state, then three workers deliver the sequences of a loader without workers."""
 
     def loader(workers):
         return fl.DataLoader(reopen(), batch_size=10, shuffle=True, seed=2, num_workers=workers)
@@ -630,8 +630,8 @@ def test_a_cut_file_is_noticed(tmp_path, kind):
 
 
 @pytest.mark.frameworks("datasets")
-def test_a_stream_without_an_end_is_whole_but_not_in_a_dataset(hub, tmp_path):
-    """Arrow lets streams end with the file, but `datasets` ends each of its own."""
+def test_a_stream_without_an_end_is_complete_but_not_in_a_dataset(hub, tmp_path):
+    """In Arrow a stream may end with the file, but `datasets` writes an end of stream."""
     dataset(hub, 20).save_to_disk(tmp_path / "d")
     (path,) = (tmp_path / "d").glob("*.arrow")
     path.write_bytes(path.read_bytes()[:-8])
@@ -741,10 +741,10 @@ def test_offsets_that_fall_are_no_sequences(tmp_path):
     path.write_bytes(good)
     chunk = fl.ArrowDeserializer(path).read(0)
     assert len(chunk.errors) == 3
-    assert "never fall" in str(chunk.errors[0])
+    assert "never decrease" in str(chunk.errors[0])
     good[at + 4 : at + 16] = np.array([3, 5, 1], "<i4").tobytes()
     path.write_bytes(good)
-    assert "never fall" in str(fl.ArrowDeserializer(path).read(0).errors[0])
+    assert "never decrease" in str(fl.ArrowDeserializer(path).read(0).errors[0])
     good[at : at + 16] = np.array([0, 3, 5, 7000], "<i4").tobytes()
     path.write_bytes(good)
     assert "expected 7000 elements" in str(fl.ArrowDeserializer(path).read(0).errors[0])

@@ -253,7 +253,7 @@ def test_opening_reads_the_manifest_only(small, monkeypatch):
     store.digest()
     assert opened == []
     store.read(0)
-    # The part and the lengths; Arrow gets a buffer instead of a file.
+    # The part and the lengths. Arrow gets a buffer instead of a file.
     assert len([descriptor for descriptor, *_ in opened if descriptor >= 0]) == 2
 
 
@@ -671,7 +671,7 @@ def test_damage_says_where(small):
     at = raw.find(offsets.tobytes(), start)
     raw[at + 8 : at + 16] = (10**12).to_bytes(8, "little")
     file.write_bytes(raw)
-    with pytest.raises(DataError, match="never fall, got 1000000000000 then 1 at entries 1 and 2") as caught:
+    with pytest.raises(DataError, match="never decrease, got 1000000000000 then 1 at entries 1 and 2") as caught:
         StoreDeserializer(path).read(0)
     assert (caught.value.path, caught.value.byte, caught.value.stream) == (str(file), start, "t")
 
