@@ -123,7 +123,7 @@ def fill_answers(case, folder):
 
 
 @pytest.mark.parametrize("case", cases("fill.json"))
-def test_minibatches_are_those_of_cntk(case, tmp_path):
+def test_minibatches_equal_cntk(case, tmp_path):
     expected = ["error" if "error" in entry else entry for entry in case["expect"]]
     sound = FORGETS_THE_SEED.get(case["id"], len(expected))
     assert fill_answers(case, tmp_path)[:sound] == expected[:sound]
@@ -133,8 +133,8 @@ def test_minibatches_are_those_of_cntk(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", cases("order.json"))
-def test_order_and_restarts_are_those_of_cntk(case, tmp_path):
-    """Also for seeds after which CNTK restores another order: then the order is that of the run that never stopped."""
+def test_order_and_restarts_equal_cntk(case, tmp_path):
+    """Also for seeds after which CNTK restores another order. Then the order equals the uninterrupted run's."""
     path = tmp_path / "order.ctf"
     path.write_text("".join(f"{i} |A {i}\n" * n for i, n in enumerate(case["lengths"])))
     streams = [{"name": "a", "field": "A", "shape": 1}]

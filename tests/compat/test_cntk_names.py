@@ -59,7 +59,7 @@ def test_names_of_the_original_are_there_or_in_the_table(name):
 
 
 def test_modules_of_the_original_are_there_or_in_a_table():
-    """A module stands in the table of its package, or the package in that of its own."""
+    """A module is in the table of its package, or the package is in its own package's table."""
 
     def absent(name):
         package, _, last = name.rpartition(".")

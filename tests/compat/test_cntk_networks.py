@@ -100,7 +100,7 @@ def test_embedding_of_sparse_and_dense_classes():
     E = layer(words).E.value
     assert E.shape == (7, 4)
     same(layer(words).eval({words: C.Value.one_hot(classes, 7)}), [E[c] for c in classes])
-    # As in CNTK, data may be sparse where the variable does not say so.
+    # As in CNTK, data may be sparse for a variable that is not declared sparse.
     same(layer(flat).eval({flat: C.Value.one_hot(classes, 7)}), [E[c] for c in classes])
     same(layer(flat).eval({flat: [np.eye(7, dtype="f4")[c] for c in classes]}), [E[c] for c in classes])
     fixed = Embedding(weights=np.ones((7, 2), "f4"))(words)
@@ -640,7 +640,7 @@ def language_model(steps):
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_state_is_carried_from_piece_to_piece(tmp_path, steps):
-    """Truncated: the losses of all pieces are those of whole sequences, as long as nothing is learned."""
+    """Truncated: the losses of all pieces equal the losses of whole sequences, as long as nothing is learned."""
     z, trainer, inputs = language_model(steps)
     trainer.parameter_learners[0].reset_learning_rate(C.learning_parameter_schedule(0))
     whole = characters(tmp_path / "d.ctf", max_sweeps=1).next_minibatch(20)
@@ -709,7 +709,7 @@ def test_a_checkpoint_holds_what_is_carried(tmp_path, steps):
 
 
 def test_a_tagger_learns_as_one_of_torch_alone():
-    """Embedding, LSTM, dense over sparse words; the same numbers from the same parameters, minibatch by minibatch."""
+    """Embedding, LSTM, dense over sparse words. The same numbers from the same parameters, minibatch by minibatch."""
     rng = np.random.default_rng(0)
     x, y = (C.sequence.input_variable(n, is_sparse=True) for n in (50, 7))
     z = Sequential([Embedding(8), Recurrence(LSTM(12)), Dense(7)])(x)

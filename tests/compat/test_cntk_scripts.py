@@ -1,4 +1,4 @@
-"""Whole CNTK scripts, run as they are: those of its manual where they are at hand, and ours, by several workers too."""
+"""Complete CNTK scripts, run unchanged: its manual's where they are available, and ours, also by several workers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_readers_are_reset_and_minibatches_keyed_by_name(tmp_path):
             file.write(f"|d {' '.join(str(int(i == k)) for i in range(3))} |p {' '.join(f'{v:.3f}' for v in values)}\n")
     (tmp_path / "script.py").write_text(READER)
     counted, wrong = feedline("run", "--as", "cntk", tmp_path / "script.py", cwd=tmp_path).stdout.splitlines()
-    # Three minibatches an epoch; the last one crosses the end of the sweep, and continues in the next.
+    # Three minibatches an epoch. The last one crosses the end of the sweep, and continues in the next.
     assert counted == "480 0.05"
     assert float(wrong) == 0
 

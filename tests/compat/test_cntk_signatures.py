@@ -49,7 +49,7 @@ DEFAULTS = {
 
 
 def ours(name):
-    """What the façade has under a name of CNTK; None if the table calls it absent."""
+    """Return the façade's object under a name of CNTK. None if the table calls it absent."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])

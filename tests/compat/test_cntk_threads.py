@@ -13,7 +13,7 @@ from tests.cli.shell import feedline  # noqa: E402
 
 
 class World:
-    """A clock, threads, and what was said; a step takes what is told for the number of threads."""
+    """A clock, threads, and the messages. A step takes the time that is set for the number of threads."""
 
     def __init__(self, took, several=4):
         self.took, self.time, self.count, self.counts, self.said = took, 0.0, several, [], []

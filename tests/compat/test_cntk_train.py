@@ -266,7 +266,7 @@ def test_learners_refuse():
 
 
 def test_options_by_position_and_unit_gain():
-    """Options stand behind a rule's own in CNTK's order; the global unit gain changes no learner, as in CNTK."""
+    """Options follow a rule's own in CNTK's order. The global unit gain changes no learner, as in CNTK."""
     before = C.default_unit_gain_value()
     try:
         C.set_default_unit_gain_value(False)
@@ -390,7 +390,7 @@ def test_order_of_events(tmp_path_factory, size, max_samples, checkpoint, progre
 
 
 class Rows(C.io.UserMinibatchSource):
-    """Sequences with a label each, again and again; labels come with an axis of length 1 for time."""
+    """Sequences with a label each, repeated. Labels have an axis of length 1 for time."""
 
     def __init__(self):
         given = data()

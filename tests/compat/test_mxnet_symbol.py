@@ -343,7 +343,7 @@ def test_types():
 
 
 def test_batches_of_halves_are_normalised_in_floats():
-    """As MXNet has it: statistics and scales of float16 data are float32, and what comes out is float16 again."""
+    """As in MXNet, statistics and scales of float16 data are float32, and the result is float16 again."""
     net = mx.sym.BatchNorm(mx.sym.var("x"), name="bn")
     for kind, other in (("float16", "float32"), ("float64", "float64")):
         arguments, outputs, states = net.infer_type(x=kind)
@@ -467,7 +467,7 @@ def test_files_of_before_1_0():
 
 
 def test_files_may_use_other_names_of_operators():
-    """Such as those of before an operator was renamed; written again they have today's."""
+    """Such as the name before an operator was renamed. Written again they have today's."""
     text = mx.sym.CTCLoss(mx.sym.var("x"), name="ctc").tojson()
     old = mx.sym.load_json(text.replace('"CTCLoss"', '"_contrib_ctc_loss"'))
     assert old.tojson() == text

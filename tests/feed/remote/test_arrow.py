@@ -93,7 +93,7 @@ KINDS = ("stream", "file", "zstd", "dictionary")
     [(how, KINDS[(2 * k + more) % 4]) for k, how in enumerate(ORDERS) for more in range(2)],
     ids=str,
 )
-def test_minibatches_are_those_of_a_disk(arrow, kind, how):
+def test_minibatches_equal_a_disk(arrow, kind, how):
     here, there, size = arrow(kind)
     assert there.digest() == here.digest()
     assert any(object_at(path) is not None for path in there.paths())  # nothing was fetched as a whole
