@@ -58,7 +58,7 @@ def measures(path):
                 yield name, owner, node.lineno
 
 
-def test_bare_numbers_say_their_unit():
+def test_bare_numbers_have_their_unit_in_the_name():
     unclear = []
     for path in sorted(ROOT.rglob("*.py")):
         file = path.relative_to(ROOT).as_posix()

@@ -161,7 +161,7 @@ def test_answers_survive_json(answer):
     assert load_answer(json.loads(json.dumps(dataclasses.asdict(answer)))) == answer
 
 
-def test_every_question_is_a_file_that_says_what_it_asks():
+def test_every_question_is_a_file_with_the_question():
     folder = ROOT / "benchmarks"
     for name in QUESTIONS:
         text = (folder / f"{name}.py").read_text()
@@ -193,7 +193,7 @@ def test_a_quick_run_of_one_question_leaves_a_table_and_no_data(tmp_path):
     assert "Quick run" in page.read_text()
 
 
-def test_a_subject_stands_for_its_questions():
+def test_a_subject_selects_its_questions():
     assert _asked(None) == list(QUESTIONS)
     assert _asked(["cold"]) == ["cold", "cold_peers", "cold_formats"]
     assert _asked(["restore", "cold_peers"]) == ["restore", "cold_peers"]
@@ -220,7 +220,7 @@ def test_a_ballast_goes_with_its_block():
     assert child not in children_of(os.getpid())
 
 
-def test_little_memory_is_said_in_words():
+def test_little_memory_is_described_in_words():
     assert groups.Group(0).kind == "locked ballast that leaves memory"
     assert groups.Group(2, Path("/nowhere")).kind == "memory control group (version 2)"
     assert groups.Group(0).arguments() == ("0", ".")

@@ -75,7 +75,7 @@ class Loop:
             self.steps = {k: v for k, v in self.steps.items() if k < self.saved[0]}
 
 
-def test_what_was_fed_is_what_the_log_says(tmp_path, described):
+def test_the_fed_samples_match_the_log(tmp_path, described):
     """Restarts that repeat steps, other sizes, weights changed in the run, a torn line."""
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(9, 16, 4, keep=6)

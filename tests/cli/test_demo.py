@@ -300,7 +300,7 @@ def test_killed_it_leaves_no_process_and_the_next_one_clears_up(at_work):
 # ---- the rest -----------------------------------------------------------------------------------------
 
 
-def test_a_process_that_fails_is_told(tmp_path):
+def test_a_process_that_fails_is_reported(tmp_path):
     with (
         Child("feedline_demo.large", "{}", tmp_path / "log") as child,
         pytest.raises(WorkerError, match="missing 4 required") as caught,
@@ -340,14 +340,14 @@ def test_missing_packages_are_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_no_room_is_said_before_anything_is_written(tmp_path):
+def test_no_room_is_reported_before_anything_is_written(tmp_path):
     room = shutil.disk_usage(tmp_path).free
     with pytest.raises(DataError, match="of room"), work_folder(tmp_path / "out", room):
         pass
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_the_command_says_what_it_would_do():
+def test_the_command_prints_its_plan():
     assert "--quick" in feedline("demo", "--help").stdout
     assert QUICK.replay_seed == QUICK.seed
     assert Settings().replay_seed == Settings().seed

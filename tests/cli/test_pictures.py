@@ -101,7 +101,7 @@ def test_a_page_shows_pictures_labels_and_what_is_unreadable(folder, tmp_path):
     assert "RandomResizedCrop(224)" in text
 
 
-def test_samples_are_those_of_a_source(folder, tmp_path):
+def test_samples_match_a_source(folder, tmp_path):
     """The page shows, bit for bit, what a source with this seed delivers in sweeps 0 and 1."""
     steps = ["RandomResizedCrop(32)", "Flip(0.5)"]
     _, text = page(folder, PageOptions(5, 2, steps, 7), tmp_path / "a.html")

@@ -117,7 +117,7 @@ def disagreeing(rank):
     return "went on"
 
 
-def test_ranks_that_disagree_are_told_and_go_on():
+def test_ranks_that_disagree_get_an_error_and_go_on():
     with Job(disagreeing, 3) as job:
         for kind, text, ranks in job.results():
             assert kind == "StoreError"
@@ -153,7 +153,7 @@ def at_odds(rank):
     return found
 
 
-def test_whatever_two_ranks_do_instead_of_one_thing_both_are_told_and_go_on():
+def test_two_ranks_with_different_calls_both_get_an_error_and_go_on():
     for found in run(at_odds, 2):
         for (text, ranks), pair in zip(found, PAIRS, strict=True):
             assert ranks == (1,)
@@ -200,7 +200,7 @@ def test_a_count_that_cannot_be_is_no_allocation(count):
 
 
 @pytest.mark.parametrize("how", ["close", "collect"])
-def test_nothing_is_left_behind(how):
+def test_nothing_remains(how):
     assert run(leaving, 2, how=how) == [(True, True, [])] * 2
 
 
@@ -282,7 +282,7 @@ def meets(rank, port, host, how):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("how", ["address", "launcher"])
-def test_it_listens_where_it_was_told_to_and_nowhere_else(host, how):
+def test_it_listens_at_the_given_address_and_nowhere_else(host, how):
     assert run(meets, 2, port=free_port(), host=host, how=how) == [{"127.0.0.1"}] * 2
 
 
@@ -321,7 +321,7 @@ def test_a_meeting_point_that_is_lost_at_once_is_an_error_that_leaves_no_socket(
         ("192.0.2.7", ["192.0.2.7"], "192.0.2.7 is not an address of this machine"),
     ],
 )
-def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, found, why):
+def test_listening_on_all_addresses_is_a_warning(monkeypatch, host, found, why):
     monkeypatch.setattr(
         socket,
         "getaddrinfo",
@@ -344,7 +344,7 @@ def test_an_address_that_is_none_is_refused(address):
         Communicator(address=address, rank=0, count=1)
 
 
-def test_without_ranks_it_says_what_to_do(monkeypatch):
+def test_without_ranks_the_error_has_a_remedy(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="init_process_group"):
@@ -475,7 +475,7 @@ class Beats:
         return [self.texts[key].encode() for key in keys]
 
 
-def test_what_others_say_may_be_read_while_it_changes():
+def test_messages_of_others_may_be_read_while_they_change():
     """The heartbeat thread adds ranks while the main thread iterates over them."""
     store = Beats(4000)
     interval = sys.getswitchinterval()
@@ -618,7 +618,7 @@ def elsewhere(rank):
     collective.agree("push 'second'")
 
 
-def test_it_says_what_a_rank_that_does_not_come_did_last():
+def test_it_reports_the_last_action_of_a_missing_rank():
     with Job(elsewhere, 2) as job:
         failure = job.heard(0)
     assert failure.ranks == (1,)
@@ -638,7 +638,7 @@ def failing(rank):
     return "end"
 
 
-def test_after_an_error_it_says_what_next():
+def test_after_an_error_it_suggests_the_next_step():
     with Job(failing, 2) as job:
         first, second = job.heard(0), job.heard(0)
         assert "last checkpoint" in first

@@ -130,7 +130,7 @@ def test_a_finished_run_does_nothing_more(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_the_model_is_a_file_of_its_own(tmp_path):
+def test_the_model_is_a_separate_file(tmp_path):
     trainer = trainer_of()
     trainer.save_checkpoint(str(tmp_path / "m"))
     tensors, state = load_tensors(tmp_path / "m")

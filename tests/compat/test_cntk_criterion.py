@@ -173,7 +173,7 @@ def test_a_trainer_hands_out_values_of_the_same_run():
 # ---- types ------------------------------------------------------------------------------------------
 
 
-def test_types_say_shape_axes_and_sparsity():
+def test_types_show_shape_axes_and_sparsity():
     axis = C.Axis("mine")
     kinds = {
         "dense": (Tensor[2, 3], (2, 3), False, 1),

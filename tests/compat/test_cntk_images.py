@@ -145,7 +145,7 @@ def test_crops(options, draws, expected):
     assert placed(run(X.crop(**options), chart(40, 30), draws.items())) == expected
 
 
-def test_the_ten_views_are_corners_and_center_then_those_flipped():
+def test_the_ten_views_are_corners_and_center_then_their_flips():
     places = [(0, 0), (30, 0), (0, 20), (30, 20), (15, 10)]
     views = [placed(run(X.crop("multiview10", 10), chart(40, 30), view=view)) for view in range(VIEWS)]
     assert views == [(*place, 10, 10, flipped) for flipped in (False, True) for place in places]
@@ -332,7 +332,7 @@ def test_scaling_is_within_one_level_of_opencv(opencv, name, interpolation, pixe
         np.testing.assert_allclose(found.astype(float), opencv[name], atol=1 if found.dtype == np.uint8 else 0.02)
 
 
-def test_what_scales_is_said(tmp_path):
+def test_the_interpolating_library_is_known(tmp_path):
     assert source(map_of(tmp_path, noise(1)), [X.scale(4, 5, 3, "cubic")]).interpolation == "feedline"
 
 
@@ -611,7 +611,7 @@ def test_random_crops_are_spread_evenly(tmp_path):
     assert min(len(np.unique(grid[:, line], axis=0)) for line in range(40)) > 20
 
 
-def test_two_readers_with_equal_transforms_crop_alike(tmp_path):
+def test_two_readers_with_equal_transforms_crop_equally(tmp_path):
     """For example pictures and their masks. Numbers of CNTK text are joined to both."""
     path = map_of(tmp_path, noise(12))
     text = tmp_path / "numbers.ctf"

@@ -40,7 +40,7 @@ def test_every_case_is_recorded():
 
 
 @pytest.mark.parametrize("name", sorted(cntk_numbers.CASES))
-def test_the_numbers_are_those_of_cntk(name):
+def test_the_numbers_match_cntk(name):
     ours = cntk_numbers.plain(cntk_numbers.CASES[name](C))
     assert differences(RECORDED[name], ours)[:10] == []
 

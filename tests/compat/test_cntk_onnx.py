@@ -479,7 +479,7 @@ def test_steps_of_other_axes(tmp_path):
     same(evaluated(C.Function.load(str(path), format=ONNX), feeds), expected)
 
 
-def test_a_large_model_says_what_else(tmp_path, monkeypatch):
+def test_a_large_model_suggests_alternatives(tmp_path, monkeypatch):
     from feedline.cntk._onnx import library
 
     monkeypatch.setattr(library, "_LARGEST_BYTES", 10)

@@ -31,7 +31,7 @@ def epochs(printed):
     return [tuple(float(part) for part in found) for found in EPOCH.findall(printed)]
 
 
-def test_a_source_of_ones_own_feeds_a_recurrent_classifier(tmp_path):
+def test_a_custom_source_feeds_a_recurrent_classifier(tmp_path):
     printed = feedline("run", "--as", "cntk", manual("seed_000_user_minibatch_source.py"), cwd=tmp_path).stdout
     found = epochs(printed)
     assert [(number, of, samples) for number, of, _, samples, _ in found] == [(k, 10, 20) for k in (1, 2, 3, 4)]
@@ -97,6 +97,6 @@ def printed_by(name, tmp_path, monkeypatch, capsys):
         ("seq2seq", ["plain True", "attention True"]),
     ],
 )
-def test_scripts_like_those_of_tutorials(name, said, tmp_path, monkeypatch, capsys):
+def test_scripts_like_the_tutorials(name, said, tmp_path, monkeypatch, capsys):
     printed = printed_by(name, tmp_path, monkeypatch, capsys)
     assert [words for words in said if words not in printed] == []

@@ -156,7 +156,7 @@ def test_what_depends_on_a_free_dimension_waits():
         (y * 2).eval({})
 
 
-def test_a_mistake_is_found_when_the_data_says_the_shape():
+def test_a_mistake_is_found_when_the_data_gives_the_shape():
     x, y = C.input_variable((FREE, 2)), C.input_variable((3, 2))
     total = x + y
     close(total.eval({x: np.ones((1, 3, 2), "f4"), y: np.ones((1, 3, 2), "f4")}), np.full((1, 3, 2), 2))

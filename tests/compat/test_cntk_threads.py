@@ -36,7 +36,7 @@ ALL = WARM + 2 * EACH
 @pytest.mark.parametrize(
     ("one", "four", "chosen"), [(1e-3, 4e-3, 1), (1e-3, 1e-3, 1), (1.2e-3, 1e-3, 1), (2e-3, 1e-3, 4)]
 )
-def test_the_faster_number_is_chosen_and_told_once(one, four, chosen):
+def test_the_faster_number_is_chosen_and_reported_once(one, four, chosen):
     world = World(lambda count, step: one if count == 1 else four).run(ALL + 20)
     assert world.counts == [4] * WARM + [1, 4] * EACH + [chosen] * 20
     assert world.trial.chosen == world.count == chosen

@@ -102,7 +102,7 @@ def test_pieces_know_their_lanes(tmp_path):
     assert told[:2] == [([0, 1, 1], [True, True, True]), ([0, 1], [False, False])]
 
 
-def test_what_trainers_tell():
+def test_reports_of_trainers():
     writer = Recorder()
     trainer = trainer_of(writers=writer)
     assert (trainer.loss_function, trainer.evaluation_function) == (loss, error)
@@ -215,7 +215,7 @@ class Descent(C.UserLearner):
     ],
     ids=["user learner", "user learner of tensors", "universal"],
 )
-def test_rules_of_ones_own_get_sums(make):
+def test_custom_rules_get_sums(make):
     expected, model = trainer_of(), trainer_of().model
     learner = make(model.parameters())
     writer = Recorder()

@@ -34,7 +34,7 @@ def made(kind, schedule, **options):
 
 
 @pytest.mark.parametrize("case", cases("schedules.json"))
-def test_schedule_says_what_cntk_says(case):
+def test_schedule_matches_cntk(case):
     kind, options, expected = case["kind"], case["options"], case["expect"]
     # The file has texts unchanged, except one that the generator wrote as a number in quotes.
     given = (

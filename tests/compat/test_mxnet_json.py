@@ -195,7 +195,7 @@ def test_inputs_that_nobody_announced_are_refused():
         mx.sym.load_json(nodes_of(1, 2))
 
 
-def test_a_node_may_have_as_many_outputs_as_it_says():
+def test_a_node_may_have_as_many_outputs_as_declared():
     """Their names cost no more than they are many."""
     several = mx.sym.split(mx.sym.var("x"), num_outputs=65536, name="part").get_internals()
     assert several.list_outputs() == ["x", *(f"part_output{i}" for i in range(65536))]

@@ -106,7 +106,7 @@ def test_a_result_of_another_shape_than_is_used_above_is_refused(name, case):
             above.infer_shape(**shapes, above=wrong)
 
 
-def test_a_result_that_one_input_or_the_settings_tell_is_known_without_the_others():
+def test_a_result_that_follows_from_one_input_or_the_settings_needs_no_others():
     x, y = mx.sym.var("x"), mx.sym.var("y")
     for symbol, known, out in (
         (mx.sym.broadcast_like(x, y), {"y": (2, 3)}, (2, 3)),

@@ -68,7 +68,7 @@ def test_automatic_names_count_what_was_called():
     assert ops[:2] + ops[5:8] == ["sum", "sum", "elemwise_add", "_minus_scalar", "_rminus_scalar"]
 
 
-def test_a_prefix_stands_before_all_names_but_variables():
+def test_a_prefix_precedes_all_names_but_variables():
     with mx.name.Prefix("net_"):
         x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2)
         y = mx.sym.FullyConnected(x, num_hidden=2, name="fc")
@@ -514,7 +514,7 @@ def test_shapes_may_be_arrays():
     assert all(type(length) is int for length in data)
 
 
-def test_shapes_of_a_recurrence_are_told_without_running_it(monkeypatch):
+def test_shapes_of_a_recurrence_are_known_without_running_it(monkeypatch):
     """Torch goes through it step by step, and an unknown number of steps is tried as a million."""
 
     def run(*args):
@@ -532,7 +532,7 @@ def test_shapes_of_a_recurrence_are_told_without_running_it(monkeypatch):
             assert cell.infer_shape_partial(**leaves | {"x": (0, 5, 11)})[1] == [(0, 5, 7 * (1 + both)), *states]
 
 
-def test_shapes_of_dense_layers_are_told_without_the_compiler_of_torch():
+def test_shapes_of_dense_layers_are_known_without_the_compiler_of_torch():
     program = (
         "import sys, feedline.mxnet as mx\n"
         "h = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.var('x'), num_hidden=8), act_type='relu')\n"

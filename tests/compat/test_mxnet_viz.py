@@ -149,7 +149,7 @@ def test_a_table_counts_what_there_is(capsys):
     assert old == "Total params: 170"
 
 
-def test_a_table_says_what_it_does_not_know(capsys):
+def test_a_table_marks_unknown_values(capsys):
     found, total = rows(capsys, net())
     assert [row[2] for row in found] == ["0", "?", "0", "?", "0", "0"]
     assert total == "Total params: at least 0"

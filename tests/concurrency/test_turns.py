@@ -252,7 +252,7 @@ def test_first_come_first_served():
     assert order == [0, 1, 2, 3]
 
 
-def test_readings_that_only_compare_pass_those_that_only_wait(monkeypatch):
+def test_readings_that_only_compare_pass_waiting_ones(monkeypatch):
     """A reading may wait for its own thread, so a waiting reading must not keep that thread from reading."""
     monkeypatch.setattr(turns_of, "PATIENCE_S", 0.01)
     waits = threading.Thread(target=seeded, args=(drawn,), daemon=True)

@@ -68,7 +68,7 @@ def test_pieces_are_the_chunk(n, nbytes, data):
     assert np.array_equal(np.concatenate([chunk["x"].rows[:0], *rows]), chunk["x"].rows)
 
 
-def test_a_file_that_is_cut_is_told(tmp_path):
+def test_a_file_that_is_cut_is_reported(tmp_path):
     path = tmp_path / "rows"
     np.arange(40_000).tofile(path)
     rows = np.memmap(path, np.int64, "r", shape=(20_000, 2))

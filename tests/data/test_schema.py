@@ -129,7 +129,7 @@ def test_spans():
             fl.minibatches(count)
 
 
-def test_errors_say_where_and_survive_pickling():
+def test_errors_have_their_place_and_survive_pickling():
     """Expected, got, where, what next. Fields stay readable after a process boundary."""
     error = DataError("expected 784 values, got 783", path="a.ctf", line=7, byte=99, sequence=6, hint="do this")
     assert str(error) == "expected 784 values, got 783\n  at a.ctf:7 (byte 99), sequence 6\n  do this"

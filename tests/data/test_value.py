@@ -282,14 +282,14 @@ def test_no_index_out_of_range_is_handed_on(way, index):
         HANDED_ON[way](value)
 
 
-def test_an_index_out_of_range_is_told_with_its_sequence():
+def test_an_index_out_of_range_is_reported_with_its_sequence():
     value = Value.one_hot([[0], [1, 2], [3, 4]], 5)
     value.indices[4] = 5
     with pytest.raises(DataError, match="got 5 in the sequence at index 2"):
         value.to_scipy()
 
 
-def test_what_lies_under_a_mask_is_no_data():
+def test_values_under_a_mask_are_no_data():
     masked = np.ma.masked_array([1.0, 2.0], [False, True])
     for make in (Value.from_dense, lambda data: Value.from_sequences([data])):
         with pytest.raises(ValueError, match="masked entries"):

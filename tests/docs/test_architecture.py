@@ -144,7 +144,7 @@ def test_every_exception_is_raised_somewhere():
 # ---- laws -------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_laws_is_that_of_the_tests():
+def test_the_table_of_laws_matches_the_tests():
     laws = ROOT / "tests" / "laws"
     linked = re.findall(r"\]\((test_\w+\.py)\)", (laws / "README.md").read_text("utf-8"))
     assert set(linked) == {path.name for path in laws.glob("test_*.py")}

@@ -37,7 +37,7 @@ def test_page_runs(page, tmp_path, monkeypatch):
     assert Program(str(page)).run(page.read_text("utf-8")) > 0
 
 
-def test_blocks_that_are_not_run_are_few_and_say_why():
+def test_blocks_that_are_not_run_are_few_and_have_a_reason():
     reasons = [f"{name(page)}: {b.reason}" for page in PAGES for b in blocks(page.read_text("utf-8")) if b.reason]
     assert reasons == [
         # An h5py dataset is read like the substitute in tests/feed/formats/test_arrays.py.
@@ -128,7 +128,7 @@ def test_a_wrong_page_fails(page, tmp_path, monkeypatch):
         Program("page.md").run(page)
 
 
-def test_dots_stand_for_anything():
+def test_dots_match_anything():
     check_output("a ... c\n", "a b c\n", "here")
     with pytest.raises(AssertionError, match="here"):
         check_output("a ... c\n", "a b d\n", "here")

@@ -66,7 +66,7 @@ def test_images_have_their_boxes_and_fit_on_a_screen(name):
     assert set(EXHIBITS[name].title.replace(",", " ").split()) <= {word.strip(",") for word in texts(image(name))}
 
 
-def test_tables_are_those_of_the_networks():
+def test_tables_match_the_networks():
     assert GALLERY.read_text("utf-8") == gallery(), "run python -m tests.docs.gallery"
 
 

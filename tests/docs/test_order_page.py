@@ -73,7 +73,7 @@ def test_the_timeline_delivers_the_order_of_the_page(page, seed, sweep, infos, b
     st.integers(1, 40),
     st.sampled_from([1, 7, 2**20]),
 )
-def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, most):
+def test_blocks_match_the_page(page, seed, infos, budget, unit, size, most):
     if not sum(info.sequences for info in infos):
         return
     cut = page["blocks"]([tuple(info) for info in infos], size, most)
@@ -94,7 +94,7 @@ def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, mos
     st.integers(1, 9),
     st.data(),
 )
-def test_lanes_are_those_of_the_page(page, seed, sweep, infos, budget, arcs, data):
+def test_lanes_match_the_page(page, seed, sweep, infos, budget, arcs, data):
     total = sum(info.sequences for info in infos)
     if total < arcs:
         return
@@ -113,7 +113,7 @@ def test_lanes_are_those_of_the_page(page, seed, sweep, infos, budget, arcs, dat
     st.integers(1, 9),
     st.integers(5, 40),
 )
-def test_lanes_over_blocks_are_those_of_the_page(page, seed, infos, budget, arcs, size):
+def test_lanes_over_blocks_match_the_page(page, seed, infos, budget, arcs, size):
     total = sum(info.sequences for info in infos)
     if total < arcs:
         return
@@ -169,5 +169,5 @@ def test_a_mixture_delivers_the_order_of_the_page(page, seed, sizes, block, when
 
 
 @given(st.lists(st.fractions(0, 1, max_denominator=10**6), min_size=1, max_size=12).filter(any))
-def test_quotas_are_those_of_the_page(page, weights):
+def test_quotas_match_the_page(page, weights):
     assert quotas_of(weights) == page["quotas_of"](weights)

@@ -67,7 +67,7 @@ def test_a_corpus_made_of_another_can_do_what_that_can(random_access, sliceable)
         assert can(made, fl.Sliceable) == sliceable
 
 
-def test_parts_of_a_concatenation_need_not_be_alike():
+def test_parts_of_a_concatenation_may_differ():
     """It can do what all of them can."""
     both = fl.Concat(CountedCorpus([1] * 4, [4], True, sliceable=True), CountedCorpus([1] * 4, [4], True))
     assert can(both, fl.RandomAccess)

@@ -153,7 +153,7 @@ def test_a_later_item_that_differs(tmp_path, jobs, other, says):
     assert not any(tmp_path.iterdir())
 
 
-def test_what_the_error_says_to_write_works(tmp_path):
+def test_the_remedy_in_the_error_works(tmp_path):
     data = Late(1000, 700, {"x": np.zeros(4, np.float32), "y": 0})
     with pytest.raises(fl.SchemaError) as caught:
         fl.convert(data, tmp_path / "a")

@@ -113,7 +113,7 @@ def test_unreadable_sequences_keep_their_meaning(world, size, data):
     assert outcomes[0] == outcomes[1]
 
 
-def test_a_text_that_is_damaged_is_an_error_of_its_own_minibatch():
+def test_a_damaged_text_is_an_error_of_its_minibatch():
     """Only the copy sees it, and others were copied with it."""
     data = np.frombuffer(b"abc\xffefghijklmnopqrstuvwx", np.uint8)
     texts = fl.Value.from_buffer(data, np.arange(len(data) + 1), "str")
@@ -168,7 +168,7 @@ def test_where_it_must_not_be(settings):
 @pytest.mark.parametrize("size", [7, 10, 16])
 @pytest.mark.parametrize("kind", ["alone", "together"])
 @pytest.mark.parametrize("lengths", [1, 2])
-def test_floating_point_numbers_lie_where_they_always_do(monkeypatch, shape, size, kind, lengths):
+def test_floating_point_numbers_are_aligned(monkeypatch, shape, size, kind, lengths):
     """Otherwise results would depend on where a run began, in their last bits."""
     monkeypatch.undo()
     rows = np.zeros((4000, *shape), np.float32)
@@ -296,7 +296,7 @@ class InterruptedBehind:
         return found
 
 
-def test_an_interrupt_behind_a_minibatch_loses_none():
+def test_an_interrupt_after_a_minibatch_loses_none():
     """Taken, but not handed over: it is delivered by the next call."""
 
     def source():

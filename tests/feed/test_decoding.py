@@ -198,7 +198,7 @@ def test_a_dropped_source_is_freed_at_once():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("locked", ["jobs", "reader"])
-def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
+def test_a_forked_child_reads_on_during_any_work_of_the_threads(locked):
     """Locks that a reading thread holds at the fork stay locked in the child, which waits for none of them."""
     parent, plain = source(read_ahead=1 << 30), source(read_ahead=0)
     parent.next_minibatch(50)

@@ -41,7 +41,7 @@ def told(caplog):
         (30.0, 0.0, 1, 1),
     ],
 )
-def test_told_once_when_it_is_most_of_the_time(monkeypatch, caplog, wait, work, steps, expected):
+def test_a_note_comes_once_when_it_is_most_of_the_time(monkeypatch, caplog, wait, work, steps, expected):
     clock, waits = Clock(monkeypatch), Waits("data", "do something")
     for k in range(steps):
         clock.now += wait
@@ -122,7 +122,7 @@ def test_a_source_that_waits_logs_advice(folder, monkeypatch, caplog, what, opti
         assert str(folder) in messages[0]
 
 
-def test_a_loader_that_waits_says_so_once(folder, monkeypatch, caplog):
+def test_a_loader_that_waits_warns_once(folder, monkeypatch, caplog):
     """Over all its sweeps."""
     from feedline.feed.reading.fetching_reader import FetchingReader
 

@@ -83,7 +83,7 @@ def source(corpus, backend="any", forced=True, **options):
     direct=st.booleans(),
 )
 @settings(max_examples=examples(6))
-def test_fetched_chunks_are_those_of_the_file(files, backend, shuffle, read_ahead, threads, size, room, direct):
+def test_fetched_chunks_match_the_file(files, backend, shuffle, read_ahead, threads, size, room, direct):
     """Two sweeps, however much is fetched ahead."""
     reopen, _ = files
     options = {"shuffle": shuffle, "read_ahead": read_ahead, "threads": threads, "max_sweeps": 2}

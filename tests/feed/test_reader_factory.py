@@ -71,7 +71,7 @@ def test_a_version_of_the_order_can_be_requested():
     assert blocks.state_dict()["order"] == "feedline-2"
 
 
-def test_what_cannot_be_shuffled_whole_says_so():
+def test_corpora_that_cannot_be_shuffled_whole_raise():
     """Chunks that are decoded whole would all have to be in memory."""
     with pytest.raises(ValueError, match=r'random access for shuffle="whole".*fl.Window.*convert'):
         fl.MinibatchSource(Sized(1, random_access=False), shuffle="whole")

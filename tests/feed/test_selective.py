@@ -119,7 +119,7 @@ def test_an_unreadable_sequence_is_the_same_either_way(tmp_path, on_error):
     assert "planted" in str(said[0])
 
 
-def test_nothing_is_read_ahead_of_whoever_does_not_want_it():
+def test_read_ahead_of_zero_reads_nothing_ahead():
     corpus = Gated()
     corpus.gate.set()
     with fl.MinibatchSource(corpus, seed=5, read_ahead=0) as source:

@@ -100,7 +100,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["s", "whole"]
 
 
-def test_work_under_other_settings_is_begun_anew(tmp_path, monkeypatch):
+def test_work_under_other_settings_is_begun_again(tmp_path, monkeypatch):
     """Another seed, or other data, does not continue from existing work."""
     real = shuffling.combine
     monkeypatch.setattr(shuffling, "combine", lambda *_: 1 / 0)

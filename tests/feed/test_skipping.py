@@ -282,7 +282,7 @@ def test_attributes_equal_the_corpus(tmp_path, name):
 
 
 @pytest.mark.parametrize(("place", "says"), [("none/q", "can be written to"), (".", "got a folder")])
-def test_a_list_that_cannot_be_written_is_said_before_reading(tmp_path, place, says):
+def test_a_list_that_cannot_be_written_is_reported_before_reading(tmp_path, place, says):
     with pytest.raises(fl.DataError, match=says) as caught:
         fl.validate(Closed(), quarantine=tmp_path / place)
     assert caught.value.path == str(tmp_path / place)

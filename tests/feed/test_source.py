@@ -475,7 +475,7 @@ def test_frames_have_one_sample_wherever_it_is_known():
     assert caught.value.stream == "y"
 
 
-def test_what_only_reading_tells_is_not_counted():
+def test_sizes_known_only_by_reading_are_not_counted():
     """Not zero: an error."""
     feed = fl.MinibatchSource(UnknownSizes([1, 2], [2]))
     for count in ("num_sequences", "num_samples"):

@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_an_error(transform, streams, message):
         first(transform, **streams)
 
 
-def test_an_exception_says_where():
+def test_an_exception_has_its_place():
     """The notes of the function's exception name the sequence."""
 
     def fails(sequence):

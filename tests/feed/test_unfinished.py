@@ -70,7 +70,7 @@ class Stopping(fl.Deserializer):
     jobs=st.lists(st.integers(1, 3), min_size=4, max_size=4),
 )
 @settings(deadline=None, max_examples=examples(20))
-def test_whatever_is_done_is_not_done_again(tmp_path_factory, data, step, stops, part_bytes, compression, jobs):
+def test_finished_work_is_not_repeated(tmp_path_factory, data, step, stops, part_bytes, compression, jobs):
     """Stopped at any chunk, several times, with any number of threads: the same bytes."""
     folder = tmp_path_factory.mktemp("unfinished")
     corpus = fl.ArrayDeserializer(data, chunk_sequences=step)

@@ -163,6 +163,6 @@ def test_impossible_graphs_are_refused(operations, message):
         Graph(tuple(operations))
 
 
-def test_feedback_may_come_from_behind():
+def test_feedback_may_come_from_later_layers():
     graph = Graph((replace(GOOD, inputs=(OutputReference("a", feedback=True),)),))
     assert [e.feedback for e in graph.edges()] == [True]

@@ -35,10 +35,10 @@ ELSEWHERE = {
     "batch_normalization": "test_batch_normalization",
     "weighted_binary_cross_entropy": "test_a_weighted_cross_entropy_is_one_number",
     "convolution_transpose": "test_a_transposed_convolution_is_the_gradient_of_one",
-    "lstm": "test_lstm_is_that_of_cntk",
+    "lstm": "test_lstm_matches_cntk",
     "rnn": "test_plain_recurrence",
-    "loop": "test_lstm_is_that_of_cntk",
-    "pick": "test_lstm_is_that_of_cntk",
+    "loop": "test_lstm_matches_cntk",
+    "pick": "test_lstm_matches_cntk",
     "user": "test_functions_of_a_users_own",
     "user_output": "test_functions_of_a_users_own",
     **dict.fromkeys(
@@ -78,7 +78,7 @@ def test_every_operation_has_a_gradient_or_none():
 
 @pytest.mark.parametrize("case", CASES[-1:], ids=repr)
 def test_kinks_are_smooth_on_either_side(case):
-    test_ops.test_gradients_are_those_of_finite_differences(case)
+    test_ops.test_gradients_match_finite_differences(case)
 
 
 @pytest.mark.parametrize("case", [c for c in test_ops.CASES if c.op in FLAT | PARTLY_FLAT], ids=repr)

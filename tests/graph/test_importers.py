@@ -194,7 +194,7 @@ def test_inputs_become_arguments():
     assert (given, named["flag"]) == ((), True)
 
 
-def test_settings_of_layers_are_told():
+def test_settings_of_layers_are_shown():
     graph = graph_of(nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), (1, 1, 8, 8))
     assert graph.scopes[("0",)].detail == "1, 2, kernel_size=(3, 3), stride=(2, 2)"
 

@@ -190,7 +190,7 @@ def test_what_is_not_known_is_no_number():
     assert re.search(r"multiply-adds +\?", str(table))
 
 
-def test_calls_after_the_first_are_told_apart():
+def test_calls_after_the_first_have_distinct_names():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()

@@ -186,7 +186,7 @@ def networks():
 
 @needs_chromium
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
-def test_boxes_stand_apart_and_in_their_frames(browser, tmp_path, direction):
+def test_boxes_are_apart_and_in_their_frames(browser, tmp_path, direction):
     """In every direction, with all frames open and with all closed, in which fewer boxes are drawn."""
     for graph in networks():
         page = fl.plot_network(graph, to=tmp_path / "net.html", direction=direction, expand=True)
@@ -258,7 +258,7 @@ def test_frames_open_and_close_by_click(browser, resnet):
 
 
 @needs_chromium
-def test_pointing_tells_shapes_and_costs(browser, resnet):
+def test_pointing_shows_shapes_and_costs(browser, resnet):
     browser.open(resnet)
     assert browser.value("told.textContent") == ""
     browser.point(".f-convolution")
@@ -411,7 +411,7 @@ PLACES = f"""Object.fromEntries({ITEMS}.map(one => [one.item.names.split(' ')[0]
 
 @needs_chromium
 @pytest.mark.parametrize("are_open", [True, False])
-def test_a_unet_has_its_way_up_beside_its_way_down(browser, tmp_path, are_open):
+def test_a_unet_has_its_way_up_next_to_its_way_down(browser, tmp_path, are_open):
     page = fl.plot_network(known.UNet(), (1, 1, 64, 64), to=tmp_path / "net.html", depth=9 if are_open else 0)
     browser.open(page)
     places = browser.value(PLACES)
@@ -432,7 +432,7 @@ def test_a_unet_has_its_way_up_beside_its_way_down(browser, tmp_path, are_open):
 
 
 @needs_chromium
-def test_a_decoder_stands_beside_its_encoder(browser, tmp_path):
+def test_a_decoder_is_next_to_its_encoder(browser, tmp_path):
     model = nn.Transformer(16, 2, 2, 2, 16, batch_first=True)
     page = fl.plot_network(model, [(1, 4, 16), (1, 5, 16)], to=tmp_path / "net.html")
     browser.open(page)

@@ -121,7 +121,7 @@ class Twice(nn.Module):
         return self.inner(self.last(self.inner(x)))
 
 
-def test_shared_weights_stand_in_no_frame():
+def test_shared_weights_are_in_no_frame():
     source = fl.plot_network(Twice(), (2, 3), hide_weights=False, fold=False).source
     places = re.findall(r'^(\t+)"parameter \d+" \[', source, re.MULTILINE)
     assert places == ["\t"] * 4  # two parameters, two calls
@@ -175,7 +175,7 @@ def test_legend_names_what_occurs():
     assert named == {"input", "product", "activation"}
 
 
-def test_notes_stand_in_the_picture():
+def test_notes_are_in_the_picture():
     class Branch(nn.Module):
         def forward(self, x):
             return x + 1 if x.sum() > 0 else x
@@ -246,7 +246,7 @@ def vgg(deep):
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_long_frame_goes_on_beside_itself(deep, capfd):
+def test_a_long_frame_continues_in_another_column(deep, capfd):
     picture = fl.plot_network(vgg(deep), (1, 3, 8, 8))
     assert picture.source.count("features: Sequential") > 1
     assert picture.source.count("features: Sequential") == 1 + picture.source.count("features: Sequential, continued")
@@ -256,7 +256,7 @@ def test_a_long_frame_goes_on_beside_itself(deep, capfd):
     assert "continued" not in fl.plot_network(vgg(deep), (1, 3, 8, 8), height=None).source
 
 
-def test_no_frame_that_stands_for_several_is_cut():
+def test_no_frame_of_several_is_cut():
     def block():
         return nn.Sequential(*[layer for _ in range(18) for layer in (nn.Linear(4, 4), nn.Tanh(), nn.Dropout())])
 

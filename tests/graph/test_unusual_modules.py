@@ -119,7 +119,7 @@ def test_modules_without_memory():
 
 @pytest.mark.parametrize("make", [torch.jit.script, lambda m: nn.Sequential(torch.jit.trace(m, torch.zeros(2, 4)))])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_scripted_modules_are_told(make):
+def test_scripted_modules_are_reported(make):
     """Only TorchScript sees their inside."""
     module = make(nn.Linear(4, 3))
     for inputs in (None, (2, 4)):
@@ -133,7 +133,7 @@ def test_shapes_that_are_none():
         fl.summary(nn.Linear(4, 3), (-1, 4))
 
 
-def test_inputs_that_do_not_fit_are_told_once():
+def test_inputs_that_do_not_fit_are_reported_once():
     """In the error alone, not in torch's log too."""
     log = io.StringIO()
     handler = logging.StreamHandler(log)

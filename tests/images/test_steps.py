@@ -68,7 +68,7 @@ def test_a_picture_gets_the_same_plan_in_any_company(step):
 
 
 @pytest.mark.parametrize("step", STEPS, ids=repr)
-def test_sizes_are_those_of_the_pixels_after_the_operations(step):
+def test_sizes_match_the_pixels_after_the_operations(step):
     ops, after = step.plan(SIZES, draws(step, len(SIZES)))
     for i in range(25):
         if after[i].min() > 0:
@@ -77,7 +77,7 @@ def test_sizes_are_those_of_the_pixels_after_the_operations(step):
 
 
 @pytest.mark.parametrize("step", STEPS, ids=repr)
-def test_a_fixed_size_is_that_of_all_pictures(step):
+def test_a_fixed_size_matches_all_pictures(step):
     _, after = step.plan(SIZES, draws(step, len(SIZES)))
     found = {tuple(size) for size in after.tolist()} - {(0, 0)}
     fixed = step.fixed_size(None)

@@ -182,7 +182,7 @@ def test_hostile_files_are_refused(target, content):
 
 
 @pytest.mark.parametrize("what", ["fifo", "folder", "device", "dangling", "loop", "nothing"])
-def test_what_stands_in_a_files_place_is_refused_at_once(tmp_path, what):
+def test_other_things_in_a_files_place_are_refused_at_once(tmp_path, what):
     path = tmp_path / "t"
     if what == "fifo":
         os.mkfifo(path)  # to open it would wait for a writer
@@ -299,7 +299,7 @@ def test_another_process_may_rename_the_file_at_any_moment(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["file", "link", "pipe"])
-def test_what_stands_where_a_file_is_written_is_in_nobodys_way(tmp_path, what):
+def test_leftovers_and_links_in_the_place_of_a_file_do_no_harm(tmp_path, what):
     """Leftovers of a killed process are overwritten, and nothing is written through a link."""
     path, writing, other = tmp_path / "t", tmp_path / "t.tmp", tmp_path / "other"
     other.write_bytes(b"kept")

@@ -84,7 +84,7 @@ def test_arrays_that_torch_does_not_know_are_copied():
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is there to pin for")
-def test_pinning_without_an_accelerator_says_so():
+def test_pinning_without_an_accelerator_is_reported():
     with pytest.raises(RuntimeError, match=r"expected an accelerator.*leave out pin_memory"):
         Value.from_dense(np.ones((3, 2))).torch(pin_memory=True)
 

@@ -178,7 +178,7 @@ def test_does_what_one_process_does(store):
             assert torch.equal(found, expected)
 
 
-def test_states_are_those_of_one_process(store, tmp_path):
+def test_states_match_one_process(store, tmp_path):
     keys, values, gradients = ["x", "y"], [torch.ones(10, 4), torch.ones(3)], [torch.randn(10, 4), torch.randn(3)]
     outs, expected = ([torch.empty(10, 4), torch.empty(3)] for _ in range(2))
     with fl.kvstore.create("local") as local:
@@ -272,7 +272,7 @@ def test_a_push_that_comes_again_is_taken_once(store):
     assert out.tolist() == [1] * 10
 
 
-def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, monkeypatch, tmp_path):
+def test_a_working_server_beats_and_a_stopped_one_does_not(store, monkeypatch, tmp_path):
     begun, until = tmp_path / "begun", tmp_path / "until"
 
     def waits(key, merged, stored):
@@ -433,7 +433,7 @@ def test_it_listens_only_on_loopback(ours):
     assert open_to <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
-def test_a_killed_driver_leaves_nothing_behind(monkeypatch):
+def test_a_killed_driver_leaves_nothing(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("RAY_", "FEEDLINE_STORE_"))]:
         monkeypatch.delenv(name)
     driver = start("waits", "own")

@@ -40,7 +40,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_it_opens_for_those_who_wait_and_for_nobody_who_gave_up(steps):
+def test_it_opens_for_waiting_callers_and_not_for_ones_that_gave_up(steps):
     async def follow():
         made, waiting = await joined(WORKERS), {}
         try:

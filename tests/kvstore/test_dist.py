@@ -149,7 +149,7 @@ def test_codes_in_pieces_are_decoded_in_pieces(kind, world):
 
 
 @pytest.mark.parametrize("kind", ["2bit", "1bit", "fp16", "bf16"])
-def test_compression_of_a_worker_equals_that_of_a_device(kind):
+def test_compression_of_a_worker_equals_a_devices(kind):
     """A worker sends the same as a device of a ``device`` store."""
     rng = np.random.default_rng(1)
     values = rng.normal(size=(6, 2, 37)).astype("f4").tolist()
@@ -258,7 +258,7 @@ def wrong(rank, what):
 
 
 @pytest.mark.parametrize("what", ["keys", "verbs", "init", "optimizer", "compression"])
-def test_workers_that_do_different_things_are_told_and_go_on(what):
+def test_workers_with_different_calls_get_an_error_and_go_on(what):
     with Job(wrong, 2, what=what) as job:
         for kind, text in job.results():
             assert kind == "StoreError"
@@ -311,7 +311,7 @@ def one_rate_changes(rank):
     return out.item()
 
 
-def test_a_rate_that_one_worker_changes_is_told():
+def test_a_rate_that_one_worker_changes_is_reported():
     assert run(one_rate_changes, 2) == [-4.0] * 2
 
 

@@ -136,7 +136,7 @@ def other_keys(rank):
     return [out.tolist() for out in outs]
 
 
-def test_workers_that_push_other_keys_are_told_which_and_go_on():
+def test_workers_that_push_other_keys_get_an_error_with_the_keys_and_go_on():
     with Job(other_keys, 2) as job:
         for kind, text in job.results():
             assert kind == "StoreError"

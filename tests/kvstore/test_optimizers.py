@@ -422,7 +422,7 @@ def test_stores_do_not_share_states():
     create().set_optimizer(rule)
 
 
-def test_a_new_optimizer_starts_anew():
+def test_a_new_optimizer_starts_from_zero():
     store = create()
     store.init("w", torch.zeros(1))
     rule = optimizer("momentum", learning_rate=1.0)
@@ -543,7 +543,7 @@ def test_what_depends_on_the_number_of_workers_is_in_no_file(name, numbers, tmp_
     assert (updater_of(other).learning_rate, updater_of(other).rescale_grad) == (0.25, 0.125)
 
 
-def test_what_older_files_say_of_it_is_passed_over(tmp_path):
+def test_obsolete_settings_of_older_files_are_ignored(tmp_path):
     trained("adam", {"learning_rate": 0.25}, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
     tensors, about = load_tensors(tmp_path / "s")
     replace_tensors(tmp_path / "s", tensors, about | {"parameters": about["parameters"] | {"rescale_grad": 7.0}})

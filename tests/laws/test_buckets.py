@@ -98,7 +98,7 @@ def expected(world, sweeps=2):
 
 
 @given(worlds())
-def test_batches_are_those_of_the_specification(world):
+def test_batches_match_the_specification(world):
     """Batches without a sample are minibatches, too."""
     lengths = world[0]
     with opened(world) as source:

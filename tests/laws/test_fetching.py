@@ -102,7 +102,7 @@ SHUFFLES = st.sampled_from(
     order=st.sampled_from(["feedline", "feedline", fl.Arcs(3), fl.Arcs(20)]),
 )
 @settings(max_examples=examples(12))
-def test_fetched_sequences_are_those_of_the_corpus(
+def test_fetched_sequences_match_the_corpus(
     reopen, corpus, backend, seed, shuffle, sizes, read_ahead, partition, direct, order
 ):
     """Two sweeps, minibatch by minibatch, with the values of the corpus itself."""

@@ -122,7 +122,7 @@ def delivered(source, sizes, most):
 
 
 @given(mixtures(), st.lists(st.integers(1, 300), min_size=1, max_size=4))
-def test_what_comes_where_is_what_the_specification_says(world, batches):
+def test_places_match_the_specification(world, batches):
     most = 600
     with fl.MinibatchSource(mixed(*world), seed=SEED, **ending(world)) as source:
         assert delivered(source, batches, most) == expected(world, most)

@@ -79,7 +79,7 @@ def test_the_order_equals_the_oracle(world, size):
 
 
 @given(arc_worlds(), st.integers(1, 60), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
-def test_a_rank_takes_the_places_of_its_own_arcs(world, size, count, ahead):
+def test_a_rank_takes_the_places_of_its_arcs(world, size, count, ahead):
     """Parts are disjoint, complete and in order. All ranks step equally often, with one position and one state."""
     count = min(count, world.settings["order"].count)
     whole = world.source(max_sweeps=2)

@@ -358,7 +358,7 @@ def test_arguments_out_of_range(options, message):
         fl.Packed(Read(documents([3])), tokens="tokens", **options)
 
 
-def test_what_cannot_be_packed_is_said():
+def test_corpora_that_cannot_be_packed_are_reported():
     with pytest.raises(fl.SchemaError, match="name it: tokens="):
         fl.Packed(Read(documents([3])), 8)
     with pytest.raises(fl.SchemaError, match="expected a stream of integers"):

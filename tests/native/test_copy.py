@@ -130,7 +130,7 @@ def test_dropping_lets_everything_go():
         (np.array([0]), np.array([0]), TypeError),
     ],
 )
-def test_errors_are_those_of_gather(slots, index, error):
+def test_errors_match_gather(slots, index, error):
     gatherer = gatherer_of()
     with pytest.raises(error) as expected:
         gatherer.gather(slots, index)

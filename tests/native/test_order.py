@@ -38,7 +38,7 @@ def test_hash_key(ws):
 
 
 @given(words, words, words)
-def test_words_are_told_apart(a, b, c):
+def test_words_are_distinguished(a, b, c):
     keys = {_native.hash_key(ws) for ws in ([a], [a, b], [a, b, c], [a, b, c, 0], [])}
     assert len(keys) == 5
 

@@ -51,7 +51,7 @@ def layouts(draw):
 
 
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.data())
-def test_rows_are_those_of_the_twin(layout, dtype, wide, data):
+def test_rows_match_the_twin(layout, dtype, wide, data):
     pieces, count, row, size = layout
     tokens = data.draw(st.lists(st.integers(*limits(dtype)), min_size=size, max_size=size))
     pad = data.draw(st.integers(*limits(np.int64 if wide else dtype)))
@@ -80,7 +80,7 @@ def test_a_whole_document_begins_at_0_and_ends_in_its_piece(layout):
 
 
 @given(layouts(), st.sampled_from([np.uint8, np.float16, np.float32, np.float64, "c16", "S3", "datetime64[s]"]))
-def test_values_are_those_of_the_twin(layout, dtype):
+def test_values_match_the_twin(layout, dtype):
     pieces, count, row, size = layout
     rng = np.random.default_rng(size)
     for shape in (), (3,), (2, 0):

@@ -82,7 +82,7 @@ def damaged(data: bytes, seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_figures_are_those_of_pyarrow(kind):
+def test_figures_match_pyarrow(kind):
     data = written(kind)
     metadata = pq.read_metadata(io.BytesIO(data))
     rows, columns = native_footer(footer_of(data))
@@ -161,6 +161,6 @@ def test_page_headers_are_read_as_the_twin_reads_them(kind, seed, column, size):
         (b"", "a structure longer than its bytes"),
     ],
 )
-def test_what_is_said_of_damage(data, message):
+def test_messages_about_damage(data, message):
     with pytest.raises(ValueError, match=message):
         _native.parquet_footer(data)

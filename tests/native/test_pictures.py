@@ -127,7 +127,7 @@ def resized(pixels, width, height, filter):
 
 @pytest.mark.parametrize("filter", range(6))
 @pytest.mark.parametrize("channels", [1, 3])
-def test_resized_pictures_are_those_of_pillow_and_opencv_within_a_level(filter, channels):
+def test_resized_pictures_match_pillow_and_opencv_within_a_level(filter, channels):
     rng = np.random.default_rng(filter)
     sides = [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 50, 98]
     for seed in range(examples(15)):
@@ -157,7 +157,7 @@ def test_the_largest_ratios_are_within_a_level_of_pillow(before, after, channels
 
 
 @pytest.mark.parametrize("mode", range(4))
-def test_borders_are_those_of_numpy(mode):
+def test_borders_match_numpy(mode):
     for seed, (w, h) in enumerate([(1, 1), (2, 1), (1, 3), (3, 2), (5, 4)]):
         pixels = np.random.default_rng(seed).integers(0, 256, (h, w, 3)).astype(np.uint8)
         for left, top, right, bottom in [(0, 0, 0, 0), (1, 0, 0, 2), (7, 3, 4, 11), (0, 13, 30, 1)]:

@@ -140,7 +140,7 @@ def graphs(draw):
 
 @drawn(graphs())
 @settings(deadline=None, max_examples=examples(30))
-def test_inputs_come_before_those_who_use_them(nodes):
+def test_inputs_come_before_their_users(nodes):
     order = topological(nodes[-1:])
     place = {node: i for i, node in enumerate(order)}
     assert len(place) == len(order)

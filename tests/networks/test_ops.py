@@ -327,7 +327,7 @@ def test_each_sample_is_as_numpy_computes_it(case):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.smooth], ids=repr)
-def test_gradients_are_those_of_finite_differences(case):
+def test_gradients_match_finite_differences(case):
     nodes, tensors, root = made(case, 1)
     network = Network([root])
 
@@ -659,7 +659,7 @@ def test_batch_normalization(spatial):
     assert torch.autograd.gradcheck(function, [x.requires_grad_(), s.requires_grad_(), b.requires_grad_()])
 
 
-def test_one_number_says_nothing_of_a_variance():
+def test_one_number_has_no_variance():
     node = given((2,), "b")
     mean, variance, count = (weights(np.full(n, 3.0), trains=False) for n in ((2,), (2,), ()))
     settings = {"spatial": False, "normalization_time_constant": 5.0, "blend_time_constant": 0.0, "epsilon": 1e-3}

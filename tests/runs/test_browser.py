@@ -122,7 +122,7 @@ def test_screen_readers_have_names(browser, page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_lines_stand_out(browser, page, scheme):
+def test_text_and_lines_have_contrast(browser, page, scheme):
     """Contrast as WCAG asks: 4.5 for text, 3 for lines, on the card, in both schemes. The schemes differ."""
     browser.open(page, scheme=scheme)
     read = "getComputedStyle(document.documentElement).getPropertyValue('--%s').trim()"

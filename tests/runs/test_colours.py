@@ -33,7 +33,7 @@ def pairs(which, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_lines_stand_out(scheme):
+def test_text_and_lines_have_contrast(scheme):
     for least, which in ((4.5, TEXT), (3.0, LINES)):
         for page, given in which.items():
             weak = [(name, round(contrast(a, b), 2)) for name, a, b in pairs(given, scheme) if contrast(a, b) < least]
@@ -41,7 +41,7 @@ def test_text_and_lines_stand_out(scheme):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_thin_lines_stand_out_too(scheme):
+def test_thin_lines_have_contrast_too(scheme):
     """Lines below others are drawn thin and translucent."""
     opacity = float(re.search(r"\.line\.faint .*?opacity: ([\d.]+)", SHARED)[1])
     colours = palettes(SHARED)[scheme]

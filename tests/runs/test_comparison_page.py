@@ -26,7 +26,7 @@ def compared(*runs, **options):
     return Page(fl.report(runs, **options).read_text("utf-8"))
 
 
-def test_curves_lie_over_each_other(tmp_path):
+def test_curves_are_superimposed(tmp_path):
     places = [run(tmp_path, name, [start - i for i in range(3)]) for name, start in (("a", 3.0), ("b", 4.0))]
     path = fl.report(places)
     assert path == tmp_path / "comparison.html"
@@ -73,7 +73,7 @@ def test_equal_runs_are_called_equal_and_others_part_somewhere(tmp_path):
     assert "equal training losses" not in compared(a, d).text
 
 
-def test_names_tell_runs_apart(tmp_path):
+def test_names_distinguish_runs(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
     page = compared(run(tmp_path / "x", "run"), run(tmp_path / "y", "run"))
@@ -150,7 +150,7 @@ def test_event_files_of_tensorboard(tmp_path):
         fl.report([log, empty])
 
 
-def test_how_often_a_run_resumed_is_told_in_words(tmp_path):
+def test_the_number_of_resumes_is_described_in_words(tmp_path):
     paths = []
     for n in range(3):
         (tmp_path / f"{n}").mkdir()
@@ -272,6 +272,6 @@ def test_long_curves_of_several_runs_are_averaged(tmp_path):
 
 
 @pytest.mark.parametrize("feed", [None, {}, {"state": None}, {"state": "../.."}, {"state": [1]}, {"state": {}}])
-def test_a_state_that_is_none_says_nothing_of_the_order(feed):
+def test_a_state_of_none_leaves_the_order_open(feed):
     """A log that was damaged is shown as far as it can be read."""
     assert {*order_facts({"feed": feed}).values()} == {None}

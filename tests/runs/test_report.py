@@ -97,7 +97,7 @@ def test_a_run_that_went_on_is_counted_once(tmp_path):
         assert told in page.text
 
 
-def test_a_run_that_ended_tells_of_nothing(tmp_path):
+def test_a_run_that_ended_reports_nothing(tmp_path):
     """Nothing is found where nothing is."""
     calm = progress(100, waiting=0.0, saving=0.0)
     calm["fed"]["streams"]["words"]["padded"] = 95
@@ -118,7 +118,7 @@ def test_a_run_that_ended_tells_of_nothing(tmp_path):
         ({"stats": {"skipped": 3}}, "3 sequences were unreadable"),
     ],
 )
-def test_what_stands_out_is_said(tmp_path, change, told):
+def test_remarkable_results_are_named(tmp_path, change, told):
     """Each of the things to look at first."""
     line = progress(100, waiting=0.0, saving=0.0)
     line["fed"]["jumps"] = 1000
@@ -209,7 +209,7 @@ def test_quarantined_sequences_are_listed_once(tmp_path):
     assert page_of(tmp_path).text.count("a.ctf") == 3
 
 
-def test_checkpoints_say_whether_they_are_kept(tmp_path):
+def test_checkpoints_show_whether_they_are_kept(tmp_path):
     """Where they were written, or in a folder that was moved."""
     (tmp_path / "checkpoints" / "checkpoint-000002-200").mkdir(parents=True)
     saved = [
@@ -221,7 +221,7 @@ def test_checkpoints_say_whether_they_are_kept(tmp_path):
     assert re.search(r"000001-100\s*no", text)
 
 
-def test_what_is_no_run_is_told(tmp_path):
+def test_other_files_than_runs_are_reported(tmp_path):
     """No folder, no log, several logs, another file."""
     with pytest.raises(FileNotFoundError, match="does not exist"):
         fl.report(tmp_path / "nowhere")
@@ -238,14 +238,14 @@ def test_what_is_no_run_is_told(tmp_path):
         fl.report(tmp_path)
 
 
-def test_it_goes_where_it_is_told(tmp_path):
+def test_it_goes_to_the_given_place(tmp_path):
     """The path returned is the page's."""
     log = write(tmp_path / "other.jsonl", [start(), progress(100)])
     assert fl.report(tmp_path) == tmp_path / "report.html"
     assert fl.report(log, tmp_path / "page.html").read_text("utf-8") == (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_transforms_are_told_by_span(tmp_path):
+def test_transforms_are_reported_by_span(tmp_path):
     """Statistics count from a process's start, over its spans and not beyond."""
     lines = [start()]
     for samples, seconds in ((100, 1.0), (200, 4.0)):
@@ -258,7 +258,7 @@ def test_transforms_are_told_by_span(tmp_path):
     assert "Transforms such as decoding kept 1.1 threads busy" in page.text
 
 
-def test_without_transforms_nothing_is_said_of_them(tmp_path):
+def test_without_transforms_none_are_mentioned(tmp_path):
     for stats in ({"transform_seconds": 0.0}, {}):
         page = page_of(write(tmp_path / "run.jsonl", [start(), progress(100, stats=stats)]))
         assert "transforming" not in page.tables
@@ -391,12 +391,12 @@ def test_noisy_curves_have_a_moving_mean(tmp_path):
     assert list(page_of(write(tmp_path / "run.jsonl", [start(), *smooth])).columns("loss"))[1:] == ["training"]
 
 
-def test_names_of_loss_and_metric_are_told(tmp_path):
+def test_names_of_loss_and_metric_are_shown(tmp_path):
     page = page_of(write(tmp_path / "run.jsonl", [start(metric_name="error_rate"), progress(100, metric=0.5)]))
     assert "Metric: error_rate" in page.text
 
 
-def test_a_long_log_says_once_that_rows_are_left_out(tmp_path):
+def test_a_long_log_notes_once_that_rows_are_left_out(tmp_path):
     lines = [progress(100 * i, loss=1 / i) for i in range(1, 1001)]
     page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
     assert page.text.count("of each stretch") == 1
@@ -492,7 +492,7 @@ def test_a_loss_that_became_nan_is_shown_as_such(tmp_path):
     assert "no finite number in 5 of 9 spans, first at 400" in page.text
 
 
-def test_order_and_settings_of_a_run_are_told_in_words(tmp_path):
+def test_order_and_settings_of_a_run_are_described_in_words(tmp_path):
     state = {"order": "feedline-2", "seed": "000000000000000f", "shuffle": "all", "corpus": "c0ffee"}
     settings = {
         "minibatch size": "[(22153, 4096), 6144], epoch_size=1",

@@ -76,7 +76,7 @@ def test_ends(tmp_path):
     assert (run.state, run.done) == ("interrupted, saved", 0.15)
 
 
-def test_a_killed_run_says_nothing_more(tmp_path):
+def test_a_killed_run_prints_nothing_more(tmp_path):
     lines = [start(time=0.0), *spans(3)]
     assert seen(tmp_path, lines, now=80.0).state == "running"
     dead = seen(tmp_path, lines, now=30.0 + 3700)
@@ -122,7 +122,7 @@ def test_what_limits(tmp_path, line, stage, advice):
     assert advice in limit.advice
 
 
-def test_shares_are_those_of_the_recent_spans(tmp_path):
+def test_shares_match_the_recent_spans(tmp_path):
     early = [progress(100 * i, waiting=0.9, saving=0.0) for i in range(1, 20)]
     late = [progress(100 * i, waiting=0.0, saving=0.0) for i in range(20, 30)]
     assert seen(tmp_path, [start(), *early, *late]).limit().stage == "the training step"

@@ -401,7 +401,7 @@ def test_one_rank_has_a_damaged_newest_checkpoint(tmp_path, cut, by):
     }
 
 
-def test_folders_that_are_not_shared_are_told(tmp_path, cut):
+def test_folders_that_are_not_shared_are_reported(tmp_path, cut):
     for folders in ([str(cut), str(tmp_path / "b")], [str(tmp_path / "a"), str(cut)]):
         failures = fails(folder=folders)
         assert {failure.kind for failure in failures} == {"StateError"}

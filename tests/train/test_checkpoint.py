@@ -273,7 +273,7 @@ def test_a_skipped_checkpoint_does_not_count(tmp_path):
     assert names == [[2, 3, 4], [4, 5]]  # the damaged one is removed once good ones are newer
 
 
-def test_serial_numbers_of_nobody_are_told_and_left_alone(tmp_path, caplog):
+def test_unknown_serial_numbers_are_reported_and_left_alone(tmp_path, caplog):
     store, _, second = two(tmp_path)
     shutil.copytree(second, tmp_path / f"checkpoint-{'9' * 200}-1")
     (tmp_path / "checkpoint-٣-1").mkdir()  # digits, but not ASCII ones

@@ -212,7 +212,7 @@ class Growing(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-def test_modules_that_load_in_a_way_of_their_own_still_do():
+def test_modules_with_custom_loading_still_load():
     def make():
         model = torch.nn.Sequential(Growing())
         return model, Trainer(model, no_loss, None, MomentumSGD(model.parameters(), 0.1, momentum=0.5))

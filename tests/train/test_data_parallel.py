@@ -80,7 +80,7 @@ def test_some_of_both_is_refused():
         Trainer(model, lambda o, m: o, None, learners)
 
 
-def test_without_torch_distributed_it_says_so():
+def test_without_torch_distributed_it_raises():
     model = torch.nn.Linear(2, 2)
     learner = data_parallel(SGD(model.parameters(), 0.1))
     with pytest.raises(RuntimeError, match="init_process_group"):

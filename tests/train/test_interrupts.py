@@ -117,7 +117,7 @@ def fails_on_one(rank, way):
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-def test_a_rank_that_fails_in_the_middle_of_an_update_learns_no_more_and_the_others_are_told(way):
+def test_a_rank_that_fails_in_the_middle_of_an_update_learns_no_more_and_is_reported_to_the_others(way):
     with Job(fails_on_one, 2, way=way) as job:
         assert job.heard(0)[0] == "MemoryError"
         kind, text, _ = job.heard(0)

@@ -351,7 +351,7 @@ def test_lower_precision_follows_double(kind, dtype):
     assert error < 0.01 * moved + 5 * torch.finfo(dtype).eps
 
 
-def test_parameters_of_several_dtypes_stand_side_by_side():
+def test_parameters_of_several_dtypes_are_side_by_side():
     mixed = [t.to(d) for t, d in zip(tensors(1), [torch.float64, torch.float32, torch.float64] * 2, strict=False)]
     learner = Adam(mixed, 0.1, 0.9, 0.99)
     for k in range(3):
@@ -412,7 +412,7 @@ def test_a_schedule_is_the_makers_unless_it_was_reset():
     assert other.learning_rate() == 0.2
 
 
-def test_names_are_those_of_the_model():
+def test_names_match_the_model():
     model = torch.nn.Linear(3, 2)
     learner = Adam(model.named_parameters(), 0.1)
     model(torch.ones(4, 3)).sum().backward()

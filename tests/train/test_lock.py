@@ -186,7 +186,7 @@ def test_a_file_without_a_lock_keeps_no_session_out(tmp_path, changes):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "[" * 10_000, '{"host": 1}', '{"host": "a", "process": -1, "began": 0}']
 )
-def test_a_file_that_says_nothing_is_taken_over(tmp_path, text):
+def test_a_lock_file_without_information_is_taken_over(tmp_path, text):
     (tmp_path / NAME).write_text(text)
     lock = FolderLock(tmp_path)
     assert json.loads((tmp_path / NAME).read_text())["process"] == os.getpid()

@@ -308,7 +308,7 @@ def test_an_error_before_anything_was_sent_leaves_the_ranks_in_step():
     assert first == second
 
 
-def test_an_error_in_backward_is_told_to_the_others():
+def test_an_error_in_backward_is_reported_to_the_others():
     with Job(fails, 2, where="backward") as job:
         first, second = job.results()
     assert [first.kind, second.kind] == ["StoreError", "StoreError"]

@@ -203,7 +203,7 @@ def test_lines_have_fed_samples_and_parts_of_the_time(tmp_path):
     assert all(max(part) > 0 for part in zip(*shares, strict=True))
 
 
-def test_lines_say_how_much_is_done(tmp_path):
+def test_lines_show_the_progress(tmp_path):
     """By sweeps or label samples, whichever ends the run. A resumed run continues."""
     path = tmp_path / "run.jsonl"
     with pytest.raises(Stop):

@@ -90,7 +90,7 @@ def test_it_cannot_be_changed():
         schedule.reference = 3
 
 
-def test_a_count_of_zero_stands_last():
+def test_a_count_of_zero_comes_last():
     assert Schedule([(2, 0.1), (0, 0.2)]) == Schedule([(2, 0.1), 0.2])
     with pytest.raises(ValueError, match=r"before the last item, got \(0, 0.1\) at index 0"):
         Schedule([(0, 0.1), 0.2])

@@ -414,7 +414,7 @@ def whole(rank, wrap, learner, folder):
 
 
 @pytest.mark.parametrize("learner", ["adam", "torch's"])
-def test_a_checkpoint_is_of_the_model_whatever_wraps_it(learner, tmp_path):
+def test_a_checkpoint_is_of_the_model_in_any_wrapper(learner, tmp_path):
     (saved,) = run(whole, 1, wrap="alone", learner=learner, folder=str(tmp_path / "alone"))
     assert run(whole, 2, wrap="ddp", learner=learner, folder=str(tmp_path / "alone")) == [saved] * 2
     saved, _ = run(whole, 2, wrap="ddp", learner=learner, folder=str(tmp_path / "ddp"))

@@ -83,7 +83,7 @@ def test_one_signal_or_two(tmp_path, names, ended):
     assert newest == (8 if names == ["SIGINT"] else 6)  # it saves every 3rd update: the second signal ends it
 
 
-def test_a_handler_of_the_program_is_called_behind_the_run(tmp_path):
+def test_a_handler_of_the_program_is_called_after_the_run(tmp_path):
     heard, before = [], signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(len(Checkpoints(tmp_path).paths())))
     try:

@@ -376,7 +376,7 @@ def different_models(rank):
     step(learner, 1.0)
 
 
-def test_ranks_with_different_models_are_told():
+def test_ranks_with_different_models_get_an_error():
     with Job(different_models, 2) as job:
         for failure in job.results():
             assert failure.kind == "StoreError"
@@ -391,7 +391,7 @@ def different_minibatches(rank):
     step(learner, 3.0 + rank)
 
 
-def test_ranks_that_part_too_early_are_told():
+def test_ranks_that_part_too_early_get_an_error():
     with Job(different_minibatches, 2) as job:
         for failure in job.results():
             assert failure.kind == "StoreError"

@@ -529,7 +529,7 @@ def test_a_disk_that_fails_at_any_read_is_an_error_with_the_file(tmp_path, make,
         fl.StoreDeserializer,
     ],
 )
-def test_a_place_that_nobody_can_look_at_is_told(look):
+def test_an_unreadable_place_is_reported(look):
     name = "x" * 300  # longer than any file system allows
     with pytest.raises(fl.DataError) as error:
         look(name)
@@ -538,7 +538,7 @@ def test_a_place_that_nobody_can_look_at_is_told(look):
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENXIO])
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_disk_that_fails_while_a_file_is_written_is_told_by_name(tmp_path, monkeypatch, error, call):
+def test_a_disk_that_fails_during_a_write_is_reported_with_the_file(tmp_path, monkeypatch, error, call):
     (tmp_path / "data.ctf").write_text("|x 1 2\n")
 
     def fail(*args, **kwargs):

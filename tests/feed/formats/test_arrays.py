@@ -32,7 +32,7 @@ def test_all_chunks_together_are_the_data(data, chunk_sequences):
 
 @given(corpora(), st.integers(1, 7), st.booleans())
 @settings(deadline=None)
-def test_sizes_are_those_of_the_chunks(data, chunk_sequences, defining):
+def test_sizes_match_the_chunks(data, chunk_sequences, defining):
     first = next(iter(data))
     corpus = ArrayDeserializer(data, chunk_sequences=chunk_sequences, defines_size=first if defining else None)
     counted = [first] if defining else list(data)

@@ -85,7 +85,7 @@ TABLE, EXPECTED = table_of()
 
 @pytest.mark.parametrize("kind", ["stream", "file", "feather"])
 @pytest.mark.parametrize("rows", [1, 41, 1000])
-def test_values_are_those_that_were_written(tmp_path, kind, rows):
+def test_values_equal_the_written_ones(tmp_path, kind, rows):
     plain = {"compression": "uncompressed"} if kind == "feather" else {}
     path = write(tmp_path / "a", TABLE, kind=kind, rows=rows, **plain)
     corpus = fl.open_corpus(path)

@@ -57,7 +57,7 @@ def mixed(tmp_path):
 
 
 @pytest.mark.parametrize("chunk_size", [0, 1, 200, 32 << 20])
-def test_values_are_those_of_the_file(dense, mixed, chunk_size):
+def test_values_match_the_file(dense, mixed, chunk_size):
     corpus = fl.CBFDeserializer(dense, chunk_size=chunk_size)
     assert corpus.schema == fl.Schema({"x": fl.Stream(3), "label": fl.Stream(1)})
     found = everything(corpus)
@@ -337,7 +337,7 @@ def test_an_index_out_of_range_is_one_unreadable_sequence(tmp_path):
     assert [m.ids.tolist() for m in source.minibatches(9)] == [[0, 2]]
 
 
-def test_a_table_that_lies_about_single_samples(tmp_path):
+def test_a_table_with_wrong_single_samples(tmp_path):
     """As many samples as sequences, but one has none and one two: the table promised one each."""
     path = tmp_path / "x.cbf"
     path.write_bytes(cbf([("x", False, "f", 1)], [[([[1.0]],), ([],), ([[2.0], [3.0]],)]]))

@@ -65,7 +65,7 @@ def chunks_of(corpus):
 # ---- values ---------------------------------------------------------------------------------------------
 
 
-def test_values_are_those_of_the_csv_module(table):
+def test_values_match_the_csv_module(table):
     corpus = fl.CSVDeserializer(table, STREAMS, chunk_size=2000)
     assert corpus.schema == fl.Schema({"x": fl.Stream(2, "float64"), "y": STREAMS["y"], "name": fl.Stream(dtype="str")})
     for again in (corpus, pickle.loads(pickle.dumps(corpus))):
@@ -237,7 +237,7 @@ def _open_by_hand(text, delimiter):
     return quoted
 
 
-def test_the_digest_stands_for_the_content(tmp_path):
+def test_the_digest_covers_the_content(tmp_path):
     """The same text and schema, but other cells in the stream."""
     path = tmp_path / "a.csv"
     path.write_text("a;b,c\n1;2,3\n")
@@ -411,7 +411,7 @@ def test_made_up_names_are_no_names_of_the_table(write):
 
 
 @pytest.mark.parametrize("line", ["sep=;\r\n", '"sep=,"\n', "SEP=\t\n"])
-def test_a_line_that_tells_excel_the_delimiter_is_no_header(write, line):
+def test_a_line_with_the_delimiter_for_excel_is_no_header(write, line):
     with pytest.raises(fl.DataError, match="Excel"):
         write(line + "a;b\n1;2\n")
 
@@ -436,7 +436,7 @@ def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("row", [b"a\rb", b'"a"\rb', b"\ra", b"a\r\r\n"])
-def test_a_line_that_ends_in_a_carriage_return_alone_behind_the_first_rows_is_a_bad_row(tmp_path, row):
+def test_a_line_that_ends_in_a_carriage_return_alone_after_the_first_rows_is_a_bad_row(tmp_path, row):
     """With one column of text nothing else shows it: the number of cells stays the same."""
     (tmp_path / "a.csv").write_bytes(b"text\n" + b"x\n" * 300 + row + b"\nz\n")
     with pytest.raises(fl.DataError, match=r"expected lines that end in .*\\r alone in column 'text'") as caught:

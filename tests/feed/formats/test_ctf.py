@@ -376,7 +376,7 @@ def test_a_file_that_went_away(text_file):
         (fl.Stream(9, sparse=True), r"the row has `word`, `size`; .*field="),
     ],
 )
-def test_wrong_declarations_are_told_from_wrong_data(text_file, stream, advice):
+def test_wrong_declarations_are_distinct_from_wrong_data(text_file, stream, advice):
     path = text_file("|word 7:1 |# no stream |size 1 2\n")
     (error,) = fl.CTFDeserializer(path, words=stream).read(0).errors.values()
     assert re.search(advice, error.hint)

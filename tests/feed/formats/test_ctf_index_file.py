@@ -75,7 +75,7 @@ def test_does_not_depend_on_the_streams_unless_they_define_the_size(text_file, b
 
 
 @pytest.mark.parametrize("change", ["longer", "time", "head", "tail"])
-def test_stale_index_is_built_anew(text_file, builds, change):
+def test_stale_index_is_rebuilt(text_file, builds, change):
     path = text_file(TEXT)
     open_corpus(path)
     before = path.stat()

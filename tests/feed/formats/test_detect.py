@@ -60,7 +60,7 @@ def test_a_cut_last_line_is_left_out(tmp_path):
         ("|x 1 |y\n", "values of `y`"),
     ],
 )
-def test_text_that_tells_nothing(tmp_path, text, message):
+def test_text_without_information(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         infer_ctf_streams(ctf(tmp_path, text))
 
@@ -93,7 +93,7 @@ def test_folders(tmp_path):
     assert guess_format(tmp_path) == "store"
 
 
-def test_folders_of_folders_name_those_that_can_be_opened(tmp_path):
+def test_folders_of_folders_name_the_ones_that_can_be_opened(tmp_path):
     for name in ("train", "val"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.json").write_text('{"version": 2, "shards": []}')
@@ -294,7 +294,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_patterns_and_braces_may_stand_for_folders(tmp_path, kind):
+def test_patterns_and_braces_may_match_folders(tmp_path, kind):
     """A pattern that matched only folders was refused, and braces were taken for the files in them."""
     for i in range(3):
         FOLDERS[kind](tmp_path / f"f-{i}", range(3 * i, 3 * i + 3))
@@ -312,7 +312,7 @@ def test_patterns_and_braces_may_stand_for_folders(tmp_path, kind):
         fl.open_corpus(str(tmp_path / "g-*"))
 
 
-def test_a_pattern_that_matches_files_stands_for_them_alone(shards):
+def test_a_pattern_that_matches_files_means_these_files_alone(shards):
     (shards / "t-12.ctf").mkdir()
     assert numbers(fl.open_corpus(str(shards / "t-*.ctf"))) == list(range(36))
 
@@ -331,7 +331,7 @@ def test_folders_that_cannot_be_one_corpus(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.npy", "a.tar", "a.arrow"])
-def test_what_a_folder_holds_besides_is_told(tmp_path, caplog, name):
+def test_other_files_of_a_folder_are_reported(tmp_path, caplog, name):
     """Once, and only of files that another format would read."""
     for other in (name, "README.md", "notes.txt", "more.JSONL", "table.csv", "tokens.bin"):
         (tmp_path / other).touch()

@@ -282,7 +282,7 @@ def test_a_chunk_takes_no_more_than_memory_though_its_blocks_do_not(tmp_path, ki
         assert fits.lengths(np.arange(64)).tolist() == [150] * 64
 
 
-def test_lengths_are_those_that_were_counted(path, monkeypatch):
+def test_lengths_equal_the_counted_ones(path, monkeypatch):
     corpus = HDF5Deserializer(path, ragged=fl.Stream((), "i4"), chunk_sequences=100)
     column = corpus._parts[0]._columns["ragged"]
     column.offsets = column.offsets.copy()

@@ -57,7 +57,7 @@ def test_frames_and_their_neighbours(tmp_path, order, context):
     assert corpus.lengths(some).tolist() == [LENGTHS[i] for i in some]
 
 
-def test_the_declared_shape_is_that_of_a_sample(tmp_path):
+def test_the_declared_shape_matches_a_sample(tmp_path):
     utterances = write(tmp_path)
     scp = tmp_path / "all.scp"
     corpus = fl.HTKFeatureDeserializer(scp, x=fl.Stream((3, 3), "float64"), context=(1, 1))
@@ -150,7 +150,7 @@ def test_chunks_are_full_beyond_so_many_frames(tmp_path):
     st.sampled_from("<>"),
     st.integers(1, 20),
 )
-def test_any_script_is_read_as_its_twin_says(tmp_path_factory, lengths, dim, files, context, order, chunk_frames):
+def test_any_script_is_read_as_by_its_twin(tmp_path_factory, lengths, dim, files, context, order, chunk_frames):
     folder = tmp_path_factory.mktemp("htk")
     utterances = write(folder, lengths, dim, min(files, len(lengths)), order=order)
     corpus = fl.HTKFeatureDeserializer(folder / "all.scp", context=context, chunk_frames=chunk_frames)
@@ -193,7 +193,7 @@ def test_it_resumes_and_workers_share_one_order(speech, options):
         assert sum((sum(batch, []) for batch in zip(*parts, strict=True)), []) == whole
 
 
-def test_labels_are_those_of_the_utterance(speech):
+def test_labels_match_the_utterance(speech):
     (minibatch,) = joined(speech, shuffle=False, max_sweeps=1).minibatches(999)
     for i, (x, y) in enumerate(zip(minibatch["features"].sequences(), minibatch["y"].dense().sequences(), strict=True)):
         assert len(x) == len(y) == LENGTHS[i]
@@ -361,7 +361,7 @@ def test_a_file_without_frames_is_one_unreadable_utterance(tmp_path):
     assert_rows(minibatch["features"], [frames, frames + 1])
 
 
-def test_the_digest_stands_for_ranges_and_neighbours(tmp_path):
+def test_the_digest_covers_ranges_and_neighbours(tmp_path):
     write(tmp_path, files=1)
     scp = tmp_path / "all.scp"
     text = scp.read_text()

@@ -103,7 +103,7 @@ def check(chunk, rows):
 # ---- values ---------------------------------------------------------------------------------------------
 
 
-def test_values_are_those_of_the_json_module(path):
+def test_values_match_the_json_module(path):
     assert_read(opened(path), ROWS, check)
 
 
@@ -329,7 +329,7 @@ def test_numbers_are_rounded_correctly(number):
         ("{" + '"b": ' + "[" * 600 + "]" * 600 + ', "a": 1}', "at most 512 deep"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, line, message):
+def test_faults_are_reported(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_text(f'\n  \r\n{{"a": 1}}\r\n{line}\n{{"a": 2}}')
     corpus = fl.JSONLinesDeserializer(path, a=fl.Stream((), "int8"), sequences=(), cache=False)
@@ -458,7 +458,7 @@ def test_bad_rows_keep_their_tick(plain):
         order()
 
 
-def test_the_digest_stands_for_the_content(plain, tmp_path):
+def test_the_digest_covers_the_content(plain, tmp_path):
     moved = tmp_path / "moved.jsonl"
     moved.write_bytes(TEXT)
     digest = opened(plain).digest()

@@ -113,7 +113,7 @@ def test_a_torch_view_is_not_copied():
     assert np.shares_memory(ArrayDeserializer(x=base.T).read(0)["x"].rows, base.numpy())
 
 
-def test_views_as_sequences_of_several_samples_are_copied_and_said_so(monkeypatch):
+def test_views_as_sequences_of_several_samples_are_copied_and_reported(monkeypatch):
     rows = windows(np.arange(1000), 50)
     value = fl.Value.from_dense(rows, [0, 3, len(rows)])
     with warnings.catch_warnings():
@@ -182,7 +182,7 @@ def test_chunks_are_whole_blocks_as_they_are_stored(monkeypatch):
     assert ArrayDeserializer(x=Sliced(rows), chunk_sequences=11).chunks()[0].sequences == 11
 
 
-def test_the_digest_reads_blocks_and_equals_that_of_the_rows():
+def test_the_digest_reads_blocks_and_equals_the_digest_of_the_rows():
     rows = np.arange(3_000_000.0)
     data = Sliced(rows)
     assert ArrayDeserializer(x=data).digest() == ArrayDeserializer(x=rows).digest()

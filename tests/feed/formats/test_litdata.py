@@ -197,7 +197,7 @@ def test_inspected(form, streams):
     assert len(told["preview"]) == 3
 
 
-def test_other_classes_say_which_one_it_is():
+def test_other_classes_name_the_right_one():
     with pytest.raises(fl.DataError, match="expected a folder of tokens, got items of a, b"):
         fl.TokensDeserializer(HERE / "raw", length=4)
     with pytest.raises(fl.DataError, match="expected a folder of rows, got tokens"):
@@ -688,7 +688,7 @@ def test_rows_that_are_not_there(copied):
         fl.open_corpus(folder)
 
 
-def test_another_number_of_rows_than_the_index_says(copied):
+def test_another_number_of_rows_than_in_the_index(copied):
     folder = copied("rows")
     edit_index(folder, lambda index: index["chunks"][2].update(chunk_size=5))
     with pytest.raises(fl.DataError, match=r"expected 19 rows, as the index says, got 20") as raised:

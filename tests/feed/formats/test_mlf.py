@@ -50,7 +50,7 @@ def test_boundaries_are_twos(files):
     assert y.values.tolist() == [2, 2, 1, 1, 2, 1, 2, 1, 2, 1, 2]
 
 
-def test_the_digest_stands_for_the_states(files):
+def test_the_digest_covers_the_states(files):
     digest = open_labels(files).digest()
     assert open_labels(files).digest() == digest
     (files / "states").write_text("\n".join(reversed(STATES)))
@@ -109,7 +109,7 @@ def test_files_are_a_concatenation_and_indexed_once(files, tmp_path):
     assert len(list(cache.iterdir())) == 4
 
 
-def test_progress_is_that_of_all_files_together(files, tmp_path):
+def test_progress_matches_all_files_together(files, tmp_path):
     text = (files / "all.mlf").read_bytes()
     (tmp_path / "more.mlf").write_bytes(text.replace(b"an4/", b"an5/").replace(b"three", b"four"))
     told = []

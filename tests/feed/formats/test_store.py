@@ -315,7 +315,7 @@ def test_parts_are_plain_arrow_files(small):
 # ---- writing --------------------------------------------------------------------------------------------
 
 
-def test_an_exception_leaves_nothing_behind(tmp_path):
+def test_an_exception_leaves_nothing(tmp_path):
     with (  # the exception comes out of the middle of the block
         pytest.raises(ZeroDivisionError),
         StoreWriter(tmp_path / "a", Schema({"x": Stream(())})) as writer,
@@ -390,7 +390,7 @@ FULL = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 100, 5000, 100_000, 300_000, 450_000])
-def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path, limit):
+def test_a_full_disk_is_reported_and_leaves_no_files(tmp_path, limit):
     out = run(
         ["-c", textwrap.dedent(FULL), str(tmp_path / "a"), str(limit)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -661,7 +661,7 @@ def test_offsets_past_the_rows_are_noticed(small):
         StoreDeserializer(path).read(0)
 
 
-def test_damage_says_where(small):
+def test_damage_is_reported_with_its_place(small):
     path, _ = small
     file = path / "part-00000.arrow"
     store = StoreDeserializer(path)

@@ -82,7 +82,7 @@ def test_auto_looks_at_the_data(tmp_path):
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(75))
-def test_damage_is_told(tmp_path_factory, data):
+def test_damage_is_reported(tmp_path_factory, data):
     """A byte changed anywhere in the chunks is a DataError that names file and byte, never other data."""
     folder = tmp_path_factory.mktemp("d")
     fl.convert(pixels(300), folder / "s", compression="lz4", chunk_bytes=3000)
@@ -100,7 +100,7 @@ def test_damage_is_told(tmp_path_factory, data):
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(150))
-def test_sizes_that_lie_are_told_before_memory_is_asked_for(tmp_path_factory, data):
+def test_wrong_sizes_are_reported_before_memory_is_allocated(tmp_path_factory, data):
     """With a checksum that fits, a change of a message's head or of the sizes in its body is an error or harmless."""
     batch = pa.record_batch({"x": pa.array(np.arange(64) % 3), "y": pa.array(np.zeros(64, np.float32))})
     sink = pa.BufferOutputStream()

@@ -175,7 +175,7 @@ def test_a_part_that_is_cut_at_any_moment(store):
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
 
 
-def test_all_ways_to_copy_tell_a_cut_file(store, tmp_path):
+def test_all_ways_to_copy_report_a_cut_file(store, tmp_path):
     """Joins, selections, conversions and loaders copy out of the same maps."""
     other = write(tmp_path / "other", {"z": np.arange(N)})
     for name, use in {

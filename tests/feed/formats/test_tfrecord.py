@@ -299,7 +299,7 @@ def test_messages_are_read_as_protobuf_reads_them(tmp_path_factory, drawn, data)
 # ---- values ---------------------------------------------------------------------------------------------
 
 
-def test_values_are_those_written(path):
+def test_values_equal_the_written_values(path):
     corpus = opened(path)
     assert_read(corpus, ROWS, check)
     again = pickle.loads(pickle.dumps(corpus))
@@ -408,7 +408,7 @@ def test_a_later_record_that_differs_keeps_its_tick(tmp_path):
         list(fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).minibatches(9))
 
 
-def test_defaults_stand_for_missing_features(tmp_path):
+def test_defaults_replace_missing_features(tmp_path):
     path = written(tmp_path / "a.tfrecord", example(n=1), example(n=2, x=[1.0, 2.0], t="t", s=[1, 2]), example(n=3))
     streams = {"n": INT, "x": fl.Stream(2), "t": TEXT, "s": INT, "rare": fl.Stream((2, 2), "uint8")}
     defaults = {"x": [0.5, -1], "t": "é", "s": [], "rare": 7}
@@ -515,7 +515,7 @@ def test_converted(path, tmp_path):
     check(everything(fl.StoreDeserializer(tmp_path / "store")), ROWS)
 
 
-def test_the_digest_stands_for_the_content(plain, tmp_path):
+def test_the_digest_covers_the_content(plain, tmp_path):
     moved = tmp_path / "moved"
     moved.write_bytes(CONTENT)
     digest = opened(plain).digest()

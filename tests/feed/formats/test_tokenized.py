@@ -55,7 +55,7 @@ def expected(tokenizer, special=False, end=()):
 
 
 @pytest.mark.parametrize("options", [{}, {"special": True}, {"append": "<end>"}, {"append": 1, "dtype": "int64"}])
-def test_tokens_are_those_of_the_library(tokenizer, lines, options):
+def test_tokens_match_the_library(tokenizer, lines, options):
     corpus = fl.Tokenized(opened(lines), tokenizer, text="text", **options)
     end = [] if "append" not in options else [tokenizer.token_to_id("<end>") if options["append"] == "<end>" else 1]
     assert documents(corpus) == expected(tokenizer, options.get("special", False), end)
@@ -160,7 +160,7 @@ def test_what_is_refused(tokenizer, lines, tmp_path):
         fl.Packed(fl.Tokenized(opened(lines), tokenizer), 128)
 
 
-def test_functions_are_told_apart_by_what_they_make_of_texts(lines):
+def test_functions_are_identified_by_their_results_for_texts(lines):
     pair = [
         fl.Tokenized(opened(lines), lambda texts, n=n: [[n + len(t)] for t in texts], dtype="uint16") for n in (0, 1)
     ]

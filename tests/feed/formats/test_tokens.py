@@ -54,7 +54,7 @@ def shards(tmp_path_factory):
 @given(
     length=st.integers(1, 40), stride=st.none() | st.integers(1, 50), targets=st.booleans(), chunk=st.integers(1, 500)
 )
-def test_rows_are_those_of_slicing(shards, length, stride, targets, chunk):
+def test_rows_match_slicing(shards, length, stride, targets, chunk):
     folder, files = shards
     expected = sliced(files, length + targets, stride or length)
     with pytest.MonkeyPatch.context() as patch:
@@ -159,7 +159,7 @@ def test_by_path(shards):
             fl.open_corpus(folder / "s-0.bin", streams=streams)
 
 
-def test_the_digest_stands_for_content_and_rows(shards, tmp_path):
+def test_the_digest_covers_content_and_rows(shards, tmp_path):
     folder, files = shards
     one = fl.TokensDeserializer(folder / "s-0.bin", length=10)
     files[0].tofile(tmp_path / "moved.bin")

@@ -256,7 +256,7 @@ def test_a_chunk_that_expands_beyond_its_size_is_damage(tmp_path, codec, version
     assert "decodes to at most" in str(chunk.errors[32])
 
 
-def test_zstandard_that_does_not_say_its_size(tmp_path):
+def test_zstandard_without_its_size(tmp_path):
     """As streams are packed."""
     data = {"x": (np.arange(64), {"chunks": (32,), "compressors": {"id": "zstd"}})}
     zarr_files.write(tmp_path / "a", data, 2)

@@ -296,7 +296,7 @@ class Noise(Numbers):
 @pytest.mark.parametrize("taken", [0, 1, 4])
 @pytest.mark.parametrize("kind", ["shuffled", "generator", "in order", "iterable", "corpus"])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_epochs_after_a_state_are_those_of_the_run_that_it_is_of(kind, taken, workers):
+def test_the_epochs_after_a_state_match_the_run_that_it_is_of(kind, taken, workers):
     """Whatever the program that resumes was started with, unless it draws or sets a seed itself."""
 
     def loader(seed):
@@ -368,7 +368,7 @@ def test_each_sweep_once_when_set_epoch_comes_after_iter(options, how):
 
 
 @pytest.mark.parametrize("kind", ["in order", "distributed"])
-def test_the_last_epoch_that_is_told_counts_whatever_asks_for_the_state(kind):
+def test_the_last_epoch_that_is_set_counts_for_any_call_of_the_state(kind):
     sampler = None if kind == "in order" else sampler_of(kind, Numbers(24), None)
     loader = fl.DataLoader(Numbers(24), sampler=sampler, num_workers=1, workers="thread")
     iterator = iter(loader)
@@ -407,7 +407,7 @@ class Told(RandomSampler):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_epoch_that_is_told_late_draws_no_more(workers):
+def test_an_epoch_that_is_set_late_draws_no_more(workers):
     def after(Loader):
         generator = torch.Generator().manual_seed(1)
         sampler = Told(range(9), generator=generator)
@@ -537,7 +537,7 @@ def test_attributes_of_the_sampler_are_fixed(options, name):
         setattr(make(**options).sampler, name, 1)
 
 
-def test_a_subclass_keeps_a_shuffle_of_its_own():
+def test_a_subclass_keeps_its_own_shuffle():
     class Kept(fl.DataLoader):
         def __init__(self, dataset, shuffle, **options):
             super().__init__(dataset, shuffle=shuffle, **options)

@@ -96,7 +96,7 @@ def test_a_dataset_without_a_length():
 # ---- order --------------------------------------------------------------------------------------------------
 
 
-def test_the_order_is_that_of_a_minibatch_source():
+def test_the_order_matches_a_minibatch_source():
     """Over the same number of sequences in one chunk, sweep by sweep."""
     x = np.arange(1000)
     loader = fl.DataLoader(Plain(1000), batch_size=7, shuffle=True, seed=11)
@@ -211,7 +211,7 @@ def test_a_state_has_the_epoch_of_a_users_sampler(workers):
 
 
 @needs_torch
-def test_batches_of_a_users_sampler_are_those_of_the_loader():
+def test_batches_of_a_users_sampler_match_the_loader():
     def loader():
         return fl.DataLoader(Plain(20), batch_size=3, sampler=torch.utils.data.RandomSampler(range(20)), seed=5)
 
@@ -293,7 +293,7 @@ def test_a_generator_given_to_a_sampler_decides_its_order():
     assert list(seeded.sampler) == expected
 
 
-def test_a_collate_fn_that_cannot_take_an_empty_part_is_told_of_it():
+def test_a_collate_fn_without_empty_parts_is_reported():
     how = {"batch_size": 2, "partition": (2, 3), "collate_fn": lambda samples: samples[0]}
     assert list(fl.DataLoader(Plain(6), **how)) == [4]
     with pytest.raises(IndexError) as caught:
@@ -415,7 +415,7 @@ def test_a_damaged_state_is_refused(damage):
             loader.load_state_dict(nothing)
 
 
-def test_a_seed_that_was_drawn_is_that_of_the_state():
+def test_a_seed_that_was_drawn_matches_the_state():
     """A seed in use is not changed by a state that is refused."""
     first, second = (fl.DataLoader(Plain(50), batch_size=10, shuffle=True) for _ in range(2))
     iterator = iter(first)
@@ -525,7 +525,7 @@ def test_lone_arrays_and_empty_parts():
     assert (len(rows), rows.ndim) == (0, 2)
 
 
-def test_the_number_of_batches_by_samples_is_that_of_the_next_sweep():
+def test_the_number_of_batches_by_samples_matches_the_next_sweep():
     lengths = np.random.default_rng(1).integers(1, 9, 100)
     loader = fl.DataLoader(
         [np.zeros(n) for n in lengths], batch_sampler=fl.BatchByLength(13, lengths), shuffle=True, seed=1
@@ -585,7 +585,7 @@ def test_a_path_is_a_dataset(corpora, name):
     assert second != labels
 
 
-def test_the_order_of_a_corpus_is_that_of_its_source(corpora):
+def test_the_order_of_a_corpus_matches_its_source(corpora):
     parts = [fl.DataLoader(corpora / "store", batch_size=3, partition=(i, 2), seed=1, shuffle=True) for i in range(2)]
     source = fl.MinibatchSource(fl.open_corpus(corpora / "store"), seed=1, max_sweeps=1)
     for first, second, whole in zip(*parts, source.minibatches(6), strict=True):

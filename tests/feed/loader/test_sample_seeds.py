@@ -232,7 +232,7 @@ def test_a_subset_is_read_item_by_item():
     assert orders[0] == orders[1]
 
 
-def test_repeated_items_of_a_weighted_sweep_are_augmented_anew():
+def test_repeated_items_of_a_weighted_sweep_are_augmented_again():
     loader = fl.DataLoader(Drawing(GLOBALS["numpy"], 4), sampler=fl.Weighted([1, 0, 0, 0]), batch_size=2, seed=1)
     assert len(set(content(loader))) == 4
 
@@ -392,7 +392,7 @@ def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
     assert states() == before
 
 
-def test_the_oldest_marks_are_restored_whoever_ends_in_between():
+def test_the_oldest_marks_are_restored_for_any_end_in_between():
     """Three threads: the marks of the second lie after draws of the first, and the third has restored since."""
     before = states()
     events = {name: threading.Event() for name in ("drew", "marked", "first", "third")}

@@ -69,7 +69,7 @@ def same(one, two):
     sweeps=st.integers(1, 2),
 )
 @settings(max_examples=examples(6))
-def test_batches_equal_those_from_memory(folder, backend, seed, size, kind, share, sweeps):
+def test_batches_equal_batches_from_memory(folder, backend, seed, size, kind, share, sweeps):
     """In order, shuffled, weighted and by a user's sampler, also a rank's part."""
     options = {"batch_size": size, "seed": seed}
     if kind == "sampler":

@@ -159,7 +159,7 @@ def test_of_some_datasets_nothing_is_known():
         fl.DataLoader(Plain(21), seed=1).load_state_dict(state)
 
 
-def test_a_sampler_of_the_user_s_says_nothing_of_the_data():
+def test_a_users_sampler_is_independent_of_the_data():
     """So the dataset does."""
     state = fl.DataLoader(range(20), sampler=[3, 1], seed=1).state_dict()
     with pytest.raises(fl.StateError, match="dataset"):
@@ -328,7 +328,7 @@ ENDS = {
 
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("name", ENDS)
-def test_at_the_last_batch_nothing_is_left_and_behind_it_a_whole_sweep(name):
+def test_at_the_last_batch_nothing_remains_and_after_it_a_whole_sweep(name):
     def make():
         return fl.DataLoader(**copy.deepcopy({"batch_size": 4, "seed": 3, **ENDS[name]}))
 
@@ -463,7 +463,7 @@ def test_iterable_datasets_continue_with_another_batch_size(kind, other):
 
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("stateful", [True, False])
-def test_draws_in_next_go_on_behind_a_restore(stateful):
+def test_draws_in_next_continue_after_a_restore(stateful):
     """In its own process a worker draws one stream per sweep, which used to restart after a restore."""
     how = {"batch_size": 3, "seed": 2, "num_workers": 1}
     with fl.DataLoader(Drawing(14, stateful), **how) as loader, fl.DataLoader(Drawing(14, stateful), **how) as again:
@@ -479,7 +479,7 @@ def test_draws_in_next_go_on_behind_a_restore(stateful):
     assert "random" not in state["memo"]["each"][0]  # nothing was drawn, nothing is kept
 
 
-def test_a_dataset_whose_state_can_never_be_loaded_says_so():
+def test_a_dataset_whose_state_can_never_be_loaded_is_reported():
     class Never(MadeInIter):
         def __iter__(self):  # a generator: attributes that load_state_dict needs are created only with the first item
             self.inner = {"at": 0}

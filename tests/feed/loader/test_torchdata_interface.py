@@ -22,7 +22,7 @@ def test_constructor(Loader):
     assert flat(Loader(Numbers(4), batch_size=2, snapshot_every_n_steps=3)) == [0, 1, 2, 3]
 
 
-def test_goes_on_behind_what_was_delivered(Loader):
+def test_goes_on_after_the_delivered_minibatches(Loader):
     for workers in (0, 2):
         for shuffle in (False, True):
             torch.manual_seed(1)

@@ -68,7 +68,7 @@ def joining() -> dict[str, str]:
 # ---- the pool ----------------------------------------------------------------------------------------
 
 
-def test_results_come_back_whatever_their_size(pool):
+def test_results_of_any_size_come_back(pool):
     units = [("echo", i) for i in range(50)] + [("copied", i, (64, 64 * (1 + i % 9))) for i in range(50)]
     units.append(("copied", 7, (1000, 1000)))
     *got, large = results(pool, units)
@@ -96,7 +96,7 @@ def test_strange_arrays(pool):
         assert (ours == theirs).all()
 
 
-def test_an_exception_of_the_users_code_says_where_it_was(pool):
+def test_an_exception_of_the_users_code_has_its_place(pool):
     with pytest.raises(KeyError, match=r"Caught KeyError in DataLoader worker process \d \(Ray, pid \d+ on") as caught:
         pool.result(pool.submit(("fail", KeyError, "planted")))
     assert "tasks.py" in str(caught.value)
@@ -204,7 +204,7 @@ class Ragged(Deserializer):
 SMALL = {"chunk_bytes": 700, "part_bytes": 4000}
 
 
-def test_a_corpus_is_the_same_store_whatever_dies(tmp_path):
+def test_a_corpus_is_the_same_store_after_any_kill(tmp_path):
     how = {"on_error": "skip", **SMALL}
     one = fl.convert(Ragged(bad=[3, 500]), tmp_path / "one", **how)
     ray = fl.convert(Ragged(tmp_path / "killed", [3, 500]), tmp_path / "ray", jobs=2, executor="ray", **how)

@@ -320,7 +320,7 @@ def test_an_address_without_a_host_or_with_another_port_than_a_number_is_refused
     assert SECRET not in str(caught.value)
 
 
-def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
+def test_a_file_system_connects_in_a_separate_thread(tmp_path, monkeypatch):
     """Those of some kinds connect when they are made: that may fail, or never end."""
     kind, stuck, made = type(fsspec.filesystem("memory")), threading.Event(), []
 
@@ -341,7 +341,7 @@ def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["d/x.jsonl", "d", "d/*.jsonl", "x.jsonl"])
-def test_a_path_behind_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
+def test_a_path_after_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
     """As file systems over SFTP, FTP and HDFS have it. Without it, it would be relative to the user's folder."""
 
     class Hosts(type(fsspec.filesystem("memory"))):
@@ -397,7 +397,7 @@ def test_the_value_of_an_option_is_in_no_message(name, options):
     assert SECRET not in repr(caught.value)
 
 
-def test_credentials_that_the_environment_has_anew_are_used_by_the_next_opening(web, monkeypatch, tmp_path):
+def test_new_credentials_in_the_environment_are_used_by_the_next_opening(web, monkeypatch, tmp_path):
     pytest.importorskip("obstore", reason="obstore is not installed")
     monkeypatch.setenv("AWS_ENDPOINT_URL", web.url)
     monkeypatch.setenv("AWS_REGION", "here")

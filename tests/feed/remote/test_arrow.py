@@ -195,7 +195,7 @@ def test_rows_that_indices_name_are_gathered_from_whole_files(store, opened, tmp
 
 
 @pytest.mark.parametrize("at", ["in a head", "in a body", "at the end"])
-def test_damage_is_that_of_a_disk(store, opened, tmp_path, at):
+def test_damage_matches_a_disk(store, opened, tmp_path, at):
     put(store, tmp_path / "a")
     path = tmp_path / "a" / "1.arrow"
     data = bytearray(path.read_bytes())

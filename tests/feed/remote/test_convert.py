@@ -328,7 +328,7 @@ def test_what_is_compared_after_an_answer_was_lost_is_asked_for_again(bucket, to
     assert objects_of(bucket) == local
 
 
-def test_a_store_that_says_how_long_to_wait_is_left_alone(bucket, to, local):
+def test_a_stores_time_to_wait_is_respected(bucket, to, local):
     bucket.fail("status", key="b/out/store/part-00001.arrow", request=None, retry_after=2, times=4)
     began = time.monotonic()
     fl.convert(Rows(), "s3://b/out/store", **to)

@@ -87,7 +87,7 @@ def test_a_broken_range_is_gone_on_with_from_the_byte_it_had_reached(store, open
     assert sent <= len(archive(200, 20_000)) + 2 * (1 << 20)
 
 
-def test_a_store_that_says_how_long_to_wait_is_left_alone(store, opened, monkeypatch):
+def test_a_stores_time_to_wait_is_respected(store, opened, monkeypatch):
     monkeypatch.setattr(requests, "TRAFFIC", requests.Traffic())  # nothing is slow enough to be asked for twice
     store.put("b/a.jsonl", lines())
     store.fail("status", key="b/a.jsonl", request="GET", status=503, retry_after=2, times=2)
@@ -213,7 +213,7 @@ def test_an_etag_is_the_same_from_listings_and_answers(told, etag):
     assert object_store.etag_of({"e_tag": told}) == etag
 
 
-def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
+def test_a_part_without_its_number_is_refused(tmp_path):
     """As of servers that answer with several parts, or with any bytes at all."""
     with WebServer({"/x.jsonl": lines()}) as web:
         web.content_range = ""

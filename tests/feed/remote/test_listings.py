@@ -51,7 +51,7 @@ def test_other_folders_are_not_listed(bucket, opened, what, count, lists):
     assert [entry.name for entry in bucket.log() if entry.kind == "LIST"] == lists
 
 
-def test_a_pattern_of_folders_lists_those_that_match(bucket, opened):
+def test_a_pattern_of_folders_lists_matching_folders(bucket, opened):
     corpus = opened("small-*", **ROWS)
     assert sum(info.sequences for info in corpus.chunks()) == 120
     prefixes = {entry.name for entry in bucket.log() if entry.kind == "LIST"}
@@ -78,7 +78,7 @@ def test_an_index_is_requested_only_for_tokens(store, opened, refused):
         assert sorted(entry.name for entry in store.log() if entry.kind in ("HEAD", "LIST")) == asked
 
 
-def test_a_slash_at_the_end_says_that_it_is_a_folder(store, opened):
+def test_a_slash_at_the_end_marks_a_folder(store, opened):
     store.put("b/small/a.jsonl", rows(0))
     opened("small/", **ROWS)
     assert store.counters().requests["HEAD"] == 0

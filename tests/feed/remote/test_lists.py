@@ -62,7 +62,7 @@ def write_script(folder):
 
 @pytest.mark.parametrize("write", [write_map, write_script])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_what_a_list_names_lies_beside_it(store, opened, tmp_path, monkeypatch, write, shuffle):
+def test_listed_files_are_next_to_the_list(store, opened, tmp_path, monkeypatch, write, shuffle):
     (tmp_path / "a").mkdir()
     name = write(tmp_path / "a")
     put(store, tmp_path / "a")
@@ -106,7 +106,7 @@ def test_a_list_over_http(store, tmp_path, monkeypatch, write):
         assert delivered(there, **how) == expected
 
 
-def test_what_a_list_names_is_fetched_anew_by_later_runs_where_nothing_tells_its_versions(tmp_path):
+def test_listed_objects_without_versions_are_fetched_again_by_later_runs(tmp_path):
     (tmp_path / "a").mkdir()
     name = write_script(tmp_path / "a")
     with WebServer({}) as web:

@@ -70,7 +70,7 @@ def on_disk(folder) -> int:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_no_more_is_kept_than_was_said_and_no_more_fetched_than_that_takes(store, opened, filled, tmp_path, share):
+def test_no_more_is_kept_than_allowed_and_no_more_fetched_than_needed(store, opened, filled, tmp_path, share):
     """From the second sweep on, what cannot be kept is fetched, and nothing else: no order of dropping does better."""
     budget = int(share * TOTAL)
     corpus = opened("*.parquet", cache_bytes=budget)
@@ -189,7 +189,7 @@ def test_an_archive_whose_index_is_known_is_opened_although_its_beginning_cannot
     assert delivered(opened("a.tar", cache_bytes=MIB)) == expected
 
 
-def test_whoever_is_killed_between_table_and_count_has_counted_too_many(opened, filled, tmp_path, monkeypatch):
+def test_a_kill_between_table_and_count_leaves_too_large_a_count(opened, filled, tmp_path, monkeypatch):
     enter, found = ObjectPages.mark, []
 
     def enter_and_die(pages, first, sums):
@@ -204,7 +204,7 @@ def test_whoever_is_killed_between_table_and_count_has_counted_too_many(opened, 
 
 
 @pytest.mark.parametrize("wrong", [0, 1 << 20])
-def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_it(opened, filled, tmp_path, wrong):
+def test_a_wrong_count_is_corrected_by_the_next_opening_of_a_shared_cache(opened, filled, tmp_path, wrong):
     corpus = opened("*.parquet")
     delivered(corpus, max_sweeps=1)  # which closes it
     state = np.fromfile(tmp_path / "cache" / "state", np.int64)
@@ -215,7 +215,7 @@ def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_
     other.close()
 
 
-def test_whoever_is_killed_while_it_leaves_leaves_nothing_for_good(opened, filled, tmp_path, monkeypatch):
+def test_a_kill_while_leaving_leaves_nothing_for_good(opened, filled, tmp_path, monkeypatch):
     holders, unlink = tmp_path / "cache" / "holders", Path.unlink
     corpus = opened("0.parquet")
 

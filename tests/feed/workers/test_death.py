@@ -227,7 +227,7 @@ def test_raised_in_a_worker(either):
     assert either.result(either.submit(("echo", 1))) == 1
 
 
-def test_a_thread_says_where(monkeypatch):
+def test_a_thread_reports_its_place(monkeypatch):
     with Pool(Task(), 1, kind="thread") as pool, pytest.raises(KeyError) as caught:
         pool.result(pool.submit(("fail", KeyError, "k")))
     assert caught.value.__notes__ == ["raised in DataLoader worker thread 0"]

@@ -14,7 +14,7 @@ SHAPES = st.lists(st.integers(0, 2 * SPLIT_ELEMENTS), max_size=2).map(lambda s: 
 
 
 @given(KEYS, SHAPES, st.integers(1, 9))
-def test_every_row_lies_on_one_server(key, shape, servers):
+def test_every_row_is_on_one_server(key, shape, servers):
     found = parts(key, shape, servers)
     rows = [row for part in found for row in (part.start, part.stop)]
     assert rows[0] == 0

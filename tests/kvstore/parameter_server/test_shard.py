@@ -215,7 +215,7 @@ def test_keys_that_no_store_has_are_not_made(keys, kind, said):
     assert shard.size == 1
 
 
-def test_what_lies_together_is_not_copied():
+def test_adjacent_memory_is_not_copied():
     shard = made()
     whole, part = shard.give(["a", "b", "c"]), shard.give(["b", "c"])
     push(shard, "w", 1, 3)
