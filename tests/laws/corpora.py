@@ -148,10 +148,10 @@ def chunks_of_windows(source, count):
     """Number of chunks, or blocks, of the windows of the next ``count`` sequences, for at least one sequence."""
     timeline, position = timeline_of(source), source.position
     plan = timeline.window_at(position.sweep, position.ordinal)
-    chunks, seen = len(plan.chunks), plan.first + plan.count - position.ordinal
-    while seen < count:
+    chunks, sequences = len(plan.chunks), plan.first + plan.count - position.ordinal
+    while sequences < count:
         plan = timeline.window_after(plan)
-        chunks, seen = chunks + len(plan.chunks), seen + plan.count
+        chunks, sequences = chunks + len(plan.chunks), sequences + plan.count
     return chunks
 
 

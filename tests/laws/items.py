@@ -24,8 +24,8 @@ class Augmented:
     def __getitem__(self, index):
         if index in self.bad:
             raise ValueError(f"planted in {index}")
-        drawn = [random.random(), random.gauss(0, 1), np.random.standard_normal(), fl.sample_rng().random()]
-        return index, np.array(drawn + torch_draws())
+        numbers = [random.random(), random.gauss(0, 1), np.random.standard_normal(), fl.sample_rng().random()]
+        return index, np.array(numbers + torch_draws())
 
 
 class Plain(Augmented):

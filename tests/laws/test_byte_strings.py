@@ -22,9 +22,9 @@ COUNT = 120
 def strings():
     """Byte strings, most of them not UTF-8: empty, NULs, single bytes, one of 5 MB and others."""
     draw = random.Random(16)
-    found = [draw.randbytes(draw.choice([0, 1, 2, 30, 3000])) for _ in range(COUNT)]
-    found[5], found[6], found[7] = b"", b"\0\0\0", draw.randbytes(5_000_000)
-    return found
+    strings = [draw.randbytes(draw.choice([0, 1, 2, 30, 3000])) for _ in range(COUNT)]
+    strings[5], strings[6], strings[7] = b"", b"\0\0\0", draw.randbytes(5_000_000)
+    return strings
 
 
 BYTES = strings()
@@ -112,9 +112,9 @@ def hdf5(place, data, numbers):
     """As vectors of bytes, since strings in HDF5 end with the first NUL."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(place, "w") as file:
-        made = file.create_dataset("b", (len(data),), h5py.vlen_dtype(np.uint8), chunks=(7,), compression="gzip")
-        for i, one in enumerate(data):
-            made[i] = np.frombuffer(one, np.uint8)
+        dataset = file.create_dataset("b", (len(data),), h5py.vlen_dtype(np.uint8), chunks=(7,), compression="gzip")
+        for i, string in enumerate(data):
+            dataset[i] = np.frombuffer(string, np.uint8)
         file["n"] = numbers
     streams = {"b": fl.Stream(dtype="bytes"), "n": fl.Stream((), "int64")}
     return lambda: fl.HDF5Deserializer(place, streams, chunk_sequences=13)
@@ -145,11 +145,11 @@ def check(minibatch):
 
 
 def test_equal_bytes(reopen):
-    seen = []
+    numbers = []
     for minibatch in source(reopen(), max_sweeps=1).minibatches(40):
         check(minibatch)
-        seen += minibatch["n"].rows.tolist()
-    assert sorted(seen) == NUMBERS.tolist()
+        numbers += minibatch["n"].rows.tolist()
+    assert sorted(numbers) == NUMBERS.tolist()
 
 
 def test_one_order_and_resume(reopen):
@@ -160,11 +160,11 @@ def test_one_order_and_resume(reopen):
 
 
 def test_parts_make_up_the_whole(reopen):
-    whole = source(reopen(), max_sweeps=1)
+    unpartitioned = source(reopen(), max_sweeps=1)
     parts = [source(reopen(), max_sweeps=1, partition=(i, 3)) for i in range(3)]
-    for minibatch in whole.minibatches(50):
-        found = [sequences_of([part.next_minibatch(50)]) for part in parts]
-        assert functools.reduce(list.__add__, found) == sequences_of([minibatch])
+    for minibatch in unpartitioned.minibatches(50):
+        sequences = [sequences_of([part.next_minibatch(50)]) for part in parts]
+        assert functools.reduce(list.__add__, sequences) == sequences_of([minibatch])
 
 
 def test_two_workers_then_three(reopen):
@@ -175,13 +175,13 @@ def test_two_workers_then_three(reopen):
 
     expected = [sequences_of([minibatch]) for minibatch in source(reopen()).minibatches(60)]
     two = [source(reopen(), partition=(i, 2)) for i in range(2)]
-    found = [together(two) for _ in range(random.Random(3).randrange(1, len(expected)))]
+    begun = [together(two) for _ in range(random.Random(3).randrange(1, len(expected)))]
     three = [source(reopen(), partition=(i, 3)) for i in range(3)]
     for part in three:
         part.load_state_dict(json.loads(json.dumps(two[0].state_dict())))
-    while rest := together(three):
-        found.append(rest)
-    assert found == expected
+    while following := together(three):
+        begun.append(following)
+    assert begun == expected
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
@@ -232,8 +232,8 @@ def test_text_that_is_not_utf8_is_one_bad_sample(tmp_path, form):
         # No writer makes such a store, so a good one is damaged.
         fl.convert(fl.ArrayDeserializer(t=good), tmp_path / "s")
         (part,) = (tmp_path / "s").glob("*.arrow")
-        found = part.read_bytes()
-        part.write_bytes(found.replace("text 41é".encode(), b"text 41\xc3\xc3"))
+        content = part.read_bytes()
+        part.write_bytes(content.replace("text 41é".encode(), b"text 41\xc3\xc3"))
         corpus = fl.StoreDeserializer(tmp_path / "s")
     elif form == "parquet":
         array = pa.Array.from_buffers(pa.large_string(), 60, [None, pa.py_buffer(bad.bounds), pa.py_buffer(bad.data)])
@@ -260,12 +260,12 @@ def test_text_that_is_not_utf8_is_one_bad_sample(tmp_path, form):
         next(iter(fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).minibatches(60)))
     assert (caught.value.sequence, caught.value.stream) == (41, "t")
     skipping = {"seed": 1, "max_sweeps": 1, "on_error": fl.Quarantine(tmp_path / "q.jsonl")}
-    left = pairs(fl.MinibatchSource(corpus, **skipping))
-    whole = fl.MinibatchSource(fl.ArrayDeserializer(t=good), seed=1, max_sweeps=1)
-    rest = [pair for pair in pairs(whole) if pair[0] != 41]
+    delivered = pairs(fl.MinibatchSource(corpus, **skipping))
+    complete = fl.MinibatchSource(fl.ArrayDeserializer(t=good), seed=1, max_sweeps=1)
+    expected = [pair for pair in pairs(complete) if pair[0] != 41]
     if form in ("arrays", "store"):  # other formats have other windows
-        assert left == rest
-    assert sorted(left) == sorted(rest)
+        assert delivered == expected
+    assert sorted(delivered) == sorted(expected)
 
 
 def test_byte_strings_stay_on_the_host():

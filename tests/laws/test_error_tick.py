@@ -28,11 +28,11 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
     # Some are detected only when they are copied, by their entries.
     hidden = tuple(i for i in bad if world.lengths[i] and data.draw(st.booleans()))
-    told = tuple(set(bad) - set(hidden))
+    reported = tuple(set(bad) - set(hidden))
     ahead = data.draw(st.sampled_from([0, 1 << 60]))  # minimum bytes of minibatches that are copied ahead
     folder = tmp_path_factory.mktemp("q")
-    whole = world.source(max_sweeps=2)
-    damaged = dataclasses.replace(world, bad=told, hidden=hidden, step=16384)
+    unpartitioned = world.source(max_sweeps=2)
+    damaged = dataclasses.replace(world, bad=reported, hidden=hidden, step=16384)
     ranks = [
         damaged.source(max_sweeps=2, partition=(i, count), on_error=fl.Quarantine(folder / f"{i}.jsonl"))
         for i in range(count)
@@ -40,15 +40,15 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     for rank in ranks:
         copy_ahead_of(rank).threshold = ahead
     while True:
-        expected = whole.next_minibatch(size)
+        expected = unpartitioned.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
         if not expected:
             break
-        kept = [s for s in sequences_of([expected]) if s[0] not in bad]
-        assert functools.reduce(operator.iadd, (sequences_of([p]) for p in parts), []) == kept
-        assert sum(p.num_samples for p in parts) == sum(world.lengths[o] for o, _ in kept)
+        good = [s for s in sequences_of([expected]) if s[0] not in bad]
+        assert functools.reduce(operator.iadd, (sequences_of([p]) for p in parts), []) == good
+        assert sum(p.num_samples for p in parts) == sum(world.lengths[o] for o, _ in good)
         assert {p.global_samples for p in parts} == {expected.num_samples}
-        assert [rank.state_dict() for rank in ranks] == [whole.state_dict()] * count
+        assert [rank.state_dict() for rank in ranks] == [unpartitioned.state_dict()] * count
     listed = [json.loads(line)["sequence"] for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     # A rank lists a sequence once, but in the second sweep another rank may list it.
     assert set(listed) == set(bad)
@@ -161,9 +161,9 @@ def test_the_quarantine_lists_exceptions_of_users(tmp_path):
 
     class Corpus(CountedCorpus):
         def read(self, chunk):
-            whole = super().read(chunk)
-            error = fl.DataError("odd", path=tmp_path / "file", byte=whole["x"].offsets.sum())
-            return fl.Chunk(self.schema, whole.values, {0: error})
+            chunk_data = super().read(chunk)
+            error = fl.DataError("odd", path=tmp_path / "file", byte=chunk_data["x"].offsets.sum())
+            return fl.Chunk(self.schema, chunk_data.values, {0: error})
 
     file = tmp_path / "q.jsonl"
     fl.MinibatchSource(Corpus([1] * 3, [3]), on_error=fl.Quarantine(file)).next_minibatch(3)

@@ -57,8 +57,8 @@ def reopen(request, corpus, tmp_path_factory):
         with open(folder / "data" / "feedline.json", encoding="utf-8") as file:
             assert file.read().count(".arrow") > 1
         return lambda: fl.StoreDeserializer(folder / "data")
-    whole = corpus.read(0)
-    x, y, t = (whole[name] for name in "xyt")
+    chunk = corpus.read(0)
+    x, y, t = (chunk[name] for name in "xyt")
     arrays = {"x": x.rows, "y-indptr": y.indptr, "y-indices": y.indices, "y-values": y.values}
     arrays |= {"t-bounds": t.bounds, "t-data": t.data}
     if not x.one_sample_each:
@@ -78,12 +78,12 @@ def evict(path, share=1.0):
 
 def source(corpus, backend=None, direct=True, **options):
     """A source of a corpus. With a backend, everything is fetched."""
-    found = fl.MinibatchSource(corpus, **options)
-    reader = reader_of(found)
+    feed = fl.MinibatchSource(corpus, **options)
+    reader = reader_of(feed)
     assert isinstance(reader, FetchingReader)
     if backend is not None:
         reader.backend, reader.direct, reader.forced = backend, direct, True
-    return found
+    return feed
 
 
 SHUFFLES = st.sampled_from(
@@ -113,12 +113,12 @@ def test_fetched_sequences_match_the_corpus(
         step = 0
         while True:
             size = sizes[step % len(sizes)]
-            one, two = plain.next_minibatch(size), fetched.next_minibatch(size)
-            assert bool(one) == bool(two)
-            if not one:
+            expected, two = plain.next_minibatch(size), fetched.next_minibatch(size)
+            assert bool(expected) == bool(two)
+            if not expected:
                 break
-            assert sequences_of([one]) == sequences_of([two])
-            assert one.position == two.position
+            assert sequences_of([expected]) == sequences_of([two])
+            assert expected.position == two.position
             for ordinal, rows in zip(two.ids.tolist(), two["x"].sequences(), strict=True):
                 np.testing.assert_array_equal(rows, corpus.rows(ordinal))
             assert two["t"].sequences() == [corpus.texts(ordinal) for ordinal in two.ids.tolist()]
@@ -191,10 +191,10 @@ def test_partly_in_the_page_cache(tmp_path, share, shuffle, kind):
     evict(tmp_path / "data", share)
     with source(reopen(), shuffle=shuffle, seed=1, max_sweeps=2) as feed:
         for sweep in range(2):
-            found = list(feed.minibatches(50, until=fl.sweeps(1)))
-            ids = np.concatenate([m.ids for m in found])
+            minibatches = list(feed.minibatches(50, until=fl.sweeps(1)))
+            ids = np.concatenate([m.ids for m in minibatches])
             assert sorted(ids.tolist()) == list(range(4000))
-            for m in found:
+            for m in minibatches:
                 np.testing.assert_array_equal(m["x"].rows[:, 5], m.ids * 512 + 5)
                 np.testing.assert_array_equal(m["y"].rows, m.ids)
             if sweep == 0:

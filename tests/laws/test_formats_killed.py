@@ -65,9 +65,9 @@ def write_arrow(folder: Path) -> Path:
     import pyarrow as pa
 
     for i, rows in enumerate(HALVES):
-        found = table(rows)
-        with pa.ipc.new_stream(str(folder / f"{i}.arrow"), found.schema) as stream:
-            stream.write_table(found, max_chunksize=7)
+        columns = table(rows)
+        with pa.ipc.new_stream(str(folder / f"{i}.arrow"), columns.schema) as stream:
+            stream.write_table(columns, max_chunksize=7)
     return folder
 
 

@@ -105,13 +105,13 @@ class Interrupt:
 
 def of_code(look):
     """A cache by the identity of a code object, whose hash takes longer than the cached computation."""
-    found = {}
+    cache = {}
 
     def cached(code, *where):
         try:
-            return found[(id(code), *where)][0]
+            return cache[(id(code), *where)][0]
         except KeyError:
-            return found.setdefault((id(code), *where), (look(code, *where), code))[0]
+            return cache.setdefault((id(code), *where), (look(code, *where), code))[0]
 
     return cached
 
@@ -228,12 +228,12 @@ def test_a_loader(name, tmp_path, monkeypatch):
         monkeypatch.setattr(torch_loading, "Transfer", Slow)
 
     def loader():
-        given = {"batch_size": 3, "seed": 5, **WORLDS[name]()}
-        if "batch_sampler" in given:
-            del given["batch_size"]
-        if given.get("on_error"):
-            given["on_error"] = fl.Quarantine(tmp_path / "quarantine")
-        return fl.DataLoader(**given)
+        arguments = {"batch_size": 3, "seed": 5, **WORLDS[name]()}
+        if "batch_sampler" in arguments:
+            del arguments["batch_size"]
+        if arguments.get("on_error"):
+            arguments["on_error"] = fl.Quarantine(tmp_path / "quarantine")
+        return fl.DataLoader(**arguments)
 
     expected = values(loader())
     replays = name != "sampler of one use"
@@ -264,8 +264,8 @@ def test_an_iterator_with_another_epoch(name):
     """The epoch is set after ``iter``, as Lightning does."""
 
     def loader():
-        given = {"dataset": Plain(13), "sampler": DistributedSampler(range(13), 1, 0)} if name not in WORLDS else {}
-        return fl.DataLoader(**{"batch_size": 3, "seed": 5, **(given or WORLDS[name]())})
+        arguments = {"dataset": Plain(13), "sampler": DistributedSampler(range(13), 1, 0)} if name not in WORLDS else {}
+        return fl.DataLoader(**{"batch_size": 3, "seed": 5, **(arguments or WORLDS[name]())})
 
     def told(reading):
         iterator = iter(reading)

@@ -166,13 +166,13 @@ def windows_between(source, position):
 @given(worlds(), lengths, sizes, st.integers(1, 4))
 def test_parts_in_rank_order_are_the_global_minibatch(world, length, sizes, count):
     """Each lane belongs to one rank. All ranks step equally often and have one state."""
-    whole = world.source(max_sweeps=2, truncation_length=length)
+    unpartitioned = world.source(max_sweeps=2, truncation_length=length)
     ranks = [world.source(max_sweeps=2, truncation_length=length, partition=(i, count)) for i in range(count)]
     for size in itertools.cycle(sizes):
-        expected = whole.next_minibatch(size)
+        expected = unpartitioned.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
         assert [bool(part) for part in parts] == [bool(expected)] * count
-        assert all(rank.state_dict() == whole.state_dict() for rank in ranks)
+        assert all(rank.state_dict() == unpartitioned.state_dict() for rank in ranks)
         if not expected:
             break
         assert sum((told(part) for part in parts), []) == told(expected)
@@ -188,28 +188,28 @@ def test_parts_in_rank_order_are_the_global_minibatch(world, length, sizes, coun
 @given(worlds(), lengths, st.integers(1, 30), st.integers(0, 8), st.integers(1, 4))
 def test_any_rank_may_be_requested_at_any_time(world, length, size, stop, count):
     """A part requested out of turn, or with another world size after a restart, is that rank's part."""
-    whole = world.source(truncation_length=length)
-    one = world.source(truncation_length=length, partition=(0, count))
-    run(whole, [size] * stop)
-    run(one, [size] * stop)
-    state = one.state_dict()
-    expected = told(whole.next_minibatch(size))
+    unpartitioned = world.source(truncation_length=length)
+    part = world.source(truncation_length=length, partition=(0, count))
+    run(unpartitioned, [size] * stop)
+    run(part, [size] * stop)
+    state = part.state_dict()
+    expected = told(unpartitioned.next_minibatch(size))
     parts = []
     for rank in range(count):
-        parts += told(one.next_minibatch(size, partition=(rank, count)))
-        one.load_state_dict(state)
+        parts += told(part.next_minibatch(size, partition=(rank, count)))
+        part.load_state_dict(state)
     assert parts == expected
     # Lanes of other ranks were never read here, and are read when they are requested.
-    assert run(one, []) == []
-    run(one, [size])
-    assert told(one.next_minibatch(size, partition=(0, 1))) == told(whole.next_minibatch(size))
+    assert run(part, []) == []
+    run(part, [size])
+    assert told(part.next_minibatch(size, partition=(0, 1))) == told(unpartitioned.next_minibatch(size))
 
 
 @given(worlds(), lengths, st.integers(1, 40), st.integers(1, 4))
 def test_own_lanes_of_workers_deliver_every_sample_once(world, length, size, count):
     """CNTK's filling: each worker has an equal share of the lanes and fills them with its own sequences."""
     width = max(1, size // length)
-    seen = []
+    samples = []
     for rank in range(count):
         source = world.source(max_sweeps=2, truncation_length=length, filling="cntk", partition=(rank, count))
         if count > width:
@@ -219,9 +219,9 @@ def test_own_lanes_of_workers_deliver_every_sample_once(world, length, size, cou
         lanes = width // count + (rank < width % count)
         for pieces in finish(source, [size]):
             assert all(lane < lanes for lane, *_ in pieces)
-            seen += [(ordinal, step) for _, ordinal, _, steps in pieces for step in steps]
+            samples += [(ordinal, step) for _, ordinal, _, steps in pieces for step in steps]
         assert source.position.samples == 2 * sum(world.lengths)
-    assert sorted(seen) == sorted(2 * [(o, i) for o, n in enumerate(world.lengths) for i in range(n)])
+    assert sorted(samples) == sorted(2 * [(o, i) for o, n in enumerate(world.lengths) for i in range(n)])
 
 
 @given(worlds(), lengths, st.integers(1, 40), st.data())
@@ -234,8 +234,8 @@ def test_own_lanes_of_workers_equal_the_oracle(world, length, size, data):
     # A sweep without a sample of the worker gives an empty minibatch: see test_owning_nothing_ends_nothing.
     assume({step.sweep for step in axis if step.mine and step.length} == {0, 1, 2})
     width = max(1, size // length)
-    own = length * (width // count + (rank < width % count))
-    expected = list(lane_minibatches(axis, length, itertools.repeat(own)))
+    own_samples = length * (width // count + (rank < width % count))
+    expected = list(lane_minibatches(axis, length, itertools.repeat(own_samples)))
     assert with_sweep_ends(source, [size]) == without_sweeps(expected)
 
 
@@ -296,8 +296,8 @@ def test_max_samples_is_checked_before_each_sequence(world, length, size, limit)
         expected += minibatch.ids.tolist()
         total += minibatch.num_samples
     source = world.source(max_samples=limit, truncation_length=length)
-    seen = [ordinal for pieces in finish(source, [size]) for _, ordinal, begins, _ in pieces if begins]
-    assert sorted(seen) == sorted(o for o in expected if world.lengths[o])
+    begun = [ordinal for pieces in finish(source, [size]) for _, ordinal, begins, _ in pieces if begins]
+    assert sorted(begun) == sorted(o for o in expected if world.lengths[o])
     assert source.position.samples == total
     assert not source.next_minibatch(size)
 
@@ -315,18 +315,18 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, length, size
         path = folder / f"{rank}.jsonl"
         return damaged.source(truncation_length=length, partition=(rank, count), on_error=fl.Quarantine(path))
 
-    whole, ranks = world.source(truncation_length=length), [source(i) for i in range(count)]
+    unpartitioned, ranks = world.source(truncation_length=length), [source(i) for i in range(count)]
     for step in range(12):
         if step == stop:
             states = [rank.state_dict() for rank in ranks]
             ranks = [source(i) for i in range(count)]
             for rank, state in zip(ranks, states, strict=True):
                 rank.load_state_dict(state)
-        expected = told(whole.next_minibatch(size))
+        expected = told(unpartitioned.next_minibatch(size))
         parts = [rank.next_minibatch(size) for rank in ranks]
         assert sum(map(told, parts), []) == [p for p in expected if p[1] not in bad]
         assert all(part.global_samples == sum(len(p[3]) for p in expected) for part in parts)
-        assert all(rank.state_dict() == whole.state_dict() for rank in ranks)
+        assert all(rank.state_dict() == unpartitioned.state_dict() for rank in ranks)
 
 
 def test_a_bad_sequence_raises_and_loses_nothing():
@@ -349,11 +349,11 @@ class Uneven(CountedCorpus):
     """The sparse stream of sequence 3 has one sample less than the dense one."""
 
     def read(self, chunk):
-        whole = super().read(chunk)
-        ys = [y.class_indices().rows for y in whole["y"].sequences()]
+        chunk_data = super().read(chunk)
+        ys = [y.class_indices().rows for y in chunk_data["y"].sequences()]
         first = int(self._starts[chunk])
         ys = [y[:-1] if first + i == 3 else y for i, y in enumerate(ys)]
-        return fl.Chunk(self.schema, {**whole.values, "y": fl.Value.one_hot(ys, 7)}, whole.errors)
+        return fl.Chunk(self.schema, {**chunk_data.values, "y": fl.Value.one_hot(ys, 7)}, chunk_data.errors)
 
 
 def test_streams_of_unequal_length(tmp_path):
@@ -426,12 +426,12 @@ def test_a_state_with_lanes_needs_lanes():
     plain = make(truncation_length=None)
     with pytest.raises(fl.StateError, match="truncation_length"):
         plain.load_state_dict(source.state_dict())
-    rest = [p for m in finish(make(max_sweeps=1), [9]) for p in m]
+    remaining = [p for m in finish(make(max_sweeps=1), [9]) for p in m]
     begun = run(make(max_sweeps=1), [9])[0]
     longer = make(max_sweeps=1, truncation_length=5)
     longer.load_state_dict(source.state_dict())
     samples = [(o, i) for pieces in [begun, *finish(longer, [20])] for _, o, _, steps in pieces for i in steps]
-    assert sorted(samples) == sorted((o, i) for _, o, _, steps in rest for i in steps)
+    assert sorted(samples) == sorted((o, i) for _, o, _, steps in remaining for i in steps)
     plain.next_minibatch(9)
     source.load_state_dict(plain.state_dict())
     assert source.position == plain.position
@@ -488,10 +488,10 @@ def test_minibatch_equality_sees_lanes():
     """The same sequences in other lanes make an unequal minibatch."""
     corpus = CountedCorpus([2] * 4, [4])
     cut = fl.MinibatchSource(corpus, shuffle=False, truncation_length=4, max_sweeps=1).next_minibatch(4)
-    whole = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(4)
-    assert sequences_of([cut]) == sequences_of([whole])
-    assert cut != whole
-    assert whole.lanes is whole.begins is None
+    complete = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(4)
+    assert sequences_of([cut]) == sequences_of([complete])
+    assert cut != complete
+    assert complete.lanes is complete.begins is None
 
 
 # ---- corpora whose sizes are known only after reading -----------------------------------------------
@@ -516,11 +516,11 @@ def test_lanes_of_another_rank_are_read_from_released_windows():
         corpus = UnknownSizes([6] * 8, [2] * 4)
         return fl.MinibatchSource(corpus, shuffle=False, truncation_length=2, read_ahead=0)
 
-    whole, one = source(), source()
+    uninterrupted, one = source(), source()
     for _ in range(5):
-        whole.next_minibatch(4, partition=(0, 1))
+        uninterrupted.next_minibatch(4, partition=(0, 1))
         one.next_minibatch(4, partition=(0, 2))
-        got, expected = (s.next_minibatch(4, partition=p) for s, p in ((one, (1, 2)), (whole, (0, 1))))
+        got, expected = (s.next_minibatch(4, partition=p) for s, p in ((one, (1, 2)), (uninterrupted, (0, 1))))
         assert sequences_of([got]) == sequences_of([expected])[got.num_sequences * -1 :]
 
 
@@ -536,23 +536,23 @@ def test_unsized_corpora_resume(world, length, sizes, stop, shuffle, data):
         corpus = UnknownSizes(world.lengths, world.chunk_sizes)
         window = fl.Window(chunks=2) if shuffle else False
         where = {"shuffle": window, "filling": filling, "partition": (rank, count), "read_ahead": 0}
-        made = fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)
-        lay_out(made, world.step)
-        return made
+        source = fl.MinibatchSource(corpus, truncation_length=length, max_sweeps=3, **where)
+        lay_out(source, world.step)
+        return source
 
     def told_without_ids(source, sizes):
         # The ordinal of a sequence consists of its chunk and place here, so the rows identify it.
         minibatches = [m for m in (source.next_minibatch(size) for size in sizes) if m]
         return [(m.lanes.tolist(), m.begins.tolist(), [x.tolist() for x in m["x"].sequences()]) for m in minibatches]
 
-    one, restored = source(), source()
-    told_without_ids(one, itertools.islice(itertools.cycle(sizes), stop))
-    state = json.loads(json.dumps(one.state_dict()))
+    original, restored = source(), source()
+    told_without_ids(original, itertools.islice(itertools.cycle(sizes), stop))
+    state = json.loads(json.dumps(original.state_dict()))
     assert all(len(entry) == 5 for lane in state["lanes"] for entry in lane)
     restored.load_state_dict(state)
     assert restored.corpus.reads == []
-    assert told_without_ids(restored, sizes * 4) == told_without_ids(one, sizes * 4)
+    assert told_without_ids(restored, sizes * 4) == told_without_ids(original, sizes * 4)
     # If a window turns out to be empty, the places before and after it are the same.
-    assert restored.position.samples == one.position.samples
-    assert restored.state_dict()["lanes"] == one.state_dict()["lanes"]
-    assert restored.stats().held_bytes <= 2 * one.stats().peak_bytes
+    assert restored.position.samples == original.position.samples
+    assert restored.state_dict()["lanes"] == original.state_dict()["lanes"]
+    assert restored.stats().held_bytes <= 2 * original.stats().peak_bytes

@@ -43,18 +43,18 @@ def test_the_length_of_an_iterator_is_its_number_of_minibatches(world, limits, r
             state = source.state_dict()
             source = world.source(**limits, **rule)
             source.load_state_dict(state)
-        rest = source.minibatches(other, until, share)
+        remaining = source.minibatches(other, until, share)
         before = source.state_dict()
-        expected = len(rest)
+        expected = len(remaining)
         assert source.state_dict() == before
         delivered = 0
         while True:
-            assert len(rest) == expected - delivered
-            if next(rest, None) is None:
+            assert len(remaining) == expected - delivered
+            if next(remaining, None) is None:
                 break
             delivered += 1
         assert delivered == expected
-        assert len(rest) == 0
+        assert len(remaining) == 0
 
 
 @given(worlds(), limits, st.integers(0, 4))

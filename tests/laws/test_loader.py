@@ -84,16 +84,16 @@ def test_parts_in_rank_order_are_the_global_batch(world, size, count, drop_last)
     """Parts are disjoint, complete and in order. All ranks step equally often and have one state."""
     n, arguments = world
     how = {**arguments, "drop_last": drop_last}
-    whole = fl.DataLoader(Plain(n), batch_size=size * count, **how)
+    unpartitioned = fl.DataLoader(Plain(n), batch_size=size * count, **how)
     ranks = [fl.DataLoader(Plain(n), batch_size=size, partition=(i, count), **how) for i in range(count)]
-    assert {len(rank) for rank in ranks} == {len(whole)}
-    for batches in itertools.zip_longest(whole, *ranks):
+    assert {len(rank) for rank in ranks} == {len(unpartitioned)}
+    for batches in itertools.zip_longest(unpartitioned, *ranks):
         expected, *parts = batches
         assert content([expected]) == content(parts)
         total = len(expected)
         owners = [o * count // total for o in range(total)]
         assert [len(part) for part in parts] == [owners.count(rank) for rank in range(count)]
-        assert [rank.state_dict() for rank in ranks] == [whole.state_dict()] * count
+        assert [rank.state_dict() for rank in ranks] == [unpartitioned.state_dict()] * count
 
 
 @given(loaders(), st.lists(st.tuples(sizes, st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4))
@@ -118,14 +118,16 @@ def test_an_item_passed_over_shifts_nothing(tmp_path_factory, world, size, count
     n, arguments = world
     bad = data.draw(st.sets(st.integers(0, n - 1), max_size=max(n // 2, 1)))
     listed = tmp_path_factory.mktemp("q") / "bad.jsonl"
-    whole = fl.DataLoader(Plain(n), batch_size=size * count, **arguments)
+    unpartitioned = fl.DataLoader(Plain(n), batch_size=size * count, **arguments)
     skipping = fl.DataLoader(Plain(n, bad), batch_size=size * count, on_error=fl.Quarantine(listed), **arguments)
-    kept = [c for c in content(whole) if np.frombuffer(c[0], np.int64)[0] not in bad]
-    assert content(skipping) == kept
-    assert skipping.state_dict() == whole.state_dict()
-    seen = {json.loads(line)["sequence"] for line in listed.read_text().splitlines()} if listed.exists() else set()
+    good = [c for c in content(unpartitioned) if np.frombuffer(c[0], np.int64)[0] not in bad]
+    assert content(skipping) == good
+    assert skipping.state_dict() == unpartitioned.state_dict()
+    listed_sequences = (
+        {json.loads(line)["sequence"] for line in listed.read_text().splitlines()} if listed.exists() else set()
+    )
     delivered = {np.frombuffer(c[0], np.int64)[0] for c in sweeps(n, arguments, 1)[0]}
-    assert seen == bad & delivered
+    assert listed_sequences == bad & delivered
 
 
 @given(st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(1, 30), st.integers(1, 4), st.data())

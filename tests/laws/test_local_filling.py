@@ -23,15 +23,15 @@ def test_workers_deliver_every_sequence_once_in_the_order(world, size, count):
     """Each worker's sequences are a part of the one order. The parts of a sweep are disjoint and complete."""
     order = whole_order(world, 2)
     n = world.total
-    seen = []
+    delivered = []
     for rank in range(count):
         source = world.source(max_sweeps=2, filling="cntk", partition=(rank, count))
         ids = [o for m in source.minibatches(size) for o in m.ids.tolist()]
-        rest = iter(order)
-        assert all(o in rest for o in ids), "not in the order of the axis"
+        remaining = iter(order)
+        assert all(o in remaining for o in ids), "not in the order of the axis"
         assert source.position.samples == 2 * sum(world.lengths)
-        seen += ids
-    assert sorted(seen) == sorted(2 * list(range(n)))
+        delivered += ids
+    assert sorted(delivered) == sorted(2 * list(range(n)))
 
 
 @given(worlds(), st.integers(1, 40), st.integers(1, 4), st.data())
@@ -59,9 +59,9 @@ def test_resumes(world, count, data):
 @given(worlds(), st.integers(1, 40))
 def test_one_worker_fills_as_the_global_rule(world, size):
     """With one worker both fillings are the same."""
-    one = list(world.source(max_sweeps=2).minibatches(size))
+    minibatches = list(world.source(max_sweeps=2).minibatches(size))
     two = list(world.source(max_sweeps=2, filling="cntk").minibatches(size))
-    assert one == two
+    assert minibatches == two
 
 
 def test_owning_nothing_ends_nothing():

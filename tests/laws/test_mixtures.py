@@ -84,16 +84,16 @@ def ending(world):
 
 def parts_in_order(sizes, items, kind, window):
     """The sequences that each part delivers by itself, with its own seed and share of the window."""
-    found = []
+    orders = []
     for k, part in enumerate(corpora(sizes, kind).values()):
         if not items[k]:
-            found.append([])
+            orders.append([])
             continue
         seed = _native.hash_key([SEED, k, PART])
         shuffle = True if window is None else fl.Window(chunks=max(1, window[k]))
         with fl.MinibatchSource(part, seed=seed, max_samples=items[k], shuffle=shuffle) as source:
-            found.append([x for m in source.minibatches(500) for x in m["x"].rows.tolist()])
-    return found
+            orders.append([x for m in source.minibatches(500) for x in m["x"].rows.tolist()])
+    return orders
 
 
 def expected(world, most, kind="array", window=None):
@@ -138,8 +138,8 @@ def test_windows_of_the_parts_are_their_own(world, chunks, data):
     first = [quota or min(q for q in first if q) for quota in first]
     window = [chunks * quota // sum(first) for quota in first]
     with fl.MinibatchSource(mixture, seed=SEED, shuffle=fl.Window(chunks=chunks), **ending(world)) as source:
-        found = delivered(source, data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=3)), most)
-    assert found == expected(world, most, "read", window)
+        order = delivered(source, data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=3)), most)
+    assert order == expected(world, most, "read", window)
 
 
 @given(mixtures(), st.data())
@@ -148,9 +148,9 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
     kind = data.draw(st.sampled_from(["array", "read"]))
     most = 250
     with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **ending(world)) as source:
-        whole = delivered(source, [64], most)
+        uninterrupted = delivered(source, [64], most)
     out, state = [], None
-    while len(out) < len(whole):
+    while len(out) < len(uninterrupted):
         with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **ending(world)) as source:
             if state is not None:
                 source.load_state_dict(json.loads(state), verify=data.draw(st.booleans()))
@@ -164,7 +164,7 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
                     parts += minibatch["x"].rows.tolist() if minibatch else []
                 out += parts
                 state = json.dumps(source.state_dict())
-    assert out[: len(whole)] == whole
+    assert out[: len(uninterrupted)] == uninterrupted
 
 
 @given(mixtures(), st.data())
@@ -204,20 +204,20 @@ def test_stages_that_have_not_begun_may_be_replaced(world, place, data):
     with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **options, **ending(world)) as source:
         out = delivered(source, [place], place)
         state, ended = json.dumps(source.state_dict()), source.position.sweep > 0
-    kept = [stage for stage in stages if stage[0] < max(len(out), 1)]
-    starts = st.integers(1, 90) | st.integers(1, 9).map(lambda n: n * block - (len(out) - kept[-1][0]) % block)
+    reached = [stage for stage in stages if stage[0] < max(len(out), 1)]
+    starts = st.integers(1, 90) | st.integers(1, 9).map(lambda n: n * block - (len(out) - reached[-1][0]) % block)
     later = [
         (len(out) + more, data.draw(quotas)) for more in sorted(data.draw(st.sets(starts, max_size=2))) if more > 0
     ]
-    world = sizes, [*kept, *later], when_empty, sweeps, block
+    world = sizes, [*reached, *later], when_empty, sweeps, block
     if ended:
         return
     with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **options, **ending(world)) as source:
         try:
             source.load_state_dict(json.loads(state))
         except fl.StateError:
-            others = {start for start, _ in stages} ^ {start for start, _ in world[1]}
-            assert min(others) < len(out) + block
+            changed_starts = {start for start, _ in stages} ^ {start for start, _ in world[1]}
+            assert min(changed_starts) < len(out) + block
             return
         out += delivered(source, [50], 200)
     first = [quota or min(q for q in stages[0][1] if q) for quota in stages[0][1]]
@@ -303,7 +303,7 @@ def test_batches_of_one_source(world, batch, sizes, data):
 
 def test_batches_of_one_source_are_declared_whole():
     parts = corpora([9, 5])
-    for options, told in [
+    for options, message in [
         ({"batches": "one source"}, "expected batch_size with"),
         ({"batch_size": 4}, "and only then"),
         ({"batches": "each"}, "one of 'mixed', 'one source'"),
@@ -311,7 +311,7 @@ def test_batches_of_one_source_are_declared_whole():
         ({"batches": "one source", "batch_size": 6, "when_empty": "stop"}, "expected at least 6 sequences, a batch"),
         ({"batches": "one source", "batch_size": 4, "stages": [(6, {"c0": 1})]}, "at multiples of 4"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             fl.Mixture(parts, **options)
     mixture = fl.Mixture(parts, {"c0": 1, "c1": 1}, batches="one source", batch_size=4, block=2)
     with pytest.raises(ValueError, match="say where minibatches end"):
@@ -325,8 +325,8 @@ def test_batches_of_one_source_are_declared_whole():
         state["stages"][-1][0] = 9
         with pytest.raises(fl.StateError, match="at multiples of 4"):
             source.load_state_dict(state)
-        found = [source.next_minibatch(4).source.tolist() for _ in range(4)]
-    assert found[1:] == [[0] * 4] * 3
+        sources = [source.next_minibatch(4).source.tolist() for _ in range(4)]
+    assert sources[1:] == [[0] * 4] * 3
     loader = fl.DataLoader(mixture, batch_size=None, shuffle=True, seed=SEED)
     with fl.MinibatchSource(mixture, seed=SEED, max_samples=40) as source:
         expected = [minibatch["x"].rows.tolist() for minibatch in source.minibatches(4)]
@@ -379,11 +379,11 @@ def test_every_prefix_of_blocks_is_within_the_bound(block):
     quotas = [1, 2, 3, 10, 48, 193]
     mixture = fl.Mixture(corpora([40] * 6), weights_of(quotas), block=block)
     with fl.MinibatchSource(mixture, seed=SEED) as source:
-        found = np.concatenate([source.next_minibatch(1000).source for _ in range(60)])
+        sources = np.concatenate([source.next_minibatch(1000).source for _ in range(60)])
     total, two = sum(quotas), 2 * len(quotas) - 2
-    n = np.arange(block, len(found) + 1, block)
+    n = np.arange(block, len(sources) + 1, block)
     for k, quota in enumerate(quotas):
-        counts = np.cumsum(found == k)[n - 1]
+        counts = np.cumsum(sources == k)[n - 1]
         assert (np.abs(counts * total - n * quota) * two <= total * (two - 1)).all()
 
 
@@ -461,23 +461,23 @@ def test_stats_have_delivered_and_declared_weights(world, size, rank, most):
     sizes, stages, when_empty, sweeps, block = world
     limits = [None if sweeps is None else sweeps * size for size in sizes]
     ends = len(slow.places(SEED, stages, limits, dropping=when_empty == "drop", block=block, most=2000))
-    whole = fl.MinibatchSource(mixed(*world), seed=SEED)
+    unpartitioned = fl.MinibatchSource(mixed(*world), seed=SEED)
     source = fl.MinibatchSource(mixed(*world), seed=SEED, partition=(rank, 2))
     counts, declared = np.zeros(len(sizes), np.int64), [Fraction(0)] * len(sizes)
-    with whole, source:
+    with unpartitioned, source:
         while counts.sum() < most:
-            place = whole.position.ordinal
-            minibatch = whole.next_minibatch(size)
+            place = unpartitioned.position.ordinal
+            minibatch = unpartitioned.next_minibatch(size)
             counts += np.bincount(minibatch.source, minlength=len(sizes))
             source.next_minibatch(size)
             for n in range(place, place + minibatch.num_sequences):
                 quotas = next(quotas for start, quotas in reversed(stages) if start <= n % ends)
                 declared = [total + Fraction(q, sum(quotas)) for total, q in zip(declared, quotas, strict=True)]
         total = int(counts.sum())
-        for one in (source, whole):
-            found = one.stats().corpora
-            assert [share.sequences for share in found.values()] == counts.tolist()
-            assert [share.delivered for share in found.values()] == [count / total for count in counts.tolist()]
-            assert [share.declared for share in found.values()] == [float(share / total) for share in declared]
-        assert list(found) == list(source.corpus.names)
-        assert json.loads(json.dumps(source.stats().to_json()))["corpora"].keys() == found.keys()
+        for feed in (source, unpartitioned):
+            corpus_stats = feed.stats().corpora
+            assert [share.sequences for share in corpus_stats.values()] == counts.tolist()
+            assert [share.delivered for share in corpus_stats.values()] == [count / total for count in counts.tolist()]
+            assert [share.declared for share in corpus_stats.values()] == [float(share / total) for share in declared]
+        assert list(corpus_stats) == list(source.corpus.names)
+        assert json.loads(json.dumps(source.stats().to_json()))["corpora"].keys() == corpus_stats.keys()

@@ -31,8 +31,10 @@ def alone(inner, share, window, count):
     if not count:
         return []
     shuffle = True if window is None else fl.Window(chunks=max(1, int(window * share)))
-    with fl.MinibatchSource(inner, seed=_native.hash_key([SEED, 0, PART]), max_samples=count, shuffle=shuffle) as found:
-        return [x for minibatch in found.minibatches(50) for x in minibatch["x"].rows.tolist()]
+    with fl.MinibatchSource(
+        inner, seed=_native.hash_key([SEED, 0, PART]), max_samples=count, shuffle=shuffle
+    ) as source:
+        return [x for minibatch in source.minibatches(50) for x in minibatch["x"].rows.tolist()]
 
 
 @settings(max_examples=examples(15))
@@ -53,13 +55,13 @@ def test_an_inner_mixture_gives_the_same_as_by_itself(kinds, sizes, weights, whe
         {"inner": 2, "other": 1},
         block=8,
     )
-    found = []
+    values = []
     with fl.MinibatchSource(outer, seed=SEED, shuffle=fl.Window(chunks=window)) as source:
-        while len(found) < 200:
+        while len(values) < 200:
             for size in batches:
-                found += [x for x in source.next_minibatch(size)["x"].rows.tolist() if x < 5000]
+                values += [x for x in source.next_minibatch(size)["x"].rows.tolist() if x < 5000]
     inner = inner_of(kinds, sizes, weights, when_empty)
-    assert found == alone(inner, 2 / 3, window, len(found))
+    assert values == alone(inner, 2 / 3, window, len(values))
 
 
 @given(
@@ -97,13 +99,13 @@ def test_an_inner_mixture_without_end_goes_on_in_the_next_sweep():
     outer = fl.Mixture(
         {"inner": inner(), "other": part("array", 20, 5000)}, when_empty="stop", weights={"inner": 1, "other": 1}
     )
-    found = []
+    values = []
     with fl.MinibatchSource(outer, seed=SEED, max_sweeps=3) as source:
         assert source.num_sequences == 41
         for minibatch in source.minibatches(15):
-            found += [x for x in minibatch["x"].rows.tolist() if x < 5000]
+            values += [x for x in minibatch["x"].rows.tolist() if x < 5000]
             assert "inner" not in minibatch.sweep_ends
-    assert found == alone(inner(), 1, None, 63)
+    assert values == alone(inner(), 1, None, 63)
 
 
 def test_only_completed_sweeps_of_a_corpus_are_named():

@@ -32,11 +32,11 @@ def delivered(source, sizes, count):
 def test_order_depends_on_the_seed_alone(world, some, others, threads, read_ahead):
     """It does not depend on minibatch sizes, which change at every call, on threads or on reading ahead."""
     count = 2 * world.total + 3
-    one = delivered(world.source(), some, count)
+    expected_order = delivered(world.source(), some, count)
     two = delivered(world.source(threads=threads, read_ahead=read_ahead), others, count)
-    shared = min(len(one), len(two))
+    shared = min(len(expected_order), len(two))
     assert shared >= count
-    assert one[:shared] == two[:shared]
+    assert expected_order[:shared] == two[:shared]
 
 
 @given(worlds(), st.integers(1, 30))
@@ -62,8 +62,8 @@ def test_sweeps_and_seeds_differ():
         return [tuple(part) for part in ids.reshape(3, 500)]
 
     for how in ({}, {"shuffle": fl.Window(chunks=2)}):
-        found = orders(7, **how) + orders(8, **how)
-        assert len(set(found)) == 6
+        drawn_orders = orders(7, **how) + orders(8, **how)
+        assert len(set(drawn_orders)) == 6
 
 
 @given(worlds(), st.integers(1, 40))

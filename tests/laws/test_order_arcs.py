@@ -74,21 +74,21 @@ def own(world, rank, count):
 @given(arc_worlds(), st.integers(1, 40))
 def test_the_order_equals_the_oracle(world, size):
     """Arcs of the chunk order, with windows in each, and one sequence of every arc in turn."""
-    found = [i for m in world.source(max_sweeps=2).minibatches(size) for i in m.ids.tolist()]
-    assert found == [ordinal for sweep in (0, 1) for ordinal, _, _ in slow.interleaved(oracle(world, sweep))]
+    order = [i for m in world.source(max_sweeps=2).minibatches(size) for i in m.ids.tolist()]
+    assert order == [ordinal for sweep in (0, 1) for ordinal, _, _ in slow.interleaved(oracle(world, sweep))]
 
 
 @given(arc_worlds(), st.integers(1, 60), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
 def test_a_rank_takes_the_places_of_its_arcs(world, size, count, ahead):
     """Parts are disjoint, complete and in order. All ranks step equally often, with one position and one state."""
     count = min(count, world.settings["order"].count)
-    whole = world.source(max_sweeps=2)
+    unpartitioned = world.source(max_sweeps=2)
     ranks = [world.source(max_sweeps=2, partition=(i, count)) for i in range(count)]
     for rank in ranks:
         copy_ahead_of(rank).threshold = ahead  # minimum bytes of minibatches that are copied ahead
     at = 0
     while True:
-        expected = whole.next_minibatch(size)
+        expected = unpartitioned.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
         assert [bool(part) for part in parts] == [bool(expected)] * count
         if not expected:
@@ -100,7 +100,7 @@ def test_a_rank_takes_the_places_of_its_arcs(world, size, count, ahead):
             assert (part.position, part.sweep_end) == (expected.position, expected.sweep_end)
             assert part.global_samples == expected.num_samples
         at += len(sequences)
-        assert [rank.state_dict() for rank in ranks] == [whole.state_dict()] * count
+        assert [rank.state_dict() for rank in ranks] == [unpartitioned.state_dict()] * count
     assert at == 2 * world.total
 
 
@@ -140,9 +140,9 @@ def test_the_partition_may_change_at_every_call(world, size, stop, counts):
         assert sorted(parts, key=repr) == sorted(sequences_of([plain.next_minibatch(size)]), key=repr)
     for step in range(2 * count):  # without a seek in between, which would release the windows
         at, arcs = source.position.ordinal, world.settings["order"].count
-        part, whole = source.next_minibatch(size, partition=(step % count, count)), plain.next_minibatch(size)
-        mine = [(at + k) % world.total % arcs % count == step % count for k in range(whole.num_sequences)]
-        assert sequences_of([part]) == list(itertools.compress(sequences_of([whole]), mine))
+        part, expected = source.next_minibatch(size, partition=(step % count, count)), plain.next_minibatch(size)
+        mine = [(at + k) % world.total % arcs % count == step % count for k in range(expected.num_sequences)]
+        assert sequences_of([part]) == list(itertools.compress(sequences_of([expected]), mine))
 
 
 @given(arc_worlds(), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
@@ -156,14 +156,14 @@ def test_a_rank_reads_only_its_own_arcs(world, size, count, ahead):
             copy_ahead_of(source).threshold = ahead
             for _ in source.minibatches(size):
                 pass
-            found = source.corpus.reads
+            chunks_read = source.corpus.reads
         needed = [names[unit] for unit in slow.units_in_order_of_need(windows, own(world, rank, count))]
         if world.random_access:
-            assert set(found) == set(needed)
+            assert set(chunks_read) == set(needed)
         else:
-            assert list(dict.fromkeys(found)) == list(dict.fromkeys(needed))
-        assert len(found) <= len(needed)
-        reads += len(found)
+            assert list(dict.fromkeys(chunks_read)) == list(dict.fromkeys(needed))
+        assert len(chunks_read) <= len(needed)
+        reads += len(chunks_read)
     assert reads <= sum(size[0] > 0 for size in sizes) + world.settings["order"].count - 1
 
 
@@ -184,14 +184,14 @@ def test_restoring_reads_one_window_of_each_own_lane(world, size, stop, count, d
     so_far = slow.interleaved(windows)[: (place // arcs + 1) * arcs]  # to the end of the round
     entered = {arc: number for _, arc, number in so_far}
     names, _ = units_of(world)
-    held = {names[unit] for arc in own(world, rank, count) for unit in windows[arc][entered[arc]].units}
-    found = restored.corpus.reads
-    assert len(found) == len(set(found))
+    expected_reads = {names[unit] for arc in own(world, rank, count) for unit in windows[arc][entered[arc]].units}
+    reads = restored.corpus.reads
+    assert len(reads) == len(set(reads))
     if world.random_access:
-        assert set(found) <= held
-        assert found  # a view shows the layout, even if no sequence is taken
+        assert set(reads) <= expected_reads
+        assert reads  # a view shows the layout, even if no sequence is taken
     else:
-        assert set(found) == held
+        assert set(reads) == expected_reads
     assert minibatch.num_sequences == (place % world.settings["order"].count % count == rank)
     assert [value.num_samples for value in minibatch.values()] == [minibatch.num_samples] * 3
 
@@ -221,10 +221,10 @@ def test_order_depends_on_the_arcs_alone(world, sizes, threads, count):
     law(world, sizes, [7], threads, 150)
     count = min(count, world.settings["order"].count)
     ranks = [world.source(partition=(i, count)) for i in range(count)]
-    whole = [i for m in itertools.islice(world.source().minibatches(11), 6) for i in m.ids.tolist()]
+    order = [i for m in itertools.islice(world.source().minibatches(11), 6) for i in m.ids.tolist()]
     dealt = [itertools.chain.from_iterable(m.ids.tolist() for m in rank.minibatches(sizes[0])) for rank in ranks]
-    found = [next(dealt[k % world.total % world.settings["order"].count % count]) for k in range(len(whole))]
-    assert found == whole
+    dealt_order = [next(dealt[k % world.total % world.settings["order"].count % count]) for k in range(len(order))]
+    assert dealt_order == order
 
 
 @settings(max_examples=examples(15))
@@ -286,12 +286,12 @@ def test_places_jumped_over(world, bounds, size, count):
     test_jumps.test_a_state_holds_its_jumps.hypothesis.inner_test(case, size, 3, False)
     arcs = world.settings["order"].count
     count = min(count, arcs)
-    order = [one[0] for sweep in (0, 1) for one in slow.interleaved(oracle(world, sweep))]
-    left = [k for k in range(len(order)) if not any(a <= k < b for a, b in case[1])]
+    order = [pair[0] for sweep in (0, 1) for pair in slow.interleaved(oracle(world, sweep))]
+    delivered_places = [k for k in range(len(order)) if not any(a <= k < b for a, b in case[1])]
     for rank in range(count):
         with world.source(max_sweeps=2, jumps=case[1], partition=(rank, count)) as source:
-            found = [i for m in source.minibatches(size) for i in m.ids.tolist()]
-        assert found == [order[k] for k in left if k % world.total % arcs % count == rank]
+            ids = [i for m in source.minibatches(size) for i in m.ids.tolist()]
+        assert ids == [order[k] for k in delivered_places if k % world.total % arcs % count == rank]
 
 
 @settings(max_examples=examples(20))
@@ -303,13 +303,13 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     folder = tmp_path_factory.mktemp("q")
     damaged = dataclasses.replace(world, bad=bad, step=16384)
     for rank in range(count):
-        whole = world.source(max_sweeps=2, partition=(rank, count))
+        unpartitioned = world.source(max_sweeps=2, partition=(rank, count))
         source = damaged.source(max_sweeps=2, partition=(rank, count), on_error=fl.Quarantine(folder / f"{rank}.jsonl"))
-        for expected in whole.minibatches(size):
+        for expected in unpartitioned.minibatches(size):
             part = source.next_minibatch(size)
             assert sequences_of([part]) == [s for s in sequences_of([expected]) if s[0] not in bad]
             assert part.global_samples == expected.global_samples
-            assert source.state_dict() == whole.state_dict()
+            assert source.state_dict() == unpartitioned.state_dict()
     listed = [json.loads(line)["sequence"] for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     assert set(listed) == set(bad)
 

@@ -18,10 +18,10 @@ from tests.laws.corpora import CountedCorpus, worlds
 @given(worlds(), st.integers(1, 60), st.integers(1, 7))
 def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
     """Parts are disjoint, complete and in order, by the rule ``o * count // S``. All ranks step equally often."""
-    whole = world.source(max_sweeps=2)
+    unpartitioned = world.source(max_sweeps=2)
     ranks = [world.source(max_sweeps=2, partition=(i, count)) for i in range(count)]
     while True:
-        expected = whole.next_minibatch(size)
+        expected = unpartitioned.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
         assert [bool(part) for part in parts] == [bool(expected)] * count
         if not expected:
@@ -39,7 +39,7 @@ def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
                 assert owner[at] == rank
                 at += 1
     states = [rank.state_dict() for rank in ranks]
-    assert states == [whole.state_dict()] * count
+    assert states == [unpartitioned.state_dict()] * count
 
 
 @given(worlds(), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=5))
@@ -135,16 +135,16 @@ def test_sequences_without_samples():
         minibatch = source.next_minibatch(4)
         assert (minibatch.ids.tolist(), minibatch.num_samples, minibatch.sweep_end) == (list(range(6)), 0, True)
 
-    one, filling, cut = (
+    original, filling, cut = (
         fl.MinibatchSource(CountedCorpus([0] * 6, [3, 3]), shuffle=False, **how)
         for how in ({}, {"filling": "cntk"}, {"truncation_length": 2})
     )
     for sweep in range(3):
-        assert one.next_minibatch(4) == filling.next_minibatch(4)
+        assert original.next_minibatch(4) == filling.next_minibatch(4)
         minibatch = cut.next_minibatch(4)
         assert (minibatch.num_sequences, minibatch.sweep_end, cut.position.sweep) == (0, True, sweep + 1)
     with pytest.raises(IndexError, match="no sequence has any"):
-        one.seek(samples=1)
+        original.seek(samples=1)
 
 
 def test_the_rest_of_a_sweep_without_samples_ends_no_minibatch():

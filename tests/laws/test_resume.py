@@ -143,14 +143,16 @@ def test_a_state_of_other_settings_is_refused(change, advice):
     lengths, chunks = [1, 2, 3] * 20, [20, 20, 20]
     source = fl.MinibatchSource(CountedCorpus(lengths, chunks), seed=3, shuffle=fl.Window(chunks=2))
     run(source, 7, 3)
-    other = fl.MinibatchSource(CountedCorpus(lengths, chunks), **{"seed": 3, "shuffle": fl.Window(chunks=2), **change})
-    before = other.state_dict()
+    changed = fl.MinibatchSource(
+        CountedCorpus(lengths, chunks), **{"seed": 3, "shuffle": fl.Window(chunks=2), **change}
+    )
+    before = changed.state_dict()
     with pytest.raises(fl.StateError, match=r"saved:[\s\S]*current:") as caught:
-        other.load_state_dict(source.state_dict())
+        changed.load_state_dict(source.state_dict())
     assert caught.value.saved != caught.value.current
     assert re.search(advice, caught.value.hint)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert other.state_dict() == before
+    assert changed.state_dict() == before
 
 
 def test_a_state_of_grown_data_is_refused():
@@ -170,13 +172,13 @@ def test_a_damaged_state_is_refused_or_right(data):
     key = data.draw(st.sampled_from(sorted(state)))
     values = st.one_of(st.none(), st.integers(-5, 10**6), st.text(max_size=5), st.lists(st.integers()), st.booleans())
     damaged = {**state, key: data.draw(values)}
-    other = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
+    another_source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
     try:
-        other.load_state_dict(damaged)
+        another_source.load_state_dict(damaged)
     except fl.StateError:
-        assert other.position == fl.Position()
+        assert another_source.position == fl.Position()
     else:
-        p = other.position
+        p = another_source.position
         assert (p.sweep, p.ordinal, p.samples, p.label_samples) == tuple(
             damaged[k] for k in ("sweep", "sequence", "samples", "label_samples")
         )
