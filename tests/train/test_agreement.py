@@ -222,9 +222,9 @@ def undisturbed_run(**settings):
 def fails(world=2, **settings):
     """Return the errors of all ranks."""
     with Job(trains, world, **settings) as job:
-        found = job.results()
-    assert all(isinstance(failure, Failure) for failure in found), found
-    return found
+        results = job.results()
+    assert all(isinstance(failure, Failure) for failure in results), results
+    return results
 
 
 # ---- when to save ---------------------------------------------------------------------------------------
@@ -256,13 +256,13 @@ def test_ctrl_c_at_one_rank(tmp_path, way, by):
     """All ranks save and end after the same update. Restarted, they end as if nothing had happened."""
     # Saving makes rank 0's statistics those of all ranks, so an undisturbed run would have to save there, too.
     options = {"way": way, "validates": True, "ragged": True, "still": way == "learner", "n": 40}
-    whole = undisturbed_run(**options)
+    undisturbed = undisturbed_run(**options)
     cut = the_one_state(run(trains, 2, **options, folder=str(tmp_path), act="SIGINT", at=6, by=by))
     assert cut["flags"] == [False, True]
     assert cut["counts"][1] == 6
     again = the_one_state(run(trains, 2, **options, folder=str(tmp_path)))
-    assert {key: again[key] for key in ALIKE[:4]} == {key: whole[key] for key in ALIKE[:4]}
-    assert again["seen"] == whole["seen"][len(cut["seen"]) :]
+    assert {key: again[key] for key in ALIKE[:4]} == {key: undisturbed[key] for key in ALIKE[:4]}
+    assert again["seen"] == undisturbed["seen"][len(cut["seen"]) :]
 
 
 def test_sigterm_at_one_rank(tmp_path):
@@ -363,8 +363,8 @@ def test_controllers_see_the_same_everywhere(tmp_path):
     """By their own losses, ranks would lower rates and grow minibatches at different times."""
     result = the_one_state(run(trains, 2, controllers=True, validates=True, sweeps=5))
     assert result["clock"][3] < 1 or result["counts"][3] > 1
-    kept = run(trains, 2, best=str(tmp_path), validates=True)
-    assert kept[0]["best"] == kept[1]["best"] is not None
+    results = run(trains, 2, best=str(tmp_path), validates=True)
+    assert results[0]["best"] == results[1]["best"] is not None
 
 
 # ---- where to begin -------------------------------------------------------------------------------------
@@ -389,15 +389,15 @@ def cut(tmp_path, two_checkpoints):
 @pytest.mark.parametrize("by", [0, 1])
 def test_one_rank_has_a_damaged_newest_checkpoint(tmp_path, cut, by):
     """All continue from the previous checkpoint if one machine cannot read the newest."""
-    other = tmp_path / "other"
-    shutil.copytree(cut, other)
-    newest = Checkpoints(other).paths()[-1]
+    damaged = tmp_path / "other"
+    shutil.copytree(cut, damaged)
+    newest = Checkpoints(damaged).paths()[-1]
     (newest / "tensors.safetensors").write_bytes(b"torn")
-    folders = [str(cut), str(other)] if by else [str(other), str(cut)]
+    folders = [str(cut), str(damaged)] if by else [str(damaged), str(cut)]
     result = the_one_state(run(trains, 2, folder=folders))
-    whole = undisturbed_run()
+    undisturbed = undisturbed_run()
     assert {key: result[key] for key in ("weights", "counts", "clock")} == {
-        key: whole[key] for key in ("weights", "counts", "clock")
+        key: undisturbed[key] for key in ("weights", "counts", "clock")
     }
 
 
@@ -406,11 +406,13 @@ def test_folders_that_are_not_shared_are_reported(tmp_path, cut):
         failures = fails(folder=folders)
         assert {failure.kind for failure in failures} == {"StateError"}
         assert all("a folder that all machines share" in failure.text for failure in failures)
-    other = tmp_path / "other"  # with the same names, but of another run
-    run(trains, 2, folder=str(other), every=fl.minibatches(4), n=64)
-    for number, path in enumerate(Checkpoints(other).paths()):
-        path.rename(other / f"checkpoint-00000{number + 1}-{64 * (number + 1)}")
-    assert all("differs from rank 0's" in f.text or "share" in f.text for f in fails(folder=[str(cut), str(other)]))
+    other_folder = tmp_path / "other"  # with the same names, but of another run
+    run(trains, 2, folder=str(other_folder), every=fl.minibatches(4), n=64)
+    for number, path in enumerate(Checkpoints(other_folder).paths()):
+        path.rename(other_folder / f"checkpoint-00000{number + 1}-{64 * (number + 1)}")
+    assert all(
+        "differs from rank 0's" in f.text or "share" in f.text for f in fails(folder=[str(cut), str(other_folder)])
+    )
 
 
 def test_all_damaged_is_an_error_of_all(cut):
@@ -442,7 +444,7 @@ def test_a_folder_of_another_session_is_refused_on_all_ranks(tmp_path):
 def test_sources_with_different_places_continue_there(tmp_path, way):
     """With CNTK's filling every rank has its own place. Each is saved, and other numbers of ranks are refused."""
     options = {"way": way, "filling": "cntk", "n": 40, "size": 8, "sweeps": 2, "ragged": True, "still": True}
-    whole = run(trains, 2, **options)
+    undisturbed = run(trains, 2, **options)
     folder = str(tmp_path)
     cut = run(trains, 2, folder=folder, act="SIGINT", at=5, by=0, **options)
     assert cut[0]["source"] != cut[1]["source"]
@@ -450,17 +452,17 @@ def test_sources_with_different_places_continue_there(tmp_path, way):
     assert "same number of ranks" in failure.text
     again = run(trains, 2, folder=folder, **options)
     for rank in range(2):
-        assert cut[rank]["ids"] + again[rank]["ids"] == whole[rank]["ids"]
-        assert again[rank]["weights"] == whole[rank]["weights"]
+        assert cut[rank]["ids"] + again[rank]["ids"] == undisturbed[rank]["ids"]
+        assert again[rank]["weights"] == undisturbed[rank]["weights"]
 
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_another_number_of_ranks_continues(cut, world):
     """Counts and sums continue, whichever rank had them."""
     result = the_one_state(run(trains, world, folder=str(cut)))
-    whole = undisturbed_run()
-    assert result["counts"] == whole["counts"]
-    assert [entry[:2] for entry in result["seen"]] == [entry[:2] for entry in whole["seen"][1:]]
+    undisturbed = undisturbed_run()
+    assert result["counts"] == undisturbed["counts"]
+    assert [entry[:2] for entry in result["seen"]] == [entry[:2] for entry in undisturbed["seen"][1:]]
 
 
 def test_one_rank_alone_needs_no_connections(tmp_path):

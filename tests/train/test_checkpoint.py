@@ -28,9 +28,9 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 
 def tensors(seed=0):
     rng = np.random.default_rng(seed)
-    made = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
-    made["scalar"] = torch.tensor(float(seed))
-    return made
+    tensors = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
+    tensors["scalar"] = torch.tensor(float(seed))
+    return tensors
 
 
 def equal(a, b):
@@ -41,16 +41,16 @@ def test_round_trip(tmp_path):
     """All dtypes, empty tensors and scalars are loaded bit for bit, and the state as JSON."""
     state = {"position": {"sweep": 1, "samples": 2**53}, "rng": [1, 2, 3], "best": None, "rate": 0.1}
     path = Checkpoints(tmp_path / "a" / "b").save(7, tensors(), state)
-    found = load(path)
-    assert equal(found.tensors, tensors())
-    assert found.state == state
+    loaded = load(path)
+    assert equal(loaded.tensors, tensors())
+    assert loaded.state == state
     assert sorted(os.listdir(path)) == [STATE, TENSORS]
 
 
 def test_tied_and_viewed_tensors(tmp_path):
     """Tensors that share memory are stored once, views separately."""
-    whole = torch.arange(12.0).reshape(3, 4)
-    given_ = {"a": whole, "tied": whole, "row": whole[1], "column": whole[:, 2], "t": whole.t()}
+    matrix = torch.arange(12.0).reshape(3, 4)
+    given_ = {"a": matrix, "tied": matrix, "row": matrix[1], "column": matrix[:, 2], "t": matrix.t()}
     path = Checkpoints(tmp_path).save(1, given_, {})
     assert equal(load(path).tensors, given_)
     assert (path / TENSORS).stat().st_size < 4 * (12 + 4 + 3 + 12) + 900
@@ -81,11 +81,11 @@ def test_the_only_checkpoint_stays_until_the_next_is_complete(tmp_path, monkeypa
 
     def step(call):
         def stepped(*arguments, **options):
-            nonlocal left
+            nonlocal remaining_steps
             assert store.latest() is not None
-            if left == 0:
+            if remaining_steps == 0:
                 raise Killed
-            left -= 1
+            remaining_steps -= 1
             return call(*arguments, **options)
 
         return stepped
@@ -94,7 +94,7 @@ def test_the_only_checkpoint_stays_until_the_next_is_complete(tmp_path, monkeypa
     monkeypatch.setattr(os, "fsync", step(real[1]))
     killed = 0
     for steps in range(30):
-        left = steps
+        remaining_steps = steps
         try:
             store.save(5, tensors(5), {"n": steps})
             break
@@ -124,12 +124,12 @@ def test_damage_anywhere_is_detected(tmp_path_factory, data):
     content = file.read_bytes()
     damaged = changed(data, content)
     file.write_bytes(damaged)
-    found = store.latest()
+    latest = store.latest()
     if damaged == content:
-        assert (found.path, found.state["n"]) == (path, 2)
+        assert (latest.path, latest.state["n"]) == (path, 2)
     else:
-        assert (found.path.name, found.state) == ("checkpoint-000001-1", {"n": 1})
-        assert equal(found.tensors, tensors(1))
+        assert (latest.path.name, latest.state) == ("checkpoint-000001-1", {"n": 1})
+        assert equal(latest.tensors, tensors(1))
 
 
 def changed(data, content):
@@ -153,8 +153,8 @@ def changed(data, content):
     elif how == "extend":
         damaged += data.draw(st.binary(min_size=1, max_size=9))
     else:
-        other = data.draw(st.integers(0, len(content) - 1))
-        damaged[at], damaged[other] = damaged[other], damaged[at]
+        other_byte = data.draw(st.integers(0, len(content) - 1))
+        damaged[at], damaged[other_byte] = damaged[other_byte], damaged[at]
     return bytes(damaged)
 
 
@@ -297,11 +297,11 @@ def test_a_missing_file_is_logged(tmp_path, caplog):
     assert TENSORS in caplog.text
     with pytest.raises(fl.StateError, match="No such file"):
         load(tmp_path / "nowhere")
-    other = tmp_path / "checkpoint-000000000000009"
-    other.mkdir()
-    (other / STATE).write_text(json.dumps({"feedline": 99}))
+    newer = tmp_path / "checkpoint-000000000000009"
+    newer.mkdir()
+    (newer / STATE).write_text(json.dumps({"feedline": 99}))
     with pytest.raises(fl.StateError, match="version 2"):
-        load(other)
+        load(newer)
 
 
 def test_other_types_than_json_are_refused(tmp_path):
@@ -347,9 +347,9 @@ def test_kill_at_any_instant(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        found = store.latest()
-        assert found.state["n"] >= 3
-        assert torch.equal(found.tensors["a"], torch.full((200_000,), float(found.state["n"])))
+        latest = store.latest()
+        assert latest.state["n"] >= 3
+        assert torch.equal(latest.tensors["a"], torch.full((200_000,), float(latest.state["n"])))
     store.save(10**6, {}, {})
     assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
 

@@ -99,16 +99,16 @@ def test_learners(kind, data):
         new["tensors"] = {
             name: tensors.get(name, value) if value == "tensor" else value for name, value in new["tensors"].items()
         }
-    other = LEARNERS[kind]()
-    learn(other, 1)
-    before = values_of(other)
+    target = LEARNERS[kind]()
+    learn(target, 1)
+    before = values_of(target)
     try:
-        other.load_state_dict(new)
+        target.load_state_dict(new)
     except fl.StateError:
-        assert values_of(other) == before
+        assert values_of(target) == before
         return
-    learn(other)
-    json.dumps({key: value for key, value in other.state_dict().items() if key != "tensors"})
+    learn(target)
+    json.dumps({key: value for key, value in target.state_dict().items() if key != "tensors"})
 
 
 @pytest.mark.parametrize("kind", ["torch adamw", "torch rmsprop"])
@@ -130,12 +130,12 @@ def test_tensors_of_another_shape(kind):
     state = learner.state_dict()
     for name, tensor in state["tensors"].items():
         for wrong in (torch.zeros(5, 4, 2), tensor.tolist(), None):
-            other = LEARNERS[kind]()
-            learn(other, 1)
-            before = values_of(other)
+            target = LEARNERS[kind]()
+            learn(target, 1)
+            before = values_of(target)
             with pytest.raises(fl.StateError):
-                other.load_state_dict({**state, "tensors": {**state["tensors"], name: wrong}})
-            assert values_of(other) == before
+                target.load_state_dict({**state, "tensors": {**state["tensors"], name: wrong}})
+            assert values_of(target) == before
 
 
 # ---- trainers -------------------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ def run(model, minibatch):
 
 
 def trained(times=3, **options):
-    made = trainer(**options)
+    made_trainer = trainer(**options)
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(60, dtype="f4").reshape(20, 3)), seed=1)
     for _ in range(times):
-        made.train_minibatch(source.next_minibatch(6))
-    return made
+        made_trainer.train_minibatch(source.next_minibatch(6))
+    return made_trainer
 
 
 def everything(trainer):
@@ -175,26 +175,26 @@ def test_trainers(data):
     tensors, state = trained().state_dict()
     state = json.loads(json.dumps(state))
     new = data.draw(changes(state)).of(state)
-    other = trained(1)
-    before = everything(other)
+    target = trained(1)
+    before = everything(target)
     try:
-        other.load_state_dict(tensors, new)
+        target.load_state_dict(tensors, new)
     except fl.StateError:
-        assert everything(other) == before
+        assert everything(target) == before
         return
-    json.dumps(other.state_dict()[1])
+    json.dumps(target.state_dict()[1])
 
 
 def test_a_trainer_with_one_wrong_tensor():
     """Regression: a model was partly loaded before its last layer turned out to differ."""
     tensors, state = trained().state_dict()
-    other = trained(1)
-    before = everything(other)
+    target = trained(1)
+    before = everything(target)
     for name in tensors:
         for wrong in ({**tensors, name: torch.zeros(7, 7)}, {k: t for k, t in tensors.items() if k != name}):
             with pytest.raises(fl.StateError):
-                other.load_state_dict(wrong, state)
-            assert everything(other) == before
+                target.load_state_dict(wrong, state)
+            assert everything(target) == before
     with pytest.raises(fl.StateError):
         trained(1, second_shape=3).load_state_dict(tensors, state)
 
@@ -256,16 +256,16 @@ def test_controllers(kind, data, tmp_path_factory):
     controller.best = 2.5
     state = json.loads(json.dumps(controller.state_dict()))
     new = data.draw(changes(state)).of(state)
-    other = kind(*arguments)
-    before = other.state_dict()
+    target = kind(*arguments)
+    before = target.state_dict()
     try:
-        other.load_state_dict(new)
+        target.load_state_dict(new)
     except fl.StateError:
-        assert other.state_dict() == before
+        assert target.state_dict() == before
         return
-    json.dumps(other.state_dict())
+    json.dumps(target.state_dict())
     if kind is not KeepBest:
-        other.on_epoch_end(Run(), Summary(5.0, None, 2), None)
+        target.on_epoch_end(Run(), Summary(5.0, None, 2), None)
 
 
 class Run:
@@ -325,8 +325,8 @@ def test_an_iterator_under_mxnets_names():
         for junk in JUNK:
             if type(junk) is type(state[key]) and (key == "begun" or 0 <= junk < 2**63):
                 continue
-            other = make()
-            before = other.state_dict()
+            target = make()
+            before = target.state_dict()
             with pytest.raises(fl.StateError):
-                other.load_state_dict({**state, key: junk})
-            assert other.state_dict() == before
+                target.load_state_dict({**state, key: junk})
+            assert target.state_dict() == before

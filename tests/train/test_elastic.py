@@ -59,11 +59,11 @@ def ended(started):
 @pytest.fixture(scope="module")
 def alone():
     """A run of one rank without interruption: weights and minibatches after 120 and 240 samples."""
-    found = {}
+    results = {}
     for samples in (120, 240):
         ((_, _, _, weights, ids),) = run(main, 1, folder=None, samples=samples)
-        found[samples] = weights, ids
-    return found
+        results[samples] = weights, ids
+    return results
 
 
 def check(results, alone, world, began, samples):
@@ -88,10 +88,10 @@ def test_torchrun_starts_again_and_other_worlds_go_on(tmp_path, alone):
     folder = str(tmp_path / "run")
     program = ["-m", "tests.train.elastic_program", folder, "120", "7"]
     with torchrun("--standalone", "--nproc-per-node", "2", "--max-restarts", "1", *program) as started:
-        found = in_rank_order(ended(started), alone)
-    assert [start for start, *_ in found] == [1, 1]
+        results = in_rank_order(ended(started), alone)
+    assert [start for start, *_ in results] == [1, 1]
     # It was killed after update 7, and the last checkpoint was of update 6.
-    check([tuple(rest) for _, *rest in found], alone, 2, 72, 120)
+    check([tuple(rest) for _, *rest in results], alone, 2, 72, 120)
     check(run(main, 3, folder=folder, samples=192), alone, 3, 120, 192)
     check(run(main, 1, folder=folder, samples=240), alone, 1, 192, 240)
 

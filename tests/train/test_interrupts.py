@@ -67,7 +67,7 @@ def learns(rank, way, stride, steps):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.distributed.init_process_group("gloo")
     model, trainer = trainer_of(way)
-    seen, interrupted = [], 0
+    results, interrupted = [], 0
     for step in range(steps):
         samples = trainer.samples
         minibatch = Minibatch(rank, step)
@@ -80,10 +80,10 @@ def learns(rank, way, stride, steps):
             interrupted += 1
             if trainer.samples == samples:  # the interrupt came before the step
                 trainer.train_minibatch(minibatch)
-        seen.append([*(parameter.tolist() for parameter in model.parameters()), trainer.sweeps])
+        results.append([*(parameter.tolist() for parameter in model.parameters()), trainer.sweeps])
     trainer.strategy.settle()
-    seen.append([parameter.tolist() for parameter in model.parameters()])
-    return seen, interrupted
+    results.append([parameter.tolist() for parameter in model.parameters()])
+    return results, interrupted
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
@@ -123,8 +123,8 @@ def test_a_rank_that_fails_in_the_middle_of_an_update_learns_no_more_and_is_repo
         kind, text, _ = job.heard(0)
         assert kind == "StoreError"
         assert "MemoryError in the middle of" in text
-        told = [job.heard(1), job.heard(1)]
-    kind, text, ranks = next(one for one in told if one != "learned")
+        messages = [job.heard(1), job.heard(1)]
+    kind, text, ranks = next(one for one in messages if one != "learned")
     assert (kind, ranks) == ("StoreError", (0,))
     assert "abandoned a collective exchange (MemoryError" in text
 

@@ -232,11 +232,9 @@ def without_locks(monkeypatch):
 )
 def test_without_locks_the_text_decides(tmp_path, changes, refused):
     """A dead process of this host is replaced. One of another host counts as alive until a user removes the file."""
-    found = write_lock(tmp_path, **changes())
+    lock = write_lock(tmp_path, **changes())
     if refused:
-        with pytest.raises(
-            fl.StateError, match=f"process {found.process}.* on host {found.host}[\\s\\S]*remove .*lock"
-        ):
+        with pytest.raises(fl.StateError, match=f"process {lock.process}.* on host {lock.host}[\\s\\S]*remove .*lock"):
             FolderLock(tmp_path)
     else:
         FolderLock(tmp_path).release()

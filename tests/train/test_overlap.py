@@ -86,7 +86,7 @@ class Model(torch.nn.Module):
 def minibatches(rank, steps, world, uneven):
     """The minibatches of a rank. Some are empty, and branches differ by rank and step."""
     rng = np.random.default_rng(7)
-    found = []
+    parts = []
     for step in range(steps):
         x = torch.from_numpy(rng.normal(size=(6, 5)).astype("f4"))
         cuts = (
@@ -96,8 +96,8 @@ def minibatches(rank, steps, world, uneven):
         )
         begin, end = ([0, *cuts, 6])[rank : rank + 2]
         branch = [None, 0, 1][(step + rank) % 3] if uneven else step % 2
-        found.append(Minibatch(x[begin:end], branch))
-    return found
+        parts.append(Minibatch(x[begin:end], branch))
+    return parts
 
 
 def wait_for_frames(trainer):
@@ -170,10 +170,10 @@ def test_buckets_are_sent_while_backward_runs():
 
 def test_three_ranks_are_equal_and_the_size_of_buckets_matters_in_last_bits_alone():
     settings = {"way": "through_store", "steps": 6, "world": 3, "uneven": True}
-    found = [run(learns, 3, size=size, **settings) for size in (64, 1 << 20)]
-    for ranks in found:
+    results = [run(learns, 3, size=size, **settings) for size in (64, 1 << 20)]
+    for ranks in results:
         assert ranks[0][0] == ranks[1][0] == ranks[2][0]
-    for one, other in zip(found[0][0][0], found[1][0][0], strict=True):
+    for one, other in zip(results[0][0][0], results[1][0][0], strict=True):
         for got, want in zip(one[0], other[0], strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
@@ -198,8 +198,8 @@ def test_gradients_lie_as_they_become_ready_unused_ones_last_or_as_a_checkpoint_
     assert first == second
     ready = [names[i].split(".")[0] for i in first]
     assert ready == ["last"] * 2 + ["branches"] * 2 + ["first"] * 2 + ["branches"] * 4 + ["never"] * 2
-    other = list(range(len(names)))
-    assert run(orders, 2, advice={"order": other}) == [other, other]
+    order = list(range(len(names)))
+    assert run(orders, 2, advice={"order": order}) == [order, order]
 
 
 @pytest.mark.parametrize("order", ["0", {"0": 1}, [0, "1"], [True]])
@@ -233,7 +233,7 @@ def checkpointed(rank, reentrant):
     def again(layer, x):
         return torch.utils.checkpoint.checkpoint(layer, x.requires_grad_(), use_reentrant=reentrant)
 
-    found = []
+    results = []
     for way in (None, data_parallel):
         torch.manual_seed(0)
         model = Model(again=again)
@@ -243,8 +243,8 @@ def checkpointed(rank, reentrant):
             x = torch.from_numpy(np.random.default_rng(step).normal(size=(4, 5)).astype("f4"))
             part = x if way is None else x[2 * rank : 2 * rank + 2]
             trainer.train_minibatch(Minibatch(part, 0))
-        found.append([p.tolist() for p in model.parameters()])
-    return found
+        results.append([p.tolist() for p in model.parameters()])
+    return results
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -93,8 +93,8 @@ def test_json_lines_of_an_interrupted_run(tmp_path):
     """Repeated training is listed once, and equals the uninterrupted run. An incomplete last line is dropped."""
     from tests.train.test_session import Stop, StopsAfter
 
-    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    session(tmp_path / "a", reporters=[JsonLines(whole, updates=True)]).run()
+    uninterrupted, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    session(tmp_path / "a", reporters=[JsonLines(uninterrupted, updates=True)]).run()
     for stop in (5, 9, 10**9):
         try:
             session(tmp_path / "b", reporters=[JsonLines(parts, updates=True), StopsAfter(stop)]).run()
@@ -105,16 +105,17 @@ def test_json_lines_of_an_interrupted_run(tmp_path):
     timeless = {"time", "seconds", "waiting", "evaluating", "saving", "stats", "path"}
 
     def figures(path):
-        kept = ("update", "progress", "validation")
+        compared_kinds = ("update", "progress", "validation")
         lines = sorted(
-            (line for line in read_lines(path) if line["event"] in kept), key=lambda e: (e["samples"], e["event"])
+            (line for line in read_lines(path) if line["event"] in compared_kinds),
+            key=lambda e: (e["samples"], e["event"]),
         )
         return [{k: v for k, v in line.items() if k not in timeless} for line in lines]
 
-    assert figures(parts) == figures(whole)
-    assert {"start", "checkpoint", "end"} <= {line["event"] for line in read_lines(whole)}
+    assert figures(parts) == figures(uninterrupted)
+    assert {"start", "checkpoint", "end"} <= {line["event"] for line in read_lines(uninterrupted)}
     picture = tmp_path / "loss.svg"
-    plot_losses(whole, picture)
+    plot_losses(uninterrupted, picture)
     assert "<svg" in picture.read_text()
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ValueError, match="progress"):
@@ -262,8 +263,8 @@ def test_heartbeat(capsys, monkeypatch):
     """At once, and then every ten seconds, if it is requested."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    for wanted, expected in ((True, 2), (False, 0)):
-        printer = ProgressPrinter(heartbeat=wanted)
+    for validate, expected in ((True, 2), (False, 0)):
+        printer = ProgressPrinter(heartbeat=validate)
         for _ in range(12):
             printer.on_update(None, of(10, 0.5, None))
             now[0] += 1

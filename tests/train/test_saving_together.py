@@ -142,7 +142,7 @@ FOLDERS = ("cntk/train", "cntk/logging", "mxnet", "train", "kvstore", "collectiv
 
 def test_no_function_returns_early_on_a_rank():
     """A collective call that ends earlier on some ranks lets them read a missing file. `Ranks.first` prevents that."""
-    found = set()
+    early_returns = set()
     for path in (path for folder in FOLDERS for path in SOURCES.joinpath(folder).rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef):
@@ -150,6 +150,6 @@ def test_no_function_returns_early_on_a_rank():
                     if isinstance(branch, ast.If) and isinstance(branch.body[-1], ast.Return):
                         identity = any(isinstance(part, (ast.Is, ast.IsNot)) for part in ast.walk(branch.test))
                         if names(branch.test) & {"rank", "is_main"} and not identity:
-                            found.add(f"{path.relative_to(SOURCES)}:{function.name}")
+                            early_returns.add(f"{path.relative_to(SOURCES)}:{function.name}")
     # Joining a store writes no file.
-    assert found == {"kvstore/parameter_server/membership.py:_join"}
+    assert early_returns == {"kvstore/parameter_server/membership.py:_join"}

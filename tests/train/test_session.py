@@ -140,9 +140,9 @@ class Recorder(StopsAfter):
 def test_stopped_anywhere_it_ends_the_same(tmp_path, learner):
     """Stopped after any number of updates, again and again, it has the same parameters and events, bit for bit."""
     heard = Recorder()
-    whole = session(tmp_path / "whole", learner, reporters=[heard]).run()
-    expected = fingerprint(whole)
-    assert whole.samples == 960
+    uninterrupted = session(tmp_path / "whole", learner, reporters=[heard]).run()
+    expected = fingerprint(uninterrupted)
+    assert uninterrupted.samples == 960
     for updates in (1, 2, 3, 4, 5, 8, 13):
         folder = tmp_path / str(updates)
         for _ in range(200):
@@ -154,7 +154,11 @@ def test_stopped_anywhere_it_ends_the_same(tmp_path, learner):
             except Stop:
                 continue
         assert fingerprint(run) == expected
-        assert (run.samples, run.minibatches, run.scale) == (whole.samples, whole.minibatches, whole.scale)
+        assert (run.samples, run.minibatches, run.scale) == (
+            uninterrupted.samples,
+            uninterrupted.minibatches,
+            uninterrupted.scale,
+        )
         assert again.events[-3:] == heard.events[-3:]
 
 
@@ -174,7 +178,7 @@ def test_the_law_for_any_spans(tmp_path_factory, data):
     limit = data.draw(st.one_of(st.none(), st.integers(1, 90).map(lambda n: 10 * n)), "max_samples")
     callback_stops = data.draw(st.one_of(st.none(), st.integers(0, 6)), "stops at validation")
     saving = data.draw(st.one_of(spans(9), st.just(1e-9)), "checkpoint")
-    kept = data.draw(st.sampled_from([1, 2, None]), "keep")
+    num_kept = data.draw(st.sampled_from([1, 2, None]), "keep")
     progress, every, epoch = (data.draw(spans(9), name) for name in ("progress", "validation", "epoch"))
     learner = data.draw(st.sampled_from(["adam", "torch"]), "learner")
     metric = data.draw(st.sampled_from([wrong, None]), "metric")
@@ -190,7 +194,7 @@ def test_the_law_for_any_spans(tmp_path_factory, data):
             reporters=reporters,
             max_samples=limit,
             progress=progress,
-            saving=Saving(folder, every=saving, keep=kept),
+            saving=Saving(folder, every=saving, keep=num_kept),
             epoch=epoch,
         )
         made.trainer.metric = metric
@@ -210,8 +214,8 @@ def test_the_law_for_any_spans(tmp_path_factory, data):
 
     folder = tmp_path_factory.mktemp("law")
     heard = Recorder()
-    whole = run(folder / "whole", [heard])
-    whole.run()
+    uninterrupted = run(folder / "whole", [heard])
+    uninterrupted.run()
     for updates in stops:
         with contextlib.suppress(Stop):
             run(folder / "stopped", [StopsAfter(updates)]).run()
@@ -219,8 +223,8 @@ def test_the_law_for_any_spans(tmp_path_factory, data):
     resumed = run(folder / "stopped", [again])
     resumed.run()
     counts = ("samples", "minibatches", "sweeps", "scale", "stopped")
-    assert [getattr(resumed, name) for name in counts] == [getattr(whole, name) for name in counts]
-    assert fingerprint(resumed) == fingerprint(whole)
+    assert [getattr(resumed, name) for name in counts] == [getattr(uninterrupted, name) for name in counts]
+    assert fingerprint(resumed) == fingerprint(uninterrupted)
     told = [event for event in heard.events if event[0] != "checkpoint"]
     told_again = [event for event in again.events if event[0] != "checkpoint"]
     assert told_again == told[len(told) - len(told_again) :]
@@ -340,9 +344,9 @@ def test_another_run_in_the_folder_does_not_remove_new_checkpoints(tmp_path):
     saving = Saving(tmp_path, every=fl.minibatches(3), keep=1, restore=False)
     with pytest.raises(Stop):
         session(saving=saving, reporters=[StopsAfter(5)]).run()
-    kept = list(tmp_path.iterdir())
-    assert len(kept) == 1
-    assert kept[0].name.endswith("-48")
+    files = list(tmp_path.iterdir())
+    assert len(files) == 1
+    assert files[0].name.endswith("-48")
     assert session(tmp_path, saving=replace(saving, restore=True)).run().samples == 960
 
 
@@ -432,15 +436,15 @@ def test_progress_validation_and_limits():
 
 def test_a_callback_stops_the_training():
     """Returning False from the validation's callback ends it after the update."""
-    seen = []
+    reports = []
 
     def callback(result):
-        seen.append(result.number)
-        return len(seen) < 2
+        reports.append(result.number)
+        return len(reports) < 2
 
     run = session(size=30, validation=Evaluation(every=fl.samples(120), callback=callback), controllers=[], epoch=None)
     assert run.run().samples == 240
-    assert seen == [0, 1]
+    assert reports == [0, 1]
 
 
 def test_a_rate_of_zero_ends_the_training():

@@ -152,7 +152,7 @@ def test_a_model_that_exchanges_gradients_equals_one_process(wrap, learner):
 
 @pytest.mark.parametrize("learner", ["adam", "torch's"])
 def test_a_killed_run_of_a_sharded_model_ends_as_one_that_went_on(learner, tmp_path):
-    whole = run(trains, 2, wrap="fsdp", learner=learner, folder=str(tmp_path / "whole"))
+    undisturbed = run(trains, 2, wrap="fsdp", learner=learner, folder=str(tmp_path / "whole"))
     folder = str(tmp_path / "cut")
     assert run(trains, 2, wrap="fsdp", learner=learner, folder=folder, killed_after=5) == [None, None]
     newest = Checkpoints(folder).paths()[-1]
@@ -162,7 +162,7 @@ def test_a_killed_run_of_a_sharded_model_ends_as_one_that_went_on(learner, tmp_p
         "state.json",
         "tensors.safetensors",
     ]
-    assert run(trains, 2, wrap="fsdp", learner=learner, folder=folder) == whole
+    assert run(trains, 2, wrap="fsdp", learner=learner, folder=folder) == undisturbed
 
 
 @pytest.mark.parametrize("learner", ["adam", "torch's"])
@@ -174,9 +174,9 @@ def test_another_world_size_continues_from_a_sharded_checkpoint(learner, tmp_pat
     run(trains, 1, wrap="alone", learner=learner, folder=folder, killed_after=3)
     first, second = run(trains, 2, wrap="fsdp", learner=learner, folder=folder)
     assert first == second
-    whole = one_process(learner)
-    assert 0 < len(first["seen"]) < len(whole["seen"])  # a sweep had ended before
-    near(first, {**whole, "seen": whole["seen"][-len(first["seen"]) :]})
+    single = one_process(learner)
+    assert 0 < len(first["seen"]) < len(single["seen"])  # a sweep had ended before
+    near(first, {**single, "seen": single["seen"][-len(first["seen"]) :]})
 
 
 def test_minibatches_in_pieces():
@@ -272,12 +272,12 @@ def without_a_session(rank, wrap):
 
 
 def test_a_trainer_without_a_session_counts_the_samples_of_all_ranks():
-    (whole,) = run(trains, 1, wrap="alone", learner="adam", sweeps=1, validates=False)
+    (single,) = run(trains, 1, wrap="alone", learner="adam", sweeps=1, validates=False)
     for wrap in ("fsdp", "ddp"):
         first, second = run(without_a_session, 2, wrap=wrap)
         assert first == second
-        assert first[0] == whole["samples"]
-        np.testing.assert_allclose(first[1], whole["state"]["body.weight"], rtol=2e-3, atol=2e-4)
+        assert first[0] == single["samples"]
+        np.testing.assert_allclose(first[1], single["state"]["body.weight"], rtol=2e-3, atol=2e-4)
 
 
 def small_steps(rank, wrap, session):
@@ -292,8 +292,8 @@ def small_steps(rank, wrap, session):
     while not (session or trainer.ended):
         minibatch = source.next_minibatch(6)
         trainer.train_minibatch(minibatch, ended=not minibatch)
-    held = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
-    return trainer.samples, trainer.sweeps, [p.tolist() for p in held]
+    full_parameters = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return trainer.samples, trainer.sweeps, [p.tolist() for p in full_parameters]
 
 
 @pytest.mark.parametrize("wrap", ["fsdp", "ddp", "static"])
@@ -377,9 +377,9 @@ def test_a_last_minibatch_that_is_too_small_for_all_ranks_ends_the_run():
 
 def test_one_process_saves_and_restores_a_sharded_model(tmp_path):
     settings = {"wrap": "fsdp", "learner": "adam", "folder": str(tmp_path)}
-    whole = run(trains, 1, wrap="fsdp", learner="adam")
+    single = run(trains, 1, wrap="fsdp", learner="adam")
     assert run(trains, 1, killed_after=5, **settings) == [None]
-    assert run(trains, 1, **settings) == whole
+    assert run(trains, 1, **settings) == single
 
 
 def holds(rank, folder, sweeps):
@@ -442,8 +442,8 @@ def test_a_checkpoint_with_the_names_of_a_wrapper_is_read(learner, prefix):
 
     torch.manual_seed(0)
     tensors, state = make().state_dict()
-    own = state["learners"][0]
-    names = [name for name, _ in own["parameters"]]
+    learner_state = state["learners"][0]
+    names = [name for name, _ in learner_state["parameters"]]
 
     def old(value):
         if isinstance(value, str):
@@ -454,15 +454,15 @@ def test_a_checkpoint_with_the_names_of_a_wrapper_is_read(learner, prefix):
 
     def prefixed(key):
         before, _, name = key.partition("/")
-        found = next((one for one in names if one in name), None)
+        parameter_name = next((one for one in names if one in name), None)
         if before == "model":
             return f"model/{prefix}{name}"
-        return key if found is None else f"{before}/{name.replace(found, prefix + found)}"
+        return key if parameter_name is None else f"{before}/{name.replace(parameter_name, prefix + parameter_name)}"
 
     wrapped = {prefixed(key): tensor for key, tensor in tensors.items()}
     assert wrapped.keys() != tensors.keys()
     trainer = make()
-    trainer.load_state_dict(wrapped, {**state, "learners": [old(own)]})
+    trainer.load_state_dict(wrapped, {**state, "learners": [old(learner_state)]})
     again, after = trainer.state_dict()
     assert after == state
     assert {key: t.tolist() for key, t in again.items()} == {key: t.tolist() for key, t in tensors.items()}

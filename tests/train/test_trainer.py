@@ -60,12 +60,12 @@ def test_pieces_add_up(lengths, microbatch):
     assert [i for p in pieces for i in p.ids.tolist()] == minibatch.ids.tolist()
     assert all(p.num_samples <= microbatch or p.num_sequences == 1 for p in pieces)
     assert [p.sweep_end for p in pieces] == [False] * (len(pieces) - 1) + [True]
-    whole, parted = trainer(), trainer(microbatch=microbatch)
-    one, two = whole.train_minibatch(minibatch), parted.train_minibatch(minibatch)
-    assert one.samples == two.samples == sum(lengths) == whole.samples
+    undivided, parted = trainer(), trainer(microbatch=microbatch)
+    one, two = undivided.train_minibatch(minibatch), parted.train_minibatch(minibatch)
+    assert one.samples == two.samples == sum(lengths) == undivided.samples
     assert one.loss == pytest.approx(two.loss, rel=1e-12)
     assert one.metric == pytest.approx(two.metric)
-    for a, b in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
+    for a, b in zip(undivided.model.parameters(), parted.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
@@ -121,20 +121,20 @@ def test_testing_changes_nothing():
 def test_autocast_and_several_learners():
     """Parts of the model may have different learners. Autocast wraps forward and loss."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 4)).double()
-    seen = []
+    autocast_states = []
 
     def look(model, minibatch):
-        seen.append(torch.is_autocast_enabled("cpu"))
+        autocast_states.append(torch.is_autocast_enabled("cpu"))
         return model(minibatch["x"].torch(layout="packed"))
 
     learners = [SGD(model[0].named_parameters(), 0.1), SGD(model[1].named_parameters(), 0.0)]
-    kept = model[1].weight.detach().clone()
+    frozen_weight = model[1].weight.detach().clone()
     run = Trainer(model, losses, None, learners, forward=look, autocast=torch.autocast("cpu", dtype=torch.bfloat16))
     summary = run.train_minibatch(fl.MinibatchSource(corpus([3, 2])).next_minibatch(9))
     assert summary
     assert summary.metric is None
-    assert seen == [True]
-    assert torch.equal(model[1].weight, kept)
+    assert autocast_states == [True]
+    assert torch.equal(model[1].weight, frozen_weight)
 
 
 def test_a_compiled_model_trains():
@@ -147,11 +147,11 @@ def test_a_compiled_model_trains():
 
 def test_contradictions_are_refused():
     """No learner, parameters of another model, a parameter twice, losses that are reduced."""
-    model, other = tagger(), tagger()
+    model, unrelated = tagger(), tagger()
     with pytest.raises(ValueError, match="at least one learner"):
         Trainer(model, losses, None, [])
     with pytest.raises(ValueError, match="of the model"):
-        Trainer(model, losses, None, SGD(other.named_parameters(), 0.1))
+        Trainer(model, losses, None, SGD(unrelated.named_parameters(), 0.1))
     with pytest.raises(ValueError, match="one learner"):
         Trainer(model, losses, None, [SGD(model.named_parameters(), 0.1), SGD([model.weight], 0.1)])
     with pytest.raises(ValueError, match="microbatch"):
