@@ -63,8 +63,8 @@ class Block(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Return the reason why a block is not run, if it gives one."""
-        found = _NOT_RUN.match(self.text)
-        return found[1] if found else None
+        reason = _NOT_RUN.match(self.text)
+        return reason[1] if reason else None
 
 
 def pages() -> list[Path]:
@@ -74,12 +74,12 @@ def pages() -> list[Path]:
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page."""
-    found, end = [], -1
+    fenced, end = [], -1
     for match in _FENCE.finditer(text):
         follows = end >= 0 and not text[end : match.start()].strip()
-        found.append(Block(match[1], match[2], text.count("\n", 0, match.start(2)) + 1, follows))
+        fenced.append(Block(match[1], match[2], text.count("\n", 0, match.start(2)) + 1, follows))
         end = match.end()
-    return found
+    return fenced
 
 
 class Program:

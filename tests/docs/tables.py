@@ -54,16 +54,16 @@ def counts(names: Names) -> tuple[int, int, int, int]:
 
 def section(names: Names) -> list[str]:
     """Return one list item per status, and one per sentence."""
-    found = []
+    items = []
     if names.provided:
-        found.append(f"- **Provided**: {listed(names.provided.split())}.")
-    found += said("Provided", names.corrected)
-    found += said("Approximated", names.approximated)
-    found += said("Absent", names.absent)
-    found += said("Added", names.added)
+        items.append(f"- **Provided**: {listed(names.provided.split())}.")
+    items += said("Provided", names.corrected)
+    items += said("Approximated", names.approximated)
+    items += said("Absent", names.absent)
+    items += said("Added", names.added)
     if names.handed:
-        found.append(f"- **Handed on** by `import *`: {listed(names.handed.split())}.")
-    return found
+        items.append(f"- **Handed on** by `import *`: {listed(names.handed.split())}.")
+    return items
 
 
 def said(status: str, sentences: dict[str, str]) -> list[str]:

@@ -22,9 +22,9 @@ ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 def section(text, title):
     """The text below a heading, to the next one of its rank."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert found, title
-    return found[1]
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert match, title
+    return match[1]
 
 
 # ---- layout -------------------------------------------------------------------------------------------------
@@ -34,20 +34,20 @@ def layout():
     """The tree in ARCHITECTURE.md: for each folder of the package, the names after it."""
     tree = blocks(section(ARCHITECTURE, "Layout"))[0].text
     package = tree[tree.index("src/feedline/\n") : tree.index("\nnative/")]
-    found, inner = {}, None
+    folders, inner = {}, None
     for line in package.splitlines()[1:]:
         heads = re.match(r"[├└]── ((?:\w+/\s*)+)(.*)", line)
         below = re.match(r"│   [├└]── (\w+)/(.*)", line)
         if heads:
             names, inner = re.findall(r"\w+", heads[1]), heads[2]
             for name in names:
-                found[name] = [inner] if len(names) == 1 else []
+                folders[name] = [inner] if len(names) == 1 else []
             current = names[-1]
         elif below:
-            found[f"feed/{below[1]}"] = []
+            folders[f"feed/{below[1]}"] = []
         elif line.startswith("│"):
-            found[current].append(line)
-    return {folder: listed(" · ".join(rest)) for folder, rest in found.items()}
+            folders[current].append(line)
+    return {folder: listed(" · ".join(rest)) for folder, rest in folders.items()}
 
 
 def listed(text):
@@ -122,9 +122,9 @@ def exceptions():
 
 
 def test_the_trees_of_exceptions_are_one():
-    here = tree_of(section(ARCHITECTURE, "Errors"))
-    assert here == tree_of(errors.__doc__)
-    assert [name for name, _ in here] == list(exceptions())
+    on_the_page = tree_of(section(ARCHITECTURE, "Errors"))
+    assert on_the_page == tree_of(errors.__doc__)
+    assert [name for name, _ in on_the_page] == list(exceptions())
 
 
 def test_the_page_on_errors_lists_every_exception():

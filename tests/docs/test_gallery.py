@@ -39,10 +39,10 @@ def image(name):
 @pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 def test_images_are_of_the_pictures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    drawn = pictures() | known()
-    assert set(EXHIBITS) < set(drawn)
-    assert {path.stem for path in IMAGES.glob("*.svg")} >= set(drawn)
-    for name, picture in drawn.items():
+    current = pictures() | known()
+    assert set(EXHIBITS) < set(current)
+    assert {path.stem for path in IMAGES.glob("*.svg")} >= set(current)
+    for name, picture in current.items():
         now, committed = picture.pipe(format="svg", encoding="utf-8"), image(name)
         assert titles(now) == titles(committed), f"{name}: run python -m tests.docs.gallery"
         assert texts(now) == texts(committed), f"{name}: run python -m tests.docs.gallery"

@@ -136,11 +136,11 @@ def test_blocks_of_huge_corpora_are_larger():
 
 def delivered(timeline, sweep, count):
     """Ordinals of a sweep of ``count`` sequences."""
-    found = []
-    while len(found) < count:
-        plan = timeline.window_at(sweep, len(found))
-        found += timeline.segment(plan, 0, plan.count).ordinals.tolist()
-    return found
+    ordinals = []
+    while len(ordinals) < count:
+        plan = timeline.window_at(sweep, len(ordinals))
+        ordinals += timeline.segment(plan, 0, plan.count).ordinals.tolist()
+    return ordinals
 
 
 @given(
@@ -157,15 +157,15 @@ def test_a_mixture_delivers_the_order_of_the_page(page, seed, sizes, block, when
     starts = [0, *sorted(data.draw(st.sets(st.integers(1, 60), max_size=2)))]
     stages = [(start, data.draw(weights)) for start in starts]
     limits = [None if when_empty == "repeat" else 2 * size for size in sizes]
-    given_stages = [(start, [Fraction(w) for w in found]) for start, found in stages]
+    given_stages = [(start, [Fraction(w) for w in numbers]) for start, numbers in stages]
     expected = page["mixture_order"](seed, given_stages, sizes, limits, when_empty == "drop", block, 120)
     corpora = {name: fl.ArrayDeserializer(x=np.arange(size)) for name, size in zip(names, sizes, strict=True)}
-    declared = [(start, dict(zip(names, map(float, found), strict=True))) for start, found in stages]
+    declared = [(start, dict(zip(names, map(float, numbers), strict=True))) for start, numbers in stages]
     options = {} if when_empty == "repeat" else {"when_empty": when_empty, "max_sweeps": 2}
     mixture = fl.Mixture(corpora, declared[0][1], stages=declared[1:], block=block, **options)
     with fl.MinibatchSource(mixture, seed=seed, max_sweeps=None if when_empty == "repeat" else 1) as source:
-        found = [i for _, m in zip(range(4), source.minibatches(30), strict=False) for i in m.ids.tolist()]
-    assert found == expected
+        ids = [i for _, m in zip(range(4), source.minibatches(30), strict=False) for i in m.ids.tolist()]
+    assert ids == expected
 
 
 @given(st.lists(st.fractions(0, 1, max_denominator=10**6), min_size=1, max_size=12).filter(any))

@@ -159,15 +159,15 @@ class Actor:
             self.die()
             return
         try:
-            found = getattr(self._object, message.method)(*_carried(message.arguments))
+            result = getattr(self._object, message.method)(*_carried(message.arguments))
         except Exception as error:
             message.answer = _raises(RayTaskError(error))
         else:
-            if inspect.iscoroutine(found):
-                self._run(message, found)
+            if inspect.iscoroutine(result):
+                self._run(message, result)
                 return
-            found = _carried(found)
-            message.answer = lambda seconds: found
+            result = _carried(result)
+            message.answer = lambda seconds: result
         if message.dies == TAKEN:
             message.lost()
         if message.dies is not None:
@@ -179,11 +179,11 @@ class Actor:
         self._running.append(message)
 
         def answer(seconds):
-            found = message.future.result(seconds)
+            result = message.future.result(seconds)
             if message.dies == AFTER:
                 message.dies = None
                 self.die()
-            return found
+            return result
 
         message.answer = answer
         if message.dies == TAKEN:
@@ -236,10 +236,10 @@ class Ray(types.ModuleType):
             self.ended = True
 
         async def end():
-            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
         asyncio.run_coroutine_threadsafe(end(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)

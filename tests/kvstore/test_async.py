@@ -47,12 +47,15 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def ours():
     """A Ray for two workers, which this process joins."""
-    with fl.kvstore.AsyncCluster(workers=2, servers=2, memory=256 << 20) as made, pytest.MonkeyPatch.context() as patch:
-        for name, value in made.environment().items():
+    with (
+        fl.kvstore.AsyncCluster(workers=2, servers=2, memory=256 << 20) as new_cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in new_cluster.environment().items():
             patch.setenv(name, value)
-        connection = cluster.RayConnection(made.address)
+        connection = cluster.RayConnection(new_cluster.address)
         try:
-            yield made
+            yield new_cluster
         finally:
             connection.close()
 
@@ -145,7 +148,7 @@ def kill(pid):
 
 def script(store):
     """Use every verb, and return the results."""
-    found = []
+    results = []
     table = torch.arange(40.0).view(10, 4)
     store.init(["t", "n", "i"], [table, torch.tensor(1.5), torch.arange(6)])
     store.push(["i", "n"], [torch.ones(6, dtype=torch.int64), [torch.tensor(1.0), torch.tensor(2.0)]])
@@ -153,7 +156,7 @@ def script(store):
     store.push("t", [some, torch.ones(10, 4)])
     out, half, number = torch.empty(10, 4), torch.empty(10, 4, dtype=torch.float64), torch.empty(())
     store.pull(["n", "t"], [number, [out, half]])
-    found += [out.clone(), half.clone(), number.clone()]
+    results += [out.clone(), half.clone(), number.clone()]
     store.set_optimizer("adam", learning_rate=0.1)
     store.push(["t", "n"], [some, torch.tensor(-1.0)])
     store.pushpull("t", [torch.ones(10, 4), torch.ones(4, 10).T], out)
@@ -169,30 +172,30 @@ def script(store):
     store.broadcast("late", torch.tensor([1.0, 2.0]), out=fresh)
     store.set_updater(lambda key, merged, stored: stored.mul_(2).add_(merged))
     store.pushpull("late", torch.ones(2), fresh)
-    return [*found, out, rows, wide, sparse.to_dense(), fresh]
+    return [*results, out, rows, wide, sparse.to_dense(), fresh]
 
 
 def test_does_what_one_process_does(store):
     with fl.kvstore.create("local") as local:
-        for found, expected in zip(script(store), script(local), strict=True):
-            assert torch.equal(found, expected)
+        for actual, expected in zip(script(store), script(local), strict=True):
+            assert torch.equal(actual, expected)
 
 
 def test_states_match_one_process(store, tmp_path):
     keys, values, gradients = ["x", "y"], [torch.ones(10, 4), torch.ones(3)], [torch.randn(10, 4), torch.randn(3)]
     outs, expected = ([torch.empty(10, 4), torch.empty(3)] for _ in range(2))
     with fl.kvstore.create("local") as local:
-        for one in (store, local):
-            one.init(keys, values)
-            one.set_optimizer("momentum", learning_rate=0.5)
-            one.push(keys, gradients)
-            one.save_optimizer_states(tmp_path / one.type, dump_optimizer=True)
+        for store_of_kind in (store, local):
+            store_of_kind.init(keys, values)
+            store_of_kind.set_optimizer("momentum", learning_rate=0.5)
+            store_of_kind.push(keys, gradients)
+            store_of_kind.save_optimizer_states(tmp_path / store_of_kind.type, dump_optimizer=True)
         store.load_optimizer_states(tmp_path / "local")
         local.load_optimizer_states(tmp_path / "dist_async")
-        for one, to in ((store, outs), (local, expected)):
-            one.pushpull(keys, gradients, to)
-    for found, other in zip(outs, expected, strict=True):
-        assert torch.equal(found, other)
+        for store_of_kind, to in ((store, outs), (local, expected)):
+            store_of_kind.pushpull(keys, gradients, to)
+    for actual, other in zip(outs, expected, strict=True):
+        assert torch.equal(actual, other)
     store.set_optimizer("sgd")
     with pytest.raises(fl.StateError, match="momentum"):
         store.load_optimizer_states(tmp_path / "local")
@@ -221,9 +224,9 @@ def test_what_was_sent_and_the_residual_are_what_was_pushed(store):
             total += gradient
     sent = [torch.empty(shape) for shape in shapes]
     store.pull(keys, sent)
-    for key, one, total in zip(keys, sent, pushed, strict=True):
-        assert one.any()
-        assert torch.equal(one + held_back(store, key), total)
+    for key, pulled, total in zip(keys, sent, pushed, strict=True):
+        assert pulled.any()
+        assert torch.equal(pulled + held_back(store, key), total)
 
 
 def test_refused_calls_change_nothing(store):
@@ -315,8 +318,8 @@ def test_two_workers_and_two_servers_with_deaths(ours):
     with contextlib.ExitStack() as ends:
         stores = both(lambda rank: fl.kvstore.create("dist_async", name="pair", rank=rank, every=0.2, timeout=600))
         ends.callback(stores[0].close)
-        for found in both(lambda rank: descend(stores[rank])):
-            assert found == pytest.approx([0, 1, 2, 3, 4], abs=0.02)
+        for weights in both(lambda rank: descend(stores[rank])):
+            assert weights == pytest.approx([0, 1, 2, 3, 4], abs=0.02)
         both(lambda rank: prepare(stores[rank]))
         servers_die(stores)
         other_dies(stores, ends)
@@ -355,8 +358,8 @@ def servers_die(stores):
 
 def other_dies(stores, ends):
     """Make the worker silent, so that to others it looks killed."""
-    store, other = stores
-    fall_silent(other)
+    store, second = stores
+    fall_silent(second)
     push(store, 1)  # it waits for no other worker
     assert pulled(store)[0][0] > 2 * PUSHES
     with pytest.raises(fl.StoreError, match="missing rank 1, which sent no heartbeat"):
@@ -368,7 +371,7 @@ def other_dies(stores, ends):
         push(heir, 1)
     both(lambda rank: (store, heir)[rank].barrier())
     assert pulled(store) == [[2 * PUSHES + 1 + 5]] * 3
-    disconnect(other)  # only its connection
+    disconnect(second)  # only its connection
 
 
 # ---- access, and leftovers ------------------------------------------------------------------------------------
@@ -382,9 +385,9 @@ def gone(processes):
 def test_without_the_token_nobody_comes_in(ours, tmp_path):
     wrong = tmp_path / "token"
     wrong.write_text("0" * 64)
-    found = said(start("joins", "token", RAY_AUTH_TOKEN_PATH=str(wrong)))
-    assert found["kind"] == "StoreError"
-    assert "the token" in found["error"]
+    answer = said(start("joins", "token", RAY_AUTH_TOKEN_PATH=str(wrong)))
+    assert answer["kind"] == "StoreError"
+    assert "the token" in answer["error"]
 
 
 def test_off_loopback_only_with_a_token(monkeypatch, tmp_path):
@@ -437,15 +440,15 @@ def test_a_killed_driver_leaves_nothing(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("RAY_", "FEEDLINE_STORE_"))]:
         monkeypatch.delenv(name)
     driver = start("waits", "own")
-    found = json.loads(driver.stdout.readline())
-    assert len(found["processes"]) > 4
-    assert Path(found["folder"]).stat().st_mode & 0o077 == 0
-    assert all(alive(pid) for pid in found["processes"][:1])
+    started = json.loads(driver.stdout.readline())
+    assert len(started["processes"]) > 4
+    assert Path(started["folder"]).stat().st_mode & 0o077 == 0
+    assert all(alive(pid) for pid in started["processes"][:1])
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    assert gone(found["processes"])
-    assert eventually(lambda: not Path(found["folder"]).exists())
+    assert gone(started["processes"])
+    assert eventually(lambda: not Path(started["folder"]).exists())
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch):

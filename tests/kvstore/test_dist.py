@@ -58,7 +58,7 @@ def double(key, merged, stored):
 def follow(store, steps, worker, world):
     """Return a store's arrays after every step. ``worker`` None: with all workers' values at once."""
     store.init(list(SHAPES), [torch.full(shape, float(i)) for i, shape in enumerate(SHAPES.values())])
-    seen = []
+    arrays = []
     for verb, keys, each in steps:
         if verb == "sgd":
             store.set_optimizer("sgd", learning_rate=0.5, momentum=0.5)
@@ -79,41 +79,41 @@ def follow(store, steps, worker, world):
         everything = [torch.full(shape, 99.0) for shape in SHAPES.values()]
         store.pull(list(SHAPES), everything)
         assert all(torch.equal(out, everything[list(SHAPES).index(key)]) for key, out in zip(keys, outs, strict=True))
-        seen.append([one.tolist() for one in everything])
-    return seen
+        arrays.append([one.tolist() for one in everything])
+    return arrays
 
 
 def follows(rank, seeds, world, kind):
-    found = []
+    results = []
     for seed in seeds:
         with create(kind) as store:
             assert (store.rank, store.num_workers, store.type) == (rank, world, kind)
-            found.append(follow(store, script(seed, world), rank, world))
-    return found
+            results.append(follow(store, script(seed, world), rank, world))
+    return results
 
 
 @pytest.mark.parametrize(("world", "kind"), [(2, "dist_sync"), (3, "dist_sync"), (2, "dist_device_sync")])
 def test_agreement_of_workers_with_one_process(world, kind):
     """Law: n workers end with the arrays of one store that gets all values, bit for bit if sums are exact."""
     seeds = range(4)
-    found = run(follows, world, seeds=list(seeds), world=world, kind=kind)
+    results = run(follows, world, seeds=list(seeds), world=world, kind=kind)
     for k, seed in enumerate(seeds):
         alone = follow(create("local"), script(seed, world), None, world)
-        for one in found:
-            assert one[k] == alone
+        for rank_results in results:
+            assert rank_results[k] == alone
 
 
 def compressed(rank, parameters, values):
     store = create("dist_sync")
     store.set_gradient_compression(parameters)
     store.init(["w", "v"], [torch.zeros(len(values[0][0])), torch.zeros(3)])
-    seen = []
+    outputs = []
     for each in values:
         outs = [torch.empty(len(each[rank])), torch.empty(3)]
         store.pushpull(["w", "v"], [torch.tensor(each[rank]), torch.full((3,), 0.3)], outs)
-        seen.append(outs[0].tolist())
+        outputs.append(outs[0].tolist())
     store.close()
-    return seen
+    return outputs
 
 
 def in_pieces(rank, kind, sizes):
@@ -134,7 +134,7 @@ def in_pieces(rank, kind, sizes):
 def test_codes_in_pieces_are_decoded_in_pieces(kind, world):
     """Keys end within a piece, at its end, and after several, and one has no elements."""
     sizes = [0, 3, (1 << 19) - 32, 700_001, 1, 1_100_000]
-    found = run(in_pieces, world, kind=kind, sizes=sizes)
+    results = run(in_pieces, world, kind=kind, sizes=sizes)
     store = create("device")
     store.set_gradient_compression({"type": kind})
     for k, n in enumerate(sizes):
@@ -144,7 +144,7 @@ def test_codes_in_pieces_are_decoded_in_pieces(kind, world):
         for _ in range(2):
             store.push(n, values)
         store.pull(n, expected)
-        for outs in found:
+        for outs in results:
             assert outs[k].tobytes() == expected.numpy().tobytes(), n
 
 
@@ -220,15 +220,15 @@ def continued(rank, world, steps, folder):
 def test_another_number_of_workers_continues(tmp_path):
     """``rescale_grad`` is one over their number, and is not taken from the file."""
     run(continued, 2, world=2, steps=range(5), folder=str(tmp_path))
-    found = run(continued, 3, world=3, steps=range(5, 9), folder=str(tmp_path))
+    results = run(continued, 3, world=3, steps=range(5, 9), folder=str(tmp_path))
     alone = create("local")
     alone.init("w", torch.zeros(4))
     alone.set_optimizer("adam", learning_rate=0.1)
     for step in range(9):
         alone.push("w", torch.full((4,), step % 3 - 0.5))
     alone.pull("w", out := torch.empty(4))
-    assert found == [found[0]] * 3
-    assert found[0] == pytest.approx(out.tolist(), rel=1e-5)
+    assert results == [results[0]] * 3
+    assert results[0] == pytest.approx(out.tolist(), rel=1e-5)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------
@@ -378,9 +378,9 @@ def pushing(rank, timeout, ends=None):
         try:
             store.pushpull("w", torch.ones(1 << 18), out)
         except Exception:
-            kept = torch.empty(1 << 18)
-            store.pull("w", kept)
-            say(("kept", bool((kept == 2).all())))
+            current = torch.empty(1 << 18)
+            store.pull("w", current)
+            say(("kept", bool((current == 2).all())))
             raise
     return None
 

@@ -42,7 +42,7 @@ def follow(store, steps, worker, world):
     """Return the values that a worker pulled. ``worker`` None: all values after each step, with all workers' pushes."""
     for k, (key, shape) in enumerate(KEYS.items()):
         store.init(key, torch.full(shape, float(k)))
-    seen = []
+    pulled = []
     for key, values, priority, together, apart in steps:
         if together == "sgd":
             store.set_optimizer("sgd", learning_rate=0.5, momentum=0.5)
@@ -65,17 +65,17 @@ def follow(store, steps, worker, world):
         if worker is not None and apart[worker] == "rows":
             store.row_sparse_pull("d", out := torch.empty(2, 2), torch.tensor([6, 0]))
             now["rows"] = out.tolist()
-        seen.append(now)
-    return seen
+        pulled.append(now)
+    return pulled
 
 
 def follows(rank, seeds, world, limit):
     dist.BUCKET_BYTES = limit
-    found = []
+    results = []
     for seed in seeds:
         with create("dist_sync") as store:
-            found.append(follow(store, script(seed, world), rank, world))
-    return found
+            results.append(follow(store, script(seed, world), rank, world))
+    return results
 
 
 @pytest.mark.parametrize("limit", [100, 1 << 30])
@@ -85,8 +85,8 @@ def test_a_pull_sees_exactly_the_pushes_before_it(world, limit):
     seeds = list(range(examples(3)))
     for k, by_seed in enumerate(zip(*run(follows, world, seeds=seeds, world=world, limit=limit), strict=True)):
         alone = follow(create("local"), script(seeds[k], world), None, world)
-        for seen in by_seed:
-            for now, everything in zip(seen, alone, strict=True):
+        for rank_pulls in by_seed:
+            for now, everything in zip(rank_pulls, alone, strict=True):
                 rows = now.pop("rows", None)
                 assert now == {name: everything[name] for name in now}
                 if rows is not None:
@@ -98,7 +98,7 @@ def exchanges(rank, count):
     store = create("dist_sync")
     for key in range(count):
         store.init(key, torch.zeros(10))
-    found = []
+    counts = []
     for step in range(3):
         begun, values = (
             store.ranks.pulse.round,
@@ -110,8 +110,8 @@ def exchanges(rank, count):
         for key in range(count):
             store.pull(key, out := torch.empty(10), priority=-key)
             assert out.tolist() == [2.0 * (step + key) + 1] * 10
-        found.append(store.ranks.pulse.round - begun)
-    return found
+        counts.append(store.ranks.pulse.round - begun)
+    return counts
 
 
 def test_key_by_key_takes_as_many_exchanges_as_one_call():

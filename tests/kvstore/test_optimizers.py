@@ -172,10 +172,10 @@ def test_half_precision_is_kept_in_single(dtype, sparse, tmp_path):
         return pulled(store, "w", (2, 1)), updater_of(store).states()["w"]
 
     assert trained(False, False)[0] == [[1], [1]]
-    found, (states, count) = trained(True, False)
+    weights, (states, count) = trained(True, False)
     assert (sorted(states), count) == (["master", "momentum"], 64)
     assert states["master"].flatten().tolist() == pytest.approx([1 - 2.0**-12 * 63] * 2, abs=1e-6)
-    assert found == states["master"].to(dtype).tolist()
+    assert weights == states["master"].to(dtype).tolist()
     for name, state in trained(True, True)[1][0].items():
         assert state.dtype is torch.float32
         assert torch.equal(state, states[name])
@@ -199,26 +199,26 @@ def test_gradients_of_rows(name, given_):
         store.pull("w", out)
         return out
 
-    found = run("whole", sparse=True)
+    actual = run("whole", sparse=True)
     if getattr(rule, "lazy_update", False):
         expected = start.clone()
         expected[ids] = run("rows", sparse=False)
     else:
         expected = run("whole", sparse=False)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_a_single_gradient_is_checked_like_several():
     """It takes a faster path."""
-    one, listed = create(), create()
-    for store in (one, listed):
+    single, listed = create(), create()
+    for store in (single, listed):
         store.init("w", torch.ones(3))
         store.set_optimizer("adam", learning_rate=0.1)
     for gradient in torch.randn(4, 3):
-        one.push("w", gradient)
+        single.push("w", gradient)
         listed.push(["w"], [[gradient]])
-    assert pulled(one, "w", (3,)) == pulled(listed, "w", (3,))
-    assert updater_of(one).states()["w"][1] == 4
+    assert pulled(single, "w", (3,)) == pulled(listed, "w", (3,))
+    assert updater_of(single).states()["w"][1] == 4
     for wrong in (
         torch.ones(3, dtype=torch.float64),
         torch.ones(3, dtype=torch.float16),
@@ -226,9 +226,9 @@ def test_a_single_gradient_is_checked_like_several():
         torch.ones(3, 1),
     ):
         with pytest.raises(RefusedError, match=r"value of shape \(3,\) and torch.float32 for key 'w'"):
-            one.push("w", wrong)
-    one.push("w", np.ones(3, "f4"))
-    assert pulled(one, "w", (3,)) != pulled(listed, "w", (3,))
+            single.push("w", wrong)
+    single.push("w", np.ones(3, "f4"))
+    assert pulled(single, "w", (3,)) != pulled(listed, "w", (3,))
 
 
 def pushed(name, given_, apart, dtypes, alone):
@@ -296,7 +296,7 @@ def test_a_push_that_fails_half_way_counts_its_updates():
     store, rule = create("local"), optimizer("adam", learning_rate=0.1)
     store.set_optimizer(rule)
     store.init([0, 1, 2], [torch.zeros(2) for _ in range(3)])
-    held, usual = updater_of(store), type(rule).at
+    updater, usual = updater_of(store), type(rule).at
 
     def failing(self, key, count):
         if key == 1:
@@ -304,12 +304,12 @@ def test_a_push_that_fails_half_way_counts_its_updates():
         return usual(self, key, count)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(held), "at", failing)
+        patch.setattr(type(updater), "at", failing)
         with pytest.raises(RuntimeError, match="no rate for 1"):
             store.push([0, 1, 2], [torch.ones(2) for _ in range(3)])
     outs = [torch.empty(2) for _ in range(3)]
     store.pull([0, 1, 2], outs)
-    counted = [held.states()[key][1] for key in range(3)]
+    counted = [updater.states()[key][1] for key in range(3)]
     assert counted == [1, 0, 0]
     assert [bool(out.any()) for out in outs] == [count > 0 for count in counted]
 
@@ -490,7 +490,7 @@ def trained(name, given_, keys, pushes, store=None):
 @pytest.mark.parametrize(("name", "given_"), [*RULES, *MORE_RULES])
 @pytest.mark.parametrize("keys", [[3, 1], ["b", "a"]])
 def test_a_loaded_store_goes_on_as_the_one_that_never_stopped(name, given_, keys, tmp_path):
-    whole = trained(name, given_, keys, range(5))
+    uninterrupted = trained(name, given_, keys, range(5))
     first = trained(name, given_, keys, range(3))
     first.save_optimizer_states(tmp_path / "s")
     second = create()
@@ -499,7 +499,7 @@ def test_a_loaded_store_goes_on_as_the_one_that_never_stopped(name, given_, keys
     second.set_optimizer(name, **given_)
     second.load_optimizer_states(tmp_path / "s")
     trained(name, given_, keys, range(3, 5), second)
-    assert [pulled(second, key, (2,)) for key in keys] == [pulled(whole, key, (2,)) for key in keys]
+    assert [pulled(second, key, (2,)) for key in keys] == [pulled(uninterrupted, key, (2,)) for key in keys]
 
 
 def test_loading_forgets_what_the_file_does_not_have(tmp_path):
@@ -514,9 +514,9 @@ def test_numbers_go_along_if_asked(tmp_path):
     store = trained("adam", {"learning_rate": 0.25}, ["w"], range(1))
     for dump in (False, True):
         store.save_optimizer_states(tmp_path / "s", dump_optimizer=dump)  # replaces the existing file
-        other = trained("adam", {"learning_rate": 0.5}, ["w"], [])
-        other.load_optimizer_states(tmp_path / "s")
-        assert updater_of(other).learning_rate == (0.25 if dump else 0.5)
+        restored = trained("adam", {"learning_rate": 0.5}, ["w"], [])
+        restored.load_optimizer_states(tmp_path / "s")
+        assert updater_of(restored).learning_rate == (0.25 if dump else 0.5)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
@@ -538,18 +538,18 @@ def test_what_depends_on_the_number_of_workers_is_in_no_file(name, numbers, tmp_
     trained(name, numbers, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
     _, about = load_tensors(tmp_path / "s")
     assert not {"rescale_grad", "workers"} & set(about["parameters"])
-    other = trained(name, {"rescale_grad": 0.125}, ["w"], [])
-    other.load_optimizer_states(tmp_path / "s")
-    assert (updater_of(other).learning_rate, updater_of(other).rescale_grad) == (0.25, 0.125)
+    restored = trained(name, {"rescale_grad": 0.125}, ["w"], [])
+    restored.load_optimizer_states(tmp_path / "s")
+    assert (updater_of(restored).learning_rate, updater_of(restored).rescale_grad) == (0.25, 0.125)
 
 
 def test_obsolete_settings_of_older_files_are_ignored(tmp_path):
     trained("adam", {"learning_rate": 0.25}, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
     tensors, about = load_tensors(tmp_path / "s")
     replace_tensors(tmp_path / "s", tensors, about | {"parameters": about["parameters"] | {"rescale_grad": 7.0}})
-    other = trained("adam", {"rescale_grad": 0.125}, ["w"], [])
-    other.load_optimizer_states(tmp_path / "s")
-    assert (updater_of(other).learning_rate, updater_of(other).rescale_grad) == (0.25, 0.125)
+    restored = trained("adam", {"rescale_grad": 0.125}, ["w"], [])
+    restored.load_optimizer_states(tmp_path / "s")
+    assert (updater_of(restored).learning_rate, updater_of(restored).rescale_grad) == (0.25, 0.125)
 
 
 def test_states_that_are_no_floating_point_are_refused(tmp_path):

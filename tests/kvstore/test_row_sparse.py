@@ -49,10 +49,10 @@ def test_rows_equal_dense_pushes(pushes, with_updater, seed):
 
 
 def test_an_updater_sees_each_row_once():
-    store, seen = filled(), []
-    store.set_updater(lambda key, merged, stored: seen.append(merged))
+    store, updates = filled(), []
+    store.set_updater(lambda key, merged, stored: updates.append(merged))
     store.push("w", [rows([4, 1, 4]), rows([1])])
-    (merged,) = seen
+    (merged,) = updates
     assert merged.is_coalesced()
     assert merged.indices().tolist() == [[1, 4]]
     assert merged.values().tolist() == [[2, 2], [2, 2]]

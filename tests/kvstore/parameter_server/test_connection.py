@@ -58,18 +58,18 @@ def failing(key, merged, stored):
 
 def script(store, folder, call=lambda what: what()):
     """Every verb, with numbers that add up exactly. Returns the result of each."""
-    found = []
+    results = []
 
     def note(*tensors):
-        found.append([tensor.tolist() for tensor in tensors])
+        results.append([tensor.tolist() for tensor in tensors])
 
     def fails(what):
         """Check that the error is raised once, by the call or by a call that waits."""
-        for one in (what, store.barrier):
+        for attempt in (what, store.barrier):
             try:
-                call(one)
+                call(attempt)
             except (ZeroDivisionError, StoreError) as error:
-                found.append("failed" if "as it should" in str(error) else repr(error))
+                results.append("failed" if "as it should" in str(error) else repr(error))
         call(store.barrier)
 
     table, out, number = torch.arange(20.0).view(5, 4), torch.empty(5, 4), torch.empty(())
@@ -106,7 +106,7 @@ def script(store, folder, call=lambda what: what()):
     note(out, number)
     assert store.lost_pushes == 0
     call(store.close)
-    return found
+    return results
 
 
 def played(folder, dies=None, away=0, eager=False, every=1e9, call=lambda what: what()):
@@ -130,8 +130,8 @@ def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, every,
     step = stride(4)
     first = ([*HOWS, TAKEN].index(how) + (away > 0) * 3 + 2 * (every == 0.0)) % step
     for number, (_, method) in list(enumerate(messages))[first::step]:
-        found, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
-        assert found == expected, f"killed {how} message {number}, {method}"
+        results, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
+        assert results == expected, f"killed {how} message {number}, {method}"
 
 
 def shared(folder, dies=None, every=1e9):
@@ -161,8 +161,8 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
     assert ("Server", "flush") in messages
     step = stride(2)
     for number, (_, method) in list(enumerate(messages))[(HOWS.index(how) + (every == 0.0)) % step :: step]:
-        found, _ = shared(tmp_path / str(number), {number: how}, every)
-        assert found == expected, f"killed {how} message {number}, {method}"
+        results, _ = shared(tmp_path / str(number), {number: how}, every)
+        assert results == expected, f"killed {how} message {number}, {method}"
 
 
 @given(
@@ -175,8 +175,8 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
 def test_however_often_and_whenever_servers_die(tmp_path_factory, dies, away, eager, every):
     folder = tmp_path_factory.mktemp("store")
     expected, _ = played(folder / "alive")
-    found, _ = played(folder / "dies", dies, away, eager, every)
-    assert found == expected
+    results, _ = played(folder / "dies", dies, away, eager, every)
+    assert results == expected
 
 
 def test_pushes_lost_with_a_server_are_applied_once(tmp_path, monkeypatch):
@@ -508,12 +508,12 @@ WRONG_PUSHES = {
 
 @pytest.fixture
 def server(tmp_path):
-    made = Server(0, str(tmp_path / "snapshots"), 1e9)
-    made.make(
+    new_server = Server(0, str(tmp_path / "snapshots"), 1e9)
+    new_server.make(
         [("t", (5, 4), "float32"), ("n", (), "float32"), ("i", (3,), "int64")],
         as_run([torch.zeros(5, 4), torch.tensor(0.0), torch.zeros(3, dtype=torch.int64)]).numpy(),
     )
-    return made
+    return new_server
 
 
 @pytest.mark.parametrize("what", WRONG_PUSHES)
@@ -564,14 +564,14 @@ def test_rows_that_are_not_there_are_not_given(key, ids, server):
 
 def test_states_that_do_not_fit_are_not_taken(server):
     server.set_rule("worker", 0, {"name": "momentum", "parameters": optimizer("momentum").parameters()}, 1)
-    for found in (
+    for states in (
         {"t": ({"momentum": torch.zeros(4)}, 1)},
         {"nobody": ({"momentum": torch.zeros(4)}, 1)},
         {"n": ({"momentum": torch.tensor(1)}, 1)},
         {"n": ({"momentum": torch.tensor(1.0)}, -1)},
     ):
         with pytest.raises(StoreError):
-            server.set_states("worker", 0, {}, found)
+            server.set_states("worker", 0, {}, states)
     with pytest.raises(RefusedError):
         server.set_states("worker", 0, {"rule": 1.0}, {})
 
@@ -588,11 +588,11 @@ def test_after_a_restart_a_link_repeats_its_requests(tmp_path):
     """The push is sent again, and so is the query."""
     with Ray({2: TAKEN}) as ray:
         actor = ray.remote(Server).options(name="server").remote(0, str(tmp_path / "snapshots"), 1e9)
-        one = ServerConnection(actor, 0, 1, "worker", 1 << 20, 20.0)
+        connection = ServerConnection(actor, 0, 1, "worker", 1 << 20, 20.0)
         value = as_run([torch.arange(4.0)])
-        one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()))
+        connection.answered(connection.ask("make", [("w", (4,), "float32")], value.numpy()))
         for _ in range(2):
-            number = one.keep([("w", None)], value.numpy(), ["w"])
-            one.flush()
-            run = received(one.pulled(number, ["w"]), 64)
+            number = connection.keep([("w", None)], value.numpy(), ["w"])
+            connection.flush()
+            run = received(connection.pulled(number, ["w"]), 64)
             assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]
