@@ -60,9 +60,9 @@ def mixed(tmp_path):
 def test_values_match_the_file(dense, mixed, chunk_size):
     corpus = fl.CBFDeserializer(dense, chunk_size=chunk_size)
     assert corpus.schema == fl.Schema({"x": fl.Stream(3), "label": fl.Stream(1)})
-    found = everything(corpus)
-    assert found["x"].rows.tolist() == [[i, i + 0.5, -i] for i in range(20)]
-    assert found["label"].rows.tolist() == [[i % 7] for i in range(20)]
+    sequences = everything(corpus)
+    assert sequences["x"].rows.tolist() == [[i, i + 0.5, -i] for i in range(20)]
+    assert sequences["label"].rows.tolist() == [[i % 7] for i in range(20)]
     corpus = fl.CBFDeserializer(mixed, chunk_size=chunk_size)
     assert corpus.schema == fl.Schema({"word": fl.Stream(50, sparse=True), "x": fl.Stream(2, "float64")})
     assert corpus.lengths(np.arange(20)).tolist() == [i % 4 + 1 for i in range(20)]
@@ -70,13 +70,13 @@ def test_values_match_the_file(dense, mixed, chunk_size):
         sum(corpus.lengths(np.arange(a, b)))
         for a, b in itertools.pairwise(np.cumsum([0] + [info.sequences for info in corpus.chunks()]))
     ]
-    found = everything(corpus)
-    whole = sum(mixed_chunks([20]), [])
-    for sequence, expected in zip(found["word"].dense().sequences(), whole, strict=True):
+    sequences = everything(corpus)
+    reference = sum(mixed_chunks([20]), [])
+    for sequence, expected in zip(sequences["word"].dense().sequences(), reference, strict=True):
         assert [{k: v for k, v in enumerate(row) if v} for row in sequence.tolist()] == [
             {k: v for k, v in sample if v} for sample in expected[0]
         ]
-    assert found["x"].rows.tolist() == [[i, -i] for i in range(20)]
+    assert sequences["x"].rows.tolist() == [[i, -i] for i in range(20)]
 
 
 def counts(corpus):
@@ -88,11 +88,11 @@ def test_chunks_of_the_order_are_runs_of_the_files(dense, mixed):
     for path in (dense, mixed):
         for size in (0, 1):
             assert counts(fl.CBFDeserializer(path, chunk_size=size)) == [5, 1, 1, 1, 9, 3]
-    own = fl.CBFDeserializer(mixed, chunk_size=0).chunks()
-    assert counts(fl.CBFDeserializer(mixed, chunk_size=own[0].bytes + own[1].bytes)) == [6, 2, 9, 3]
-    whole = fl.CBFDeserializer(mixed)
-    assert counts(whole) == [20]
-    assert whole.chunks()[0].bytes == sum(info.bytes for info in own)
+    own_chunks = fl.CBFDeserializer(mixed, chunk_size=0).chunks()
+    assert counts(fl.CBFDeserializer(mixed, chunk_size=own_chunks[0].bytes + own_chunks[1].bytes)) == [6, 2, 9, 3]
+    corpus = fl.CBFDeserializer(mixed)
+    assert counts(corpus) == [20]
+    assert corpus.chunks()[0].bytes == sum(info.bytes for info in own_chunks)
     # Where all is delivered as views, only chunks of one sequence can be joined.
     assert counts(fl.CBFDeserializer(dense)) == [5, 3, 9, 3]
 
@@ -171,14 +171,14 @@ def test_round_trip(tmp_path_factory, streams, chunk_size, through):
     source = fl.ArrayDeserializer(streams) if through else streams
     fl.write_cbf(path, source, chunk_size=chunk_size)
     declared = {name: fl.Stream(v.shape, v.dtype, v.is_sparse) for name, v in streams.items()}
-    found = everything(fl.CBFDeserializer(path, declared, chunk_size=chunk_size % 3))
+    sequences = everything(fl.CBFDeserializer(path, declared, chunk_size=chunk_size % 3))
     for name, value in streams.items():
         if value.is_sparse:  # indices are sorted, duplicates stay
             with np.errstate(all="ignore"):
-                assert np.array_equal(found[name].dense().rows, value.dense().rows, equal_nan=True)
-            assert found[name].offsets.tolist() == value.offsets.tolist()
+                assert np.array_equal(sequences[name].dense().rows, value.dense().rows, equal_nan=True)
+            assert sequences[name].offsets.tolist() == value.offsets.tolist()
         else:
-            assert_same({name: found[name]}, {name: value})
+            assert_same({name: sequences[name]}, {name: value})
 
 
 def test_what_cannot_be_written_is_refused(tmp_path):
@@ -214,27 +214,27 @@ def test_it_resumes_and_workers_share_one_order(request, kind, shuffle):
         )
 
     assert_resumes(make)
-    whole = sequences_of(make().minibatches(7))
-    assert sequences_of(make(threads=3, read_ahead=0).minibatches(4)) == whole
-    assert sorted(ordinal for ordinal, _ in whole) == sorted([*range(20)] * 2)
+    uninterrupted = sequences_of(make().minibatches(7))
+    assert sequences_of(make(threads=3, read_ahead=0).minibatches(4)) == uninterrupted
+    assert sorted(ordinal for ordinal, _ in uninterrupted) == sorted([*range(20)] * 2)
     for count in (2, 3):
         parts = [[sequences_of([m]) for m in make(partition=(i, count)).minibatches(7)] for i in range(count)]
         joined = [sum(batch, []) for batch in zip(*parts, strict=True)]
-        assert sum(joined, []) == whole
+        assert sum(joined, []) == uninterrupted
 
 
 def test_a_bad_sequence_keeps_its_tick(mixed):
-    whole = fl.MinibatchSource(fl.CBFDeserializer(mixed, chunk_size=0), max_sweeps=2, seed=3)
-    sound = [sequences_of([m]) for m in whole.minibatches(6)]
+    unpartitioned = fl.MinibatchSource(fl.CBFDeserializer(mixed, chunk_size=0), max_sweeps=2, seed=3)
+    sound = [sequences_of([m]) for m in unpartitioned.minibatches(6)]
     text = bytearray(mixed.read_bytes())
     at = chunk_at(mixed, 4) + 4 * 9  # the first stream of the chunk of nine
     text[at : at + 4] = struct.pack("<I", 2**31)
     mixed.write_bytes(text)
     source = fl.MinibatchSource(fl.CBFDeserializer(mixed, chunk_size=0), max_sweeps=2, seed=3, on_error="skip")
-    kept = [sequences_of([m]) for m in source.minibatches(6)]
+    good = [sequences_of([m]) for m in source.minibatches(6)]
     bad = set(range(8, 17))
-    assert kept == [[s for s in batch if s[0] not in bad] for batch in sound]
-    assert source.state_dict() == whole.state_dict()
+    assert good == [[s for s in batch if s[0] not in bad] for batch in sound]
+    assert source.state_dict() == unpartitioned.state_dict()
 
 
 # ---- damage -------------------------------------------------------------------------------------------
@@ -314,8 +314,8 @@ def test_a_damaged_chunk_is_so_many_unreadable_sequences(mixed, offset, value, w
     assert what in error.what
     assert error.path == str(mixed)
     assert begin <= error.byte < begin + 4 * 9 + 12
-    kept = chunk.take(np.array([*range(8), *range(17, 20)]))
-    assert kept["x"].rows[:, 0].tolist() == [*range(8), *range(17, 20)]
+    selected = chunk.take(np.array([*range(8), *range(17, 20)]))
+    assert selected["x"].rows[:, 0].tolist() == [*range(8), *range(17, 20)]
 
 
 def test_values_per_sample_that_do_not_add_up_are_one_unreadable_sequence(tmp_path):

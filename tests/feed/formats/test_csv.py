@@ -141,8 +141,8 @@ def parsed(text, delimiter, kinds):
     schema = fl.Schema({f"c{k}": fl.Stream(dtype=kind) for k, kind in enumerate(kinds)})
     indexer = _native.RowIndexer.csv(ord(delimiter), 0, 1 << 20)
     block = np.frombuffer(text, np.uint8)
-    found = [indexer.feed(block[i : i + 7]) for i in range(0, len(block), 7)]
-    entries = np.concatenate([*found, indexer.finish()])
+    batches = [indexer.feed(block[i : i + 7]) for i in range(0, len(block), 7)]
+    entries = np.concatenate([*batches, indexer.finish()])
     buffer = np.full(len(text) + 128, ord("1"), np.uint8)
     buffer[64:-64] = block
     fields = fields_of(schema, frozenset(), 1 << 30, "CSV")
@@ -188,23 +188,23 @@ def test_any_table_is_read_as_by_the_csv_module(data):
         expected = csv_rows(decoded, delimiter)
     except (UnicodeDecodeError, csv.Error):
         return
-    found = parsed(text, delimiter, kinds)
+    results = parsed(text, delimiter, kinds)
     # Python reads on if a quote is open at the end. Here the row is unreadable.
     open_quote = bool(expected) and _is_open(decoded, delimiter)
-    assert len(found) == len(expected)
-    for i, (row, cells_of_row) in enumerate(zip(found, expected, strict=True)):
+    assert len(results) == len(expected)
+    for i, (row, cells_of_row) in enumerate(zip(results, expected, strict=True)):
         if open_quote and i == len(expected) - 1:
             assert row is BAD
             continue
         if len(cells_of_row) != len(kinds):
             assert row is BAD, (text, row)
             continue
-        wanted = [csv_cell(cell, np.dtype(kind)) for cell, kind in zip(cells_of_row, kinds, strict=True)]
-        if any(one is BAD for one in wanted):
-            assert row is BAD, (text, row, wanted)
+        expected_values = [csv_cell(cell, np.dtype(kind)) for cell, kind in zip(cells_of_row, kinds, strict=True)]
+        if any(one is BAD for one in expected_values):
+            assert row is BAD, (text, row, expected_values)
             continue
-        assert row is not BAD, (text, wanted)
-        for got, want, kind in zip(row, wanted, kinds, strict=True):
+        assert row is not BAD, (text, expected_values)
+        for got, want, kind in zip(row, expected_values, kinds, strict=True):
             with np.errstate(over="ignore"):
                 same = (
                     got == want if kind == "str" else np.array_equal(got, np.array(want, kind), equal_nan="f" in kind)
@@ -259,10 +259,10 @@ def test_one_order_parts_and_resume(table):
 
     assert len({bytes_digest(source().minibatches(size)) for size in (11, 90)}) == 1
     assert_resumes(source, sizes=(40,))
-    whole, parts = source(), [source(partition=(i, 3)) for i in range(3)]
-    for minibatch in whole.minibatches(50):
-        found = [one for part in parts for one in sequences_of([part.next_minibatch(50)])]
-        assert found == sequences_of([minibatch])
+    unpartitioned, parts = source(), [source(partition=(i, 3)) for i in range(3)]
+    for minibatch in unpartitioned.minibatches(50):
+        delivered = [one for part in parts for one in sequences_of([part.next_minibatch(50)])]
+        assert delivered == sequences_of([minibatch])
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
@@ -366,11 +366,11 @@ def test_flipped_bytes_of_packed_tables(tmp_path):
             (tmp_path / name).write_bytes(damaged[: draw.choice([len(packed), draw.randrange(len(packed))])])
             try:
                 corpus = fl.CSVDeserializer(tmp_path / name, {"id": fl.Stream((), "int64")}, cache=False)
-                found = [i for c in chunks_of(corpus) if not c.errors for i in c["id"].rows.tolist()]
+                ids = [i for c in chunks_of(corpus) if not c.errors for i in c["id"].rows.tolist()]
             except (fl.DataError, fl.SchemaError):
                 continue
             if not name.endswith("zst"):  # pyarrow's frames have no checksums
-                assert found == [row[0] for row in ROWS]
+                assert ids == [row[0] for row in ROWS]
 
 
 def test_the_first_rows_are_cut_as_by_python():

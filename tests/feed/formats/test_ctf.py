@@ -148,9 +148,9 @@ def plain_reader(path, fields):
 
 def pairs(sequence):
     """The (index, value) pairs of each sample of one sparse sequence."""
-    found = list(zip(sequence.indices.tolist(), sequence.values.tolist(), strict=True))
+    pairs = list(zip(sequence.indices.tolist(), sequence.values.tolist(), strict=True))
     bounds = sequence.indptr.tolist()
-    return [found[a:b] for a, b in itertools.pairwise(bounds)]
+    return [pairs[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 REAL = [
@@ -228,11 +228,11 @@ def test_chunks_and_selections(text, chunk_size, seed, tmp_path):
     chunks = read_all(corpus)
     assert [info.samples for info in infos] == [chunk["x"].num_samples for chunk in chunks]
     assert [c.num_sequences for c in chunks] == [info.sequences for info in infos]
-    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
-    assert merged(chunks, "x") == as_lists(whole["x"])
+    complete = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    assert merged(chunks, "x") == as_lists(complete["x"])
 
     which = np.random.default_rng(seed).integers(0, len(sizes), 12)
-    picked, taken = corpus.select(which), whole.take(which)
+    picked, taken = corpus.select(which), complete.take(which)
     assert all(picked[name] == taken[name] for name in XY)
     assert corpus.lengths(which) is None or corpus.lengths(which).tolist() == taken["x"].lengths.tolist()
     assert corpus.keys(which).tolist() == which.tolist()
@@ -252,12 +252,12 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
         corpus = fl.CTFDeserializer(path, XY, cache=False, chunk_size=200)
     except fl.DataError:
         return
-    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
-    found = {}
+    complete = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    errors = {}
     first = 0
     for number, info in enumerate(corpus.chunks()):
         chunk = corpus.read(number)
-        found.update((first + i, (e.byte, e.what)) for i, e in chunk.errors.items())
+        errors.update((first + i, (e.byte, e.what)) for i, e in chunk.errors.items())
         assert chunk.num_sequences == info.sequences
         ordinals = np.arange(first, first + info.sequences)
         picked = corpus.select(ordinals)
@@ -268,7 +268,7 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
             assert error.line == path.read_bytes()[: error.byte].count(b"\n") + 1
             assert chunk["x"].lengths[i] == chunk["y"].lengths[i] == 0
         first += info.sequences
-    assert found == {i: (e.byte, e.what) for i, e in whole.errors.items()}
+    assert errors == {i: (e.byte, e.what) for i, e in complete.errors.items()}
 
 
 @pytest.mark.parametrize("gap", [0, 30, 1000])
@@ -278,9 +278,9 @@ def test_selections_read_in_several_runs(text_file, monkeypatch, gap):
     rows = [f"{i} |x {i} {'?' if i % 10 == 7 else i} |y 0:1\n" for i in range(100)]
     path = text_file("".join(rows))
     corpus = fl.CTFDeserializer(path, XY, chunk_size=500)
-    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    complete = fl.CTFDeserializer(path, XY, cache=False).read(0)
     for which in ([3], [97, 3, 17, 18, 19, 3], [0, 99], list(range(0, 100, 9)), list(range(100))[::-1], []):
-        picked, taken = corpus.select(np.array(which, np.int64)), whole.take(np.array(which, np.int64))
+        picked, taken = corpus.select(np.array(which, np.int64)), complete.take(np.array(which, np.int64))
         assert all(picked[name] == taken[name] for name in XY)
         assert {i: str(e) for i, e in picked.errors.items()} == {i: str(e) for i, e in taken.errors.items()}
 
@@ -313,10 +313,10 @@ def test_several_files_are_a_concatenation(text_file):
 
 
 def test_digest_is_of_the_content(text_file):
-    one = text_file("|x 1 1 |y 0:1\n", "one.ctf")
-    two = text_file("|x 1 1 |y 0:1\n", "two.ctf")
-    other = text_file("|x 1 2 |y 0:1\n", "other.ctf")
-    digests = [fl.CTFDeserializer(path, XY).digest() for path in (one, two, other)]
+    original = text_file("|x 1 1 |y 0:1\n", "one.ctf")
+    equal = text_file("|x 1 1 |y 0:1\n", "two.ctf")
+    different = text_file("|x 1 2 |y 0:1\n", "other.ctf")
+    digests = [fl.CTFDeserializer(path, XY).digest() for path in (original, equal, different)]
     assert digests[0] == digests[1] != digests[2]
 
 

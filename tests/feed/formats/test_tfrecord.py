@@ -141,12 +141,12 @@ def test_examples_are_what_tensorflow_reads(kind, chunk_size):
     corpus = fl.TFRecordDeserializer(path, EXAMPLE, defaults={"maybe": -1}, chunk_size=chunk_size, cache=False)
     chunk = everything(corpus)
     assert not chunk.errors
-    found = {name: value.tolist() for name, value in chunk.values.items()}
+    columns = {name: value.tolist() for name, value in chunk.values.items()}
     for name in ("text", "words"):
-        found[name] = [[s.encode() for s in v] if isinstance(v, list) else v.encode() for v in found[name]]
+        columns[name] = [[s.encode() for s in v] if isinstance(v, list) else v.encode() for v in columns[name]]
     for name in ("image", "text", "words"):
-        found[name] = hexed(found[name])
-    assert [dict(zip(found, one, strict=True)) for one in zip(*found.values(), strict=True)] == READ["examples"]
+        columns[name] = hexed(columns[name])
+    assert [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)] == READ["examples"]
     assert chunk.lengths.tolist() == [max(1, len(one["tokens"]), len(one["words"])) for one in READ["examples"]]
 
 
@@ -157,11 +157,11 @@ def test_sequence_examples_equal_tensorflows(kind):
     streams = {"id": INT, "tokens": INT, "frame": fl.Stream(3), "phone": fl.Stream((), "int16"), "word": BYTES}
     chunk = everything(fl.TFRecordDeserializer(path, streams, cache=False))
     assert not chunk.errors
-    found = {name: value.tolist() for name, value in chunk.values.items()}
-    found["word"] = hexed(found["word"])
-    for one, expected in zip(zip(*found.values(), strict=True), READ["sequences"], strict=True):
+    columns = {name: value.tolist() for name, value in chunk.values.items()}
+    columns["word"] = hexed(columns["word"])
+    for row, expected in zip(zip(*columns.values(), strict=True), READ["sequences"], strict=True):
         names = ("c/id", "c/tokens", "l/frame", "l/phone", "l/word")
-        assert dict(zip(names, one, strict=True)) == expected
+        assert dict(zip(names, row, strict=True)) == expected
 
 
 def test_undeclared():
@@ -499,14 +499,14 @@ def test_several_files_are_one_corpus(tmp_path):
     """Empty ones among them, as writers of shards leave them."""
     for k, pack in enumerate([lambda data: b"", *PACKINGS.values()]):
         (tmp_path / f"p.tfrecord-{k:05}-of-00005").write_bytes(pack(tfrecords(MESSAGES[k - 1 :: 4] if k else [])))
-    told = []
-    opened(f"{tmp_path}/p*", cache=False, progress=lambda *at: told.append(at))
+    reports = []
+    opened(f"{tmp_path}/p*", cache=False, progress=lambda *at: reports.append(at))
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
-    assert told[-1] == (size, size)
+    assert reports[-1] == (size, size)
     corpus = fl.open_corpus(f"{tmp_path}/p*", streams=STREAMS)
     check(everything(corpus), [one for k in range(4) for one in ROWS[k::4]])
-    told = open_path(tmp_path / "p.tfrecord-00002-of-00005", None, "1M")
-    assert (told.format, told.guessed, told.corpus.schema["n"]) == ("tfrecord", True, INT)
+    shard = open_path(tmp_path / "p.tfrecord-00002-of-00005", None, "1M")
+    assert (shard.format, shard.guessed, shard.corpus.schema["n"]) == ("tfrecord", True, INT)
 
 
 def test_converted(path, tmp_path):
@@ -544,9 +544,9 @@ def test_the_index_is_kept_and_checked(path):
     for name, streams in (("third", {"n": INT}), ("fourth", {"x": fl.Stream(2)})):
         fl.TFRecordDeserializer(path, streams, progress=noted(name))
     assert set(built) == {"first", "third"}
-    whole = index.read_bytes()
-    for at in random.Random(1).sample(range(len(whole)), 10):
-        index.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    content = index.read_bytes()
+    for at in random.Random(1).sample(range(len(content)), 10):
+        index.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         check(everything(opened(path)), ROWS)
 
 
@@ -628,15 +628,15 @@ def test_bad_records_keep_their_tick(plain):
         source = fl.MinibatchSource(opened(plain), seed=2, max_sweeps=1, shuffle=fl.Window(chunks=2), **options)
         return [i for m in source.minibatches(30) for i in m.ids.tolist()]
 
-    whole = order()
+    uninterrupted = order()
     data = bytearray(CONTENT)
     starts = np.cumsum([0, *(len(record(message)) for message in MESSAGES)])
     for i in (41, 200, 299):
         data[starts[i] + 14] ^= 1
     plain.write_bytes(data)
-    found = order(on_error="skip")
-    assert sorted(found) == [i for i in range(300) if i not in (41, 200, 299)]
-    assert [i for i in whole if i not in (41, 200, 299)] == found
+    good = order(on_error="skip")
+    assert sorted(good) == [i for i in range(300) if i not in (41, 200, 299)]
+    assert [i for i in uninterrupted if i not in (41, 200, 299)] == good
 
 
 def test_damage_after_indexing_loses_its_records(path):
