@@ -63,8 +63,8 @@ class Block(NamedTuple):
     @property
     def reason(self) -> str | None:
         """Return the reason why a block is not run, if it gives one."""
-        reason = _NOT_RUN.match(self.text)
-        return reason[1] if reason else None
+        match = _NOT_RUN.match(self.text)
+        return match[1] if match else None
 
 
 def pages() -> list[Path]:

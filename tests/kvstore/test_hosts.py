@@ -29,8 +29,8 @@ GUIDE = ROOT / "docs" / "how-to" / "several-workers.md"
 
 @pytest.fixture
 def hosts():
-    with joined() as hosts:
-        yield hosts
+    with joined() as machines:
+        yield machines
 
 
 def enter(name):

@@ -22,9 +22,9 @@ COUNT = 120
 def strings():
     """Byte strings, most of them not UTF-8: empty, NULs, single bytes, one of 5 MB and others."""
     draw = random.Random(16)
-    strings = [draw.randbytes(draw.choice([0, 1, 2, 30, 3000])) for _ in range(COUNT)]
-    strings[5], strings[6], strings[7] = b"", b"\0\0\0", draw.randbytes(5_000_000)
-    return strings
+    texts = [draw.randbytes(draw.choice([0, 1, 2, 30, 3000])) for _ in range(COUNT)]
+    texts[5], texts[6], texts[7] = b"", b"\0\0\0", draw.randbytes(5_000_000)
+    return texts
 
 
 BYTES = strings()

@@ -28,9 +28,9 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 
 def tensors(seed=0):
     rng = np.random.default_rng(seed)
-    tensors = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
-    tensors["scalar"] = torch.tensor(float(seed))
-    return tensors
+    result = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
+    result["scalar"] = torch.tensor(float(seed))
+    return result
 
 
 def equal(a, b):

@@ -148,9 +148,9 @@ def plain_reader(path, fields):
 
 def pairs(sequence):
     """The (index, value) pairs of each sample of one sparse sequence."""
-    pairs = list(zip(sequence.indices.tolist(), sequence.values.tolist(), strict=True))
+    entries = list(zip(sequence.indices.tolist(), sequence.values.tolist(), strict=True))
     bounds = sequence.indptr.tolist()
-    return [pairs[a:b] for a, b in itertools.pairwise(bounds)]
+    return [entries[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 REAL = [
