@@ -1,4 +1,4 @@
-"""``feedline audit``: what a log's numbers say was fed is what was fed."""
+"""``feedline audit``: a log's numbers identify the fed samples."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Loop:
             self.steps = {k: v for k, v in self.steps.items() if k < self.saved[0]}
 
 
-def test_what_was_fed_is_what_the_log_says(tmp_path, described):
+def test_the_fed_samples_match_the_log(tmp_path, described):
     """Restarts that repeat steps, other sizes, weights changed in the run, a torn line."""
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(9, 16, 4, keep=6)
@@ -178,7 +178,7 @@ def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
 
 
 def test_a_run_with_arcs():
-    """A state names their number; the fingerprint says whether it is the right one."""
+    """A state names their number, and the fingerprint shows whether it is right."""
     corpus = fl.ArrayDeserializer(x=np.arange(300), chunk_sequences=7)
     with fl.MinibatchSource(corpus, seed=4, order=fl.Arcs(8), shuffle=fl.Window(chunks=16)) as source:
         a = LoggedFeed(0, 16, source.state_dict())
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused(tmp_path, described):
     ],
 )
 def test_a_start_whose_samples_contradict_its_step_is_refused(tmp_path, described, step, samples, fits):
-    """Of step 0 and no samples it is a new run; else earlier steps were once left out of the audit without a word."""
+    """With step 0 and no samples it is a new run. Otherwise earlier steps were once left out of the audit silently."""
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(8, 16, 4, keep=8)
     last = {record.step: record for record in read_records(loop.path)}

@@ -1,4 +1,4 @@
-"""`feedline plan` and `feedline inspect` of addresses: what is said before a run is what the run does."""
+"""`feedline plan` and `feedline inspect` of addresses: the figures before a run equal the figures of the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def feedline(bucket, monkeypatch, tmp_path):
 PLAN = ("plan", "s3://b/train/*.parquet", "--batch", 7, "--seed", 3, "--window", "1M", "--cache", "64M")
 
 
-def test_a_run_fetches_what_was_said_also_when_it_is_opened(bucket, feedline, tmp_path):
+def test_a_run_fetches_the_announced_bytes_opening_included(bucket, feedline, tmp_path):
     said = json.loads(feedline(*PLAN, "--sweeps", 2, "--json"))["fetching"]
     bucket.reset()
     corpus = fl.open_corpus("s3://b/train/*.parquet", remote=fl.Remote(cache=tmp_path / "run", cache_bytes=64 << 20))
@@ -64,7 +64,7 @@ def test_a_run_fetches_what_was_said_also_when_it_is_opened(bucket, feedline, tm
     assert list((tmp_path / "home" / "feedline").glob("plan-*")) == []
 
 
-def test_says_which_partition_fetches_less_and_what_steps_wait(feedline):
+def test_shows_which_partition_fetches_less_and_the_waits_of_steps(feedline):
     link = ("--bandwidth", "8MB/s", "--latency", "5ms", "--step", "1ms")
     text = feedline(*PLAN, "--nodes", 4, *link)
     assert "arcs=64 fetches less: by position takes" in text

@@ -1,4 +1,4 @@
-"""`feedline plan --html`: shuffle windows compared by what they read and how well they mix."""
+"""`feedline plan --html`: shuffle windows compared by their reads and their mixing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT, CLASSES = 4000, 8
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Sorted by class; dense, sparse and numbered labels that say the same."""
+    """Write samples sorted by class, with equal dense, sparse and numbered labels."""
     path = tmp_path_factory.mktemp("sorted") / "sorted.ctf"
     y = np.repeat(np.arange(CLASSES), COUNT // CLASSES)
     eye = np.eye(CLASSES, dtype=int)
@@ -84,7 +84,7 @@ def test_advice_heeds_labels(corpus):
 
 
 def test_all_samples_of_a_sequence_count(tmp_path):
-    """Sequences that begin alike, sorted by what comes after; one without a sample has no class."""
+    """Sequences that begin alike, sorted by the rest. One without a sample has no class."""
     lines = []
     for i in range(COUNT):
         k = 1 + i * CLASSES // COUNT

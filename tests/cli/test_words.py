@@ -1,4 +1,4 @@
-"""What commands say: in their own options, of their own script, and of no winner where there is none."""
+"""Messages of commands name their own options and script, and no winner where there is none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_hint_of_an_extra_installs_this_clone():
     assert install_line("torch").endswith("[torch]'")
 
 
-def test_ranges_are_those_of_each_side():
+def test_ranges_match_each_side():
     assert shown_sizes(np.array([[40, 30], [30, 60], [64, 32]])) == "30 to 64 × 30 to 60"
     assert shown_sizes(np.array([[8, 9], [8, 9]])) == "8 × 9"
 

@@ -1,4 +1,4 @@
-"""Ranks exchange the same bits, and errors name a missing rank; with real processes."""
+"""Ranks exchange the same bits, and errors name a missing rank. With real processes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def disagreeing(rank):
     return "went on"
 
 
-def test_ranks_that_disagree_are_told_and_go_on():
+def test_ranks_that_disagree_get_an_error_and_go_on():
     with Job(disagreeing, 3) as job:
         for kind, text, ranks in job.results():
             assert kind == "StoreError"
@@ -141,7 +141,7 @@ PAIRS = list(itertools.combinations(EXCHANGES, 2))
 
 
 def at_odds(rank):
-    """Each rank makes another exchange; gloo would end the process over their sizes."""
+    """Each rank makes a different exchange. gloo would end the process over their sizes."""
     collective = Communicator()
     found = []
     for pair in PAIRS:
@@ -153,7 +153,7 @@ def at_odds(rank):
     return found
 
 
-def test_whatever_two_ranks_do_instead_of_one_thing_both_are_told_and_go_on():
+def test_two_ranks_with_different_calls_both_get_an_error_and_go_on():
     for found in run(at_odds, 2):
         for (text, ranks), pair in zip(found, PAIRS, strict=True):
             assert ranks == (1,)
@@ -200,7 +200,7 @@ def test_a_count_that_cannot_be_is_no_allocation(count):
 
 
 @pytest.mark.parametrize("how", ["close", "collect"])
-def test_nothing_is_left_behind(how):
+def test_nothing_remains(how):
     assert run(leaving, 2, how=how) == [(True, True, [])] * 2
 
 
@@ -282,7 +282,7 @@ def meets(rank, port, host, how):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("how", ["address", "launcher"])
-def test_it_listens_where_it_was_told_to_and_nowhere_else(host, how):
+def test_it_listens_at_the_given_address_and_nowhere_else(host, how):
     assert run(meets, 2, port=free_port(), host=host, how=how) == [{"127.0.0.1"}] * 2
 
 
@@ -321,7 +321,7 @@ def test_a_meeting_point_that_is_lost_at_once_is_an_error_that_leaves_no_socket(
         ("192.0.2.7", ["192.0.2.7"], "192.0.2.7 is not an address of this machine"),
     ],
 )
-def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, found, why):
+def test_listening_on_all_addresses_is_a_warning(monkeypatch, host, found, why):
     monkeypatch.setattr(
         socket,
         "getaddrinfo",
@@ -344,7 +344,7 @@ def test_an_address_that_is_none_is_refused(address):
         Communicator(address=address, rank=0, count=1)
 
 
-def test_without_ranks_it_says_what_to_do(monkeypatch):
+def test_without_ranks_the_error_has_a_remedy(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="init_process_group"):
@@ -378,7 +378,7 @@ def test_a_rank_may_start_later_than_the_timeout():
 
 
 def working(rank, timeout, ends=None, how=None):
-    """Exchange until something happens; rank ``ends`` leaves in its own way after some exchanges."""
+    """Exchange until something happens. Rank ``ends`` leaves in its own way after some exchanges."""
     collective = Communicator(timeout_s=timeout)
     flat = torch.ones(1 << 20)
     for step in range(10**9):
@@ -475,7 +475,7 @@ class Beats:
         return [self.texts[key].encode() for key in keys]
 
 
-def test_what_others_say_may_be_read_while_it_changes():
+def test_messages_of_others_may_be_read_while_they_change():
     """The heartbeat thread adds ranks while the main thread iterates over them."""
     store = Beats(4000)
     interval = sys.getswitchinterval()
@@ -503,7 +503,7 @@ def test_what_others_say_may_be_read_while_it_changes():
     ],
 )
 def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, why, monkeypatch):
-    """A hundred seconds pass between two beats of this rank; only those who say nothing meanwhile are missing."""
+    """A hundred seconds pass between two beats of this rank. Only ranks that are silent meanwhile are missing."""
     store, now, beats = Beats(3), [0.0], [1]
     pulse = resting_pulse(store, 1, 3, 0)
     beat(pulse)
@@ -538,7 +538,7 @@ def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(mon
 
 
 def test_the_host_of_the_meeting_point_stays_until_others_know_whom_it_missed():
-    """It ends with its StoreError; another that reads seldom would name it instead of the rank that was killed."""
+    """It ends with its StoreError. A rank that reads seldom would name it instead of the rank that was killed."""
 
     def kill(job):
         job.kill(2)
@@ -610,7 +610,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named_as_such():
 
 
 def elsewhere(rank):
-    """Rank 1 continues with another group; the error names its last exchange here."""
+    """Rank 1 continues with another group. The error names its last exchange here."""
     collective = Communicator(timeout_s=3)
     collective.agree("push 'first'")
     if rank:
@@ -618,7 +618,7 @@ def elsewhere(rank):
     collective.agree("push 'second'")
 
 
-def test_it_says_what_a_rank_that_does_not_come_did_last():
+def test_it_reports_the_last_action_of_a_missing_rank():
     with Job(elsewhere, 2) as job:
         failure = job.heard(0)
     assert failure.ranks == (1,)
@@ -638,7 +638,7 @@ def failing(rank):
     return "end"
 
 
-def test_after_an_error_it_says_what_next():
+def test_after_an_error_it_suggests_the_next_step():
     with Job(failing, 2) as job:
         first, second = job.heard(0), job.heard(0)
         assert "last checkpoint" in first

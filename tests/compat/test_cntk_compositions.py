@@ -100,7 +100,7 @@ def of_torch(kind, both):
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stack_of_recurrences_is_that_of_torch(kind, both):
+def test_a_stack_of_recurrences_matches_torch(kind, both):
     module, numbers = of_torch(kind, both)
     x = C.sequence.input_variable(3, needs_gradient=True)
     weights = C.parameter((C.InferredDimension, 2), init=0)

@@ -1,4 +1,4 @@
-"""What CNTK's examples and tests rely on beside its operations: sparse data for dense inputs, small methods, names."""
+"""Other features that CNTK's examples and tests use: sparse data for dense inputs, small methods, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files: onnxruntime computes what the function does, and so does what is loaded from the file."""
+"""ONNX files: onnxruntime computes the same as the function, and so does the function loaded from the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def session(path):
 
 
 def run(path, feeds):
-    """Outputs of onnxruntime for data by name; sequences, in lists, stand side by side."""
+    """Return outputs of onnxruntime for data by name. Sequences, in lists, are side by side."""
     return session(path).run(None, {name: np.stack(x, 1) if isinstance(x, list) else x for name, x in feeds.items()})
 
 
@@ -182,7 +182,7 @@ def test_other_refusals(tmp_path):
 
 
 def made(path, nodes, inputs, outputs, tensors=(), opset=18):
-    """Write a model; inputs by name with their lengths, tensors by name with their arrays."""
+    """Write a model, with inputs by name with their lengths, and tensors by name with their arrays."""
     graph = helper.make_graph(
         nodes,
         "g",
@@ -445,7 +445,7 @@ def test_torn_and_foreign_files(tmp_path):
         C.Function.load(str(tmp_path / "none"), format=ONNX)
     path.write_bytes(content)
     with pytest.raises(fl.StateError):
-        C.Function.load(str(path))  # one has to say that it is ONNX
+        C.Function.load(str(path))  # one has to pass the format, ONNX
 
 
 def test_damaged_bytes(tmp_path):
@@ -479,7 +479,7 @@ def test_steps_of_other_axes(tmp_path):
     same(evaluated(C.Function.load(str(path), format=ONNX), feeds), expected)
 
 
-def test_a_large_model_says_what_else(tmp_path, monkeypatch):
+def test_a_large_model_suggests_alternatives(tmp_path, monkeypatch):
     from feedline.cntk._onnx import library
 
     monkeypatch.setattr(library, "_LARGEST_BYTES", 10)

@@ -14,9 +14,9 @@ def words(text):
 
 
 def test_the_glossary_defines_each_word_once():
-    found = words((ROOT / "docs" / "glossary.md").read_text("utf-8"))
-    assert len(found) > 30
-    assert [word for word, times in Counter(word.lower() for word in found).items() if times > 1] == []
+    defined = words((ROOT / "docs" / "glossary.md").read_text("utf-8"))
+    assert len(defined) > 30
+    assert [word for word, times in Counter(word.lower() for word in defined).items() if times > 1] == []
 
 
 def test_a_second_meaning_is_noticed():

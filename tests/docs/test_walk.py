@@ -1,4 +1,4 @@
-"""Places that CONTRIBUTING names are there."""
+"""Files and folders that CONTRIBUTING names exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def places(text):
 
 
 def missing(text):
-    """Those that are neither in the package nor in the project."""
+    """The places that are neither in the package nor in the project."""
     return [place for place in places(text) if not (SOURCE / place).exists() and not (ROOT / place).exists()]
 
 

@@ -71,7 +71,7 @@ def test_what_was_meant(tmp_path, taker, thing, says):
 
 @pytest.mark.parametrize("taker", TAKERS)
 @pytest.mark.parametrize("library", ["pandas", "pyarrow"])
-def test_a_frame_says_what_to_write(tmp_path, taker, library):
+def test_a_frame_names_the_replacement(tmp_path, taker, library):
     module = pytest.importorskip(library)
     columns = {"x": [1.0, 2.0, 3.0], "y": [1, 2, 3]}
     frame = module.DataFrame(columns) if library == "pandas" else module.table(columns)

@@ -17,7 +17,7 @@ CHUNKS, PAGES = 40, 3
 def fetched(order, kept_chunks):
     """Pages that are fetched for each chunk in `order`, windows of chunks, by a cache of some chunks."""
     one = SimpleNamespace(key="k", pages=(PAGES + 1) * CHUNKS)
-    # A page lies between chunks, so that none shares a page with another.
+    # There is a page between chunks, so no two share one.
     keeping = CachePolicy(kept_chunks * PAGES, lambda c: [(one, c * (PAGES + 1), c * (PAGES + 1) + PAGES)])
     uses, found = NextUses(CHUNKS), []
     uses.start(lambda: iter(order))
@@ -49,7 +49,7 @@ def next_window(order, number, chunk):
 
 @pytest.mark.parametrize("budget", [10, 30, 60, 110])
 def test_drops_only_what_is_needed_later_and_all_of_it_if_that_suffices(budget):
-    """Chunks of 1 to 6 pages; what this window has begun already may be left alone until the next."""
+    """Chunks of 1 to 6 pages. Chunks that this window has begun may stay until the next one."""
     rng = np.random.default_rng(budget)
     order = [w for _ in range(5) for w in np.split(rng.permutation(CHUNKS), CHUNKS // 4)]
     size = rng.integers(1, 7, CHUNKS)

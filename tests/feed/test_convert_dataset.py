@@ -1,5 +1,4 @@
-"""Conversion of datasets: what is refused and how it says so, names, declarations, kills; laws/test_conversion.py has
-the laws."""
+"""Conversion of datasets: errors, names, declarations, kills. laws/test_conversion.py has the laws."""
 
 from __future__ import annotations
 
@@ -147,14 +146,14 @@ def test_samples_that_cannot_be_stored(tmp_path, samples, says):
     ],
 )
 def test_a_later_item_that_differs(tmp_path, jobs, other, says):
-    """Whichever worker read it, the error is the item's, without a worker's traceback, and nothing is left behind."""
+    """Whichever worker read it, the error is the item's, without a worker's traceback, and no files are left."""
     with pytest.raises(fl.SchemaError, match=says) as caught:
         fl.convert(Late(1000, 700, other), tmp_path / "a", jobs=jobs)
     assert "Caught" not in str(caught.value)
     assert not any(tmp_path.iterdir())
 
 
-def test_what_the_error_says_to_write_works(tmp_path):
+def test_the_remedy_in_the_error_works(tmp_path):
     data = Late(1000, 700, {"x": np.zeros(4, np.float32), "y": 0})
     with pytest.raises(fl.SchemaError) as caught:
         fl.convert(data, tmp_path / "a")
@@ -251,7 +250,7 @@ def test_progress_counts_items(tmp_path):
 
 
 class Slow(torch.utils.data.Dataset):
-    """Items that take a while each, as long as ``pause`` says."""
+    """Items that take ``pause`` seconds each."""
 
     def __init__(self, pause):
         self.pause = pause
@@ -270,7 +269,7 @@ def convert_slowly(path, shuffle, said):
 
 @pytest.mark.parametrize("shuffle", [None, 5])
 def test_killed_it_starts_again(tmp_path, shuffle):
-    """The name appears only when all is written; the next call leaves nothing of the killed one's."""
+    """The name appears only when all is written. The next call removes all files of the killed one."""
     context = multiprocessing.get_context("forkserver")
     heard, said = context.Pipe(duplex=False)
     process = context.Process(target=convert_slowly, args=(tmp_path / "store", shuffle, said))

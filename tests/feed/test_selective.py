@@ -14,7 +14,7 @@ TOTAL = CHUNKS * EACH
 
 
 class Gated(fl.Deserializer, Selective):
-    """Chunks are read once the gate is open; sequences by themselves at any time. Sequence 13 cannot be read."""
+    """Chunks are read once the gate is open, single sequences at any time. Sequence 13 cannot be read."""
 
     def __init__(self, selective=True, bad=()):
         self.schema = fl.Schema({"x": fl.Stream((), "int64")})
@@ -119,7 +119,7 @@ def test_an_unreadable_sequence_is_the_same_either_way(tmp_path, on_error):
     assert "planted" in str(said[0])
 
 
-def test_nothing_is_read_ahead_of_whoever_does_not_want_it():
+def test_read_ahead_of_zero_reads_nothing_ahead():
     corpus = Gated()
     corpus.gate.set()
     with fl.MinibatchSource(corpus, seed=5, read_ahead=0) as source:

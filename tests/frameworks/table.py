@@ -1,7 +1,7 @@
 """The matrix of the page on frameworks, made from trainings: ``python -m tests.frameworks.table`` runs all of it.
 
-The command writes the table between the two marks of the page; it takes minutes. Tests try a part of the cells, and
-compare what they find with the committed table.
+The command writes the table between the two marks of the page, and takes minutes. Tests try a part of the cells, and
+compare the results with the committed table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Found = dict[tuple[str, int, int, str], str]
 
 
 def rendered(found: Found) -> str:
-    """The table of what was found; "a / b" where it differs between numbers of processes and workers."""
+    """Return the table of the results, "a / b" where they differ between numbers of processes and workers."""
     heads = ["framework", "what is used", "loader", "reader", *STATES]
     rows = [
         [row.framework, row.what, row.loader, row.reader, *(_cell(row, found, state) for state in STATES)]

@@ -74,13 +74,13 @@ def test_importer_is_the_best_that_can(case, graph):
     assert bool(graph.notes) == (case.importer != "a dry run")
 
 
-def test_parameters_are_those_of_the_module(case, graph):
+def test_parameters_match_the_module(case, graph):
     own = list(case.model.parameters())
     assert graph.num_parameters() == sum(p.numel() for p in own)
     assert graph.num_parameters(trains=True) == sum(p.numel() for p in own if p.requires_grad)
 
 
-def test_multiply_adds_are_those_of_the_formulas(case, graph):
+def test_multiply_adds_match_the_formulas(case, graph):
     assert sum(o.multiply_adds for o in graph.operations) == case.multiply_adds
 
 
@@ -226,7 +226,7 @@ def test_what_is_no_stage_does_not_fold(name, alike):
         ),
     ],
 )
-def test_the_first_of_a_stage_is_told_apart(first, second, only):
+def test_the_first_of_a_stage_is_distinct(first, second, only):
     convolutions = [m for m in first.modules() if isinstance(m, nn.Conv2d)]
     model = nn.Sequential(nn.Sequential(first, second), nn.Flatten(), nn.LazyLinear(2))
     graph = collapsed(graph_of(model, (1, convolutions[0].in_channels, 16, 16)))
@@ -336,7 +336,7 @@ def test_nothing_is_changed(case):
 
 
 class Untidy(torch.nn.Module):
-    """Leaves something behind at every run."""
+    """Leaks an object at every run."""
 
     def __init__(self):
         super().__init__()
@@ -352,7 +352,7 @@ class Untidy(torch.nn.Module):
         return torch.rand(2) + (x if x.sum() > 0 else -x)
 
 
-def test_what_a_run_leaves_behind_is_put_back():
+def test_changes_of_a_run_are_undone():
     model = Untidy()
     steps, last, random = model.steps, model.last, torch.get_rng_state()
     assert graph_of(model, torch.ones(2)).importer == "a run"

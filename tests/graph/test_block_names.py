@@ -106,7 +106,7 @@ def inception():
 
 
 def test_inceptions_blocks_are_frames():
-    """Also what only mentions them (``ch_concat_mixed_3_chconcat``); two that are equal are drawn once."""
+    """Also names that only mention them (``ch_concat_mixed_3_chconcat``). Two equal ones are drawn once."""
     graph = inception()
     blocks = ["mixed", *(f"mixed_{i}" for i in range(1, 11))]
     inside = {name: [o for o in graph.operations if o.scope[:1] == (name,)] for name in blocks}

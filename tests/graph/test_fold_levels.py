@@ -1,4 +1,4 @@
-"""Networks that go down and up again: their levels, and the picture that has both ways beside each other."""
+"""Networks that go down and up again: their levels, and the picture with both ways next to each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.graph import known_networks as known
 
 
 class Down(nn.Module):
-    """Levels of so many layers down and up; what comes from the left is added."""
+    """Levels of a number of layers down and up. The input from the left is added."""
 
     def __init__(self, down, up, joined=True):
         super().__init__()
@@ -76,7 +76,7 @@ def test_both_ends_of_a_way_across_are_at_one_height(down, up):
 
 
 def test_others_have_no_levels():
-    """Two ways across are too few; ways one after the other, or a short one inside a long network, are none."""
+    """Two ways across are too few. Ways one after the other, or a short one inside a long network, are none."""
     assert levels(read(Down((1, 1), (1, 1)))) is None
     assert levels(read(Down((1, 1, 1), (1, 1, 1), joined=False))) is None
     assert levels(read(known.resnet18(), (1, 3, 64, 64))) is None

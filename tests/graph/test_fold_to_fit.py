@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 def chain(*wides, ends=()):
-    """Blocks of 4 units outside and so many inside; ``ends`` are widths of what they give."""
+    """Blocks of 4 units outside and more inside. ``ends`` are the widths of their results."""
     given = [*ends, *[4] * (len(wides) - len(ends))]
     return nn.Sequential(*map(Block, [4, *given], wides, given))
 
@@ -35,7 +35,7 @@ def read(model, inputs=(1, 4), alike=True, depth=None):
     return folded(collapsed(graph_of(model, inputs), depth), alike=alike)
 
 
-def test_alike_blocks_are_one_with_the_widths_of_all():
+def test_equal_blocks_are_one_with_the_widths_of_all():
     graph = read(chain(8, 16, 12))
     (scope,) = [scope for scope in graph.scopes.values() if scope.repeats > 1]
     assert (scope.repeats, scope.last, scope.alike, scope.tied) == (3, "2", True, False)
@@ -48,13 +48,13 @@ def test_alike_blocks_are_one_with_the_widths_of_all():
     assert not any(scope.alike for scope in equal.scopes.values())
 
 
-def test_nothing_is_said_of_modules_that_are_not_there():
+def test_missing_modules_are_not_mentioned():
     layers = [layer for n in range(40) for layer in (nn.Linear(4 + n, 5 + n), nn.Tanh())]
     drawn, remark = fitted(graph_of(nn.Sequential(*layers), (1, 4)), height=1600)
     assert (len(drawn.operations), remark) == (82, "")
 
 
-def test_what_leaves_alike_blocks_is_what_the_last_gives():
+def test_the_output_of_equal_blocks_is_the_last_ones():
     graph = read(nn.Sequential(chain(8, 16, ends=(6, 5)), nn.Tanh()), (1, 4))
     (edge,) = [edge for edge in graph.edges() if graph[edge.head].kind == "Tanh"]
     assert edge.type.shape == (1, 5)
@@ -69,13 +69,13 @@ def test_what_leaves_alike_blocks_is_what_the_last_gives():
         lambda: nn.ConvTranspose2d(4, 4, 3, padding=1),
     ],
 )
-def test_blocks_that_differ_in_more_are_not_alike(other):
+def test_blocks_that_differ_in_more_are_not_equal(other):
     blocks = nn.Sequential(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()), nn.Sequential(other(), nn.ReLU()))
     graph = read(blocks, (1, 4, 8, 8))
     assert not any(scope.repeats > 1 for scope in graph.scopes.values())
 
 
-def test_kinds_that_differ_are_both_told():
+def test_kinds_that_differ_are_both_reported():
     blocks = nn.Sequential(Block(4, 8, 4), Block(4, 8, 4, act=lambda: nn.Dropout(0.1)), Block(4, 8, 4))
     assert not any(scope.repeats > 1 for scope in read(blocks).scopes.values())
     rates = nn.Sequential(*[Block(4, 8, 4, act=lambda rate=rate: nn.Dropout(rate)) for rate in (0.1, 0.3, 0.2)])
@@ -91,7 +91,7 @@ def test_small_networks_are_drawn_as_they_are():
     assert len(drawn.operations) == 11
 
 
-def test_large_networks_have_alike_blocks_once_then_boxes():
+def test_large_networks_have_equal_blocks_once_then_boxes():
     graph = graph_of(chain(*range(5, 30)), (1, 4))
     drawn, remark = fitted(graph)
     assert [scope.repeats for scope in drawn.scopes.values() if scope.repeats > 1] == [25]
@@ -112,7 +112,7 @@ def test_known_networks_that_fit_stay_whole():
         assert fitted(graph_of(make(), (1, 3, 224, 224)), height=1600)[1] == ""
 
 
-def test_inceptions_blocks_say_their_branches():
+def test_inceptions_blocks_name_their_branches():
     drawn, remark = fitted(graph_of(symbols.inception_v3(), {"data": (1, 3, 299, 299)}), height=1600)
     assert remark
     boxes = {o.name: o for o in drawn.operations}

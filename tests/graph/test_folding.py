@@ -68,7 +68,7 @@ def test_folding_leaves_no_edge_without_ends(graph):
 
 
 def chain(kinds, times, odd=None, tied=False, spy=None):
-    """``times`` blocks of operations in sequence, the first of each added to its last; block ``odd`` is another one."""
+    """``times`` blocks of operations in sequence, the first of each added to its last. Block ``odd`` differs."""
     operations = [Operation("x", "input", "x", "input", outputs=(WIDE,))]
     parameters, scopes, before = {}, {}, "x"
     for b in range(times):
@@ -163,6 +163,6 @@ def test_impossible_graphs_are_refused(operations, message):
         Graph(tuple(operations))
 
 
-def test_feedback_may_come_from_behind():
+def test_feedback_may_come_from_later_layers():
     graph = Graph((replace(GOOD, inputs=(OutputReference("a", feedback=True),)),))
     assert [e.feedback for e in graph.edges()] == [True]

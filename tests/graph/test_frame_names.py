@@ -85,7 +85,7 @@ def test_no_arrow_runs_through_a_name(make, inputs, frames):
     assert crossed(laid_out_once(picture))[0]
 
 
-def test_names_without_room_say_the_same_in_shorter_lines():
+def test_names_without_room_are_broken_into_shorter_lines():
     picture = fl.plot_network(known.resnet18(), (1, 3, 224, 224))
     names = {o["label"] for o in drawn_as_json(picture)["objects"] if o["name"].startswith("name of ")}
     words = {" ".join(name.replace("\\l", " ").split()) for name in names}

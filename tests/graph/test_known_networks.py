@@ -156,7 +156,7 @@ def test_a_single_tensor_goes_on_where_that_is_possible():
     assert [len(tensors) for tensors in crossing] == [1, 1, 1]
 
 
-def test_a_transformers_stacks_stand_beside_each_other():
+def test_a_transformers_stacks_are_next_to_each_other():
     graph = folded(
         collapsed(graph_of(nn.Transformer(512, 8, 6, 6, 2048, batch_first=True), [(1, 10, 512), (1, 12, 512)]))
     )

@@ -113,7 +113,7 @@ def small(nodes, held, shape=(2, 3, 4, 4), opset=13):
 
 
 def test_settings_are_no_parameters():
-    """Bounds, rates and shapes were attributes once; later files have them as inputs, with initializers."""
+    """Bounds, rates and shapes were attributes once. Later files have them as inputs, with initializers."""
     number, whole = TensorProto.FLOAT, TensorProto.INT64
     made = helper.make_tensor
     held = [

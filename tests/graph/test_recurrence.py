@@ -63,7 +63,7 @@ def looped_lstm(x, W, H, b, h0, c0, steps=1):
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("initial", [0.0, 0.5])
-def test_lstm_is_that_of_cntk(backwards, initial):
+def test_lstm_matches_cntk(backwards, initial):
     rng = np.random.default_rng(0)
     x, (W, H, b) = draw(rng, (INPUTS,), "s"), lstm_weights(rng)
     node, held = given((INPUTS,), "s"), [given(a.shape, "") for a in (W, H, b)]

@@ -89,7 +89,7 @@ def test_a_layer_given_alone_is_one(layer, shape):
     assert len(graph_of(layer, shape).operations) > 3  # which `expand` shows
 
 
-def test_other_importers_tell_the_same(monkeypatch):
+def test_other_importers_agree(monkeypatch):
     def fail(*_):
         raise RuntimeError
 
@@ -156,7 +156,7 @@ def test_mxnet():
 
 
 @pytest.mark.parametrize("kind", ["elu", "prelu", "gelu", "selu"])
-def test_a_kind_in_the_midst_of_a_word_is_told(kind):
+def test_a_kind_in_the_middle_of_a_word_is_reported(kind):
     """LeakyReLU has "elu" in its name, and means something else."""
     graph = graph_of(mx.sym.LeakyReLU(mx.sym.Variable("data"), act_type=kind), {"data": (2, 3)})
     assert told(graph) == [kind]
@@ -175,7 +175,7 @@ def test_values_that_mean_nothing_are_left_out(value):
     assert settings_of("Convolution", {"kernel": value}) in ((), settings_of("Convolution", {"kernel": float("nan")}))
 
 
-def test_shapes_tell_what_no_argument_does():
+def test_shapes_show_settings_that_no_argument_does():
     around = Around([("batch", 3, 8, 8), (16, 3, 7, 7)], [(16, 3, 7, 7)], ("batch", 16, 2, 2))
     assert brief(settings_of("Conv", {"pads": [1, 1, 1, 1], "strides": [4, 4]}, around)) == (
         "7×7, stride 4, padding 1, 16 filters"

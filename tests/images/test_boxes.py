@@ -25,7 +25,7 @@ def planned(steps, sizes, seed=0):
 
 
 def surrounding(pixels):
-    """The box around all pixels that are not 0; zeros if there are none."""
+    """Return the box around all pixels that are not 0. Zeros if there are none."""
     ys, xs = np.nonzero(pixels[:, :, 0])
     return [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1] if len(xs) else [0, 0, 0, 0]
 

@@ -1,4 +1,4 @@
-"""Pictures on a device: torch operations against native ones, with a decoder that stands in for the device's."""
+"""Pictures on a device: torch operations against native ones, with a substitute for the device's decoder."""
 
 import logging
 import pickle
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not BUILT, reason="native code for pictures is n
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """`Decode` takes the processor as a device, whose decoder is this library's own; returns the sizes of its calls."""
+    """Make `Decode` take the processor as a device with this library's decoder. Returns the sizes of its calls."""
     from feedline.interop import torch_pictures
 
     calls = []
@@ -163,7 +163,7 @@ def test_values_of_a_device_can_be_joined():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_device_it_is_said_at_once():
+def test_without_a_device_it_raises_at_once():
     with pytest.raises(RuntimeError, match="finds no CUDA devices; leave out device="):
         images.Decode("image", images.CenterCrop(20), device="cuda")
 
@@ -173,7 +173,7 @@ def test_something_other_than_a_cuda_device_is_refused():
         images.Decode("image", images.CenterCrop(20), device="cpu")
 
 
-def test_without_a_decoder_what_to_install_is_said(monkeypatch):
+def test_without_a_decoder_the_error_names_the_package(monkeypatch):
     from feedline.interop import torch_pictures
 
     def nothing(name):

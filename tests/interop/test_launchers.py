@@ -138,7 +138,7 @@ def session_that_nothing_connects(rank):
     ("program", "told"),
     [(cntk_without_a_place, "set MASTER_ADDR"), (session_that_nothing_connects, "call torch.distributed.init")],
 )
-def test_ranks_that_cannot_meet_are_told_what_to_set(program, told):
+def test_ranks_that_cannot_meet_get_an_error_with_the_settings(program, told):
     with Job(program, 2) as job:
         for failure in job.results():
             assert isinstance(failure, Failure)

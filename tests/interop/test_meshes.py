@@ -1,4 +1,4 @@
-"""Meshes of ranks, of which some read the same samples; by torch's fake process group, in one process."""
+"""Meshes of ranks, of which some read the same samples, by torch's fake process group, in one process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ranks_that_read_the_same_need_a_partition(ranks, shape, names, written)
     assert mesh is not None
 
 
-def test_a_part_that_is_kept_stands_for_the_whole(ranks):
+def test_a_kept_part_represents_the_whole(ranks):
     part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
     with pytest.raises(ValueError, match="expected a partition"):
         source().next_minibatch(8)
@@ -77,7 +77,7 @@ def test_ranks_that_read_different_samples_need_none(ranks, shape, names):
     assert mesh is not None
 
 
-def test_parts_and_flattened_dimensions_are_no_meshes_of_their_own(ranks):
+def test_parts_and_flattened_dimensions_are_no_separate_meshes(ranks):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     parts = mesh["dp_shard"], mesh._flatten("everything")
     assert len(source().next_minibatch(8).ids) == 2

@@ -26,7 +26,7 @@ def column(rows, k):
 @given(tables, st.integers(2, 60))
 @settings(max_examples=examples(100), deadline=None)
 def test_first_last_lowest_highest_stay(table, most):
-    """In every column; rows stay whole, in order, and there are few."""
+    """In every column. Rows stay complete, in order, and there are few."""
     found = thinned(table, most)
     assert list(found.rows) == [row for row in table.rows if row in set(found.rows)]
     assert found.total == len(table.rows)
@@ -51,7 +51,7 @@ def test_a_peak_stays_in_its_stretch():
 
 
 def test_columns_are_joined_by_place():
-    """Positions of several columns make one row each; a column without a number is omitted."""
+    """Positions of several columns make one row each. A column without a number is omitted."""
     table = joined("x", {"a": [(1, 0.5), (3, 0.25)], "none": [(1, None)], "b": [(2, 7), (3, 8)]})
     assert table.columns == ("a", "b")
     assert [(row.at, row.values) for row in table.rows] == [(1, (0.5, None)), (2, (None, 7)), (3, (0.25, 8))]

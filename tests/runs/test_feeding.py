@@ -17,7 +17,7 @@ from tests.oracles.fed import add_up
 
 @st.composite
 def minibatches(draw):
-    """Minibatches of a ragged stream, one of single samples and one that is ragged now and then; some are empty."""
+    """Minibatches of a ragged stream, one of single samples and one that is ragged at times. Some are empty."""
     made = []
     for count in draw(st.lists(st.integers(0, 6), max_size=12)):
         ragged = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))

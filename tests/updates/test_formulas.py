@@ -1,4 +1,4 @@
-"""Formulas do natively what they do in operations of torch, with all stages, in any dtype, layout and company."""
+"""Native formulas equal operations of torch, with all stages, in any dtype, layout and combination."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_half_precision_is_computed_in_single(name, dtype):
 
 @pytest.mark.parametrize("sizes", [[200_000, 3], [40_000, 90_000, 1]])
 @every
-def test_sums_over_many_pieces_are_those_of_the_whole(name, sizes):
+def test_sums_over_many_pieces_match_the_whole(name, sizes):
     """And nothing depends on threads."""
     formula = example_of(name, first=1.0)
     found = []
@@ -247,7 +247,7 @@ def test_gradients_of_any_layout(change, last):
     torch.testing.assert_close(weight, expected)
 
 
-def test_a_gradient_may_lie_in_the_weights_memory():
+def test_a_gradient_may_share_the_memory_of_the_weights():
     memory = numbers(3000, 0)
     for shift in (0, 1, 999):
         start = memory.clone()

@@ -61,7 +61,7 @@ def test_a_cut_last_line_is_left_out(tmp_path):
         ("|x 1 |y\n", "values of `y`"),
     ],
 )
-def test_text_that_tells_nothing(tmp_path, text, message):
+def test_text_without_information(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         infer_ctf_streams(ctf(tmp_path, text))
 
@@ -94,7 +94,7 @@ def test_folders(tmp_path):
     assert format_name(tmp_path) == "store"
 
 
-def test_folders_of_folders_name_those_that_can_be_opened(tmp_path):
+def test_folders_of_folders_name_the_ones_that_can_be_opened(tmp_path):
     for name in ("train", "val"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.json").write_text('{"version": 2, "shards": []}')
@@ -139,8 +139,8 @@ def test_what_is_not_read_is_named_with_the_next_step(tmp_path, what, suffix):
 
 
 @pytest.mark.parametrize("first", [0x7B, 640, 1152, 1408, 0x8B1F, 0x5A42])
-def test_the_first_token_of_a_file_does_not_say_what_it_is(tmp_path, first):
-    """Its two bytes are those that JSON, pickles, gzip or bzip2 begin with."""
+def test_the_first_token_of_a_file_does_not_decide_its_format(tmp_path, first):
+    """Its two bytes may be the first ones of JSON, pickles, gzip or bzip2."""
     np.array([65535, 65535, first, 0, 3, 0], "<u2").tofile(tmp_path / "pad.bin")  # or streams of Arrow's
     assert fl.open_corpus(tmp_path / "pad.bin", streams={"tokens": fl.Stream(2, "uint16")}).tokens == 6
     np.array([first, 1, 2, 3], "<u2").tofile(tmp_path / "train.bin")
@@ -295,7 +295,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_patterns_and_braces_may_stand_for_folders(tmp_path, kind):
+def test_patterns_and_braces_may_match_folders(tmp_path, kind):
     """A pattern that matched only folders was refused, and braces were taken for the files in them."""
     for i in range(3):
         FOLDERS[kind](tmp_path / f"f-{i}", range(3 * i, 3 * i + 3))
@@ -313,7 +313,7 @@ def test_patterns_and_braces_may_stand_for_folders(tmp_path, kind):
         fl.open_corpus(str(tmp_path / "g-*"))
 
 
-def test_a_pattern_that_matches_files_stands_for_them_alone(shards):
+def test_a_pattern_that_matches_files_means_these_files_alone(shards):
     (shards / "t-12.ctf").mkdir()
     assert numbers(fl.open_corpus(str(shards / "t-*.ctf"))) == list(range(36))
 
@@ -332,7 +332,7 @@ def test_folders_that_cannot_be_one_corpus(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.npy", "a.tar", "a.arrow"])
-def test_what_a_folder_holds_besides_is_told(tmp_path, caplog, name):
+def test_other_files_of_a_folder_are_reported(tmp_path, caplog, name):
     """Once, and only of files that another format would read."""
     for other in (name, "README.md", "notes.txt", "more.JSONL", "table.csv", "tokens.bin"):
         (tmp_path / other).touch()
@@ -373,7 +373,7 @@ def test_a_name_with_braces_is_a_name(tmp_path):
 
 
 def test_formats_of_cntk_and_htk(tmp_path):
-    """By content first, as ctf2bin's files have any name; each opens as with its own deserializer."""
+    """By content first, as ctf2bin's files have any name. Each opens as with its deserializer."""
     fl.write_cbf(tmp_path / "a.bin", x=np.arange(3.0))
     (tmp_path / "b.lab").write_text(mlf({"u": [(2, "x 1")]}))
     (tmp_path / "u.mfc").write_bytes(htk(np.ones((4, 2))))

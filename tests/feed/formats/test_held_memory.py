@@ -1,4 +1,4 @@
-"""Chunks of memory that no file backs hold what they count: `Chunk.nbytes`, which budgets are kept by."""
+"""Chunks in memory use as many bytes as they count: `Chunk.nbytes`, by which budgets are kept."""
 
 import io
 import tarfile

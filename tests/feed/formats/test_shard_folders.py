@@ -28,7 +28,7 @@ BYTES = fl.Stream(dtype="bytes")
 
 
 class Folder(NamedTuple):
-    """A folder of 20 samples, in which ``number`` and ``first`` say which one a sample is."""
+    """A folder of 20 samples, which ``number`` and ``first`` identify."""
 
     kind: str
     form: str
@@ -53,7 +53,7 @@ class Folder(NamedTuple):
         return self.open(path, {"n": fl.Stream((), dtype, field=self.number), "b": BYTES}, **options)
 
     def numbers(self, values, name=None):
-        """Which samples these are; those of `plain` are called ``n``."""
+        """The numbers of samples, which in `plain` are called ``n``."""
         return (values[name or self.number].rows.astype(int) - self.first).tolist()
 
 
@@ -89,7 +89,7 @@ def test_one_order_parts_and_resume(folder):
 
 @named(RAW)
 def test_resumed_by_another_number_of_workers(folder):
-    """Two, then three, from a random place: the rest is that of one."""
+    """Two workers, then three, from a random place, deliver the sequences that one would."""
 
     def source(**options):
         return fl.MinibatchSource(folder.open(), seed=8, max_sweeps=3, **options)
@@ -122,7 +122,7 @@ def test_a_loader_and_other_processes(folder):
 
 @named(ALL)
 def test_fetched_ahead(folder):
-    """What was fetched is what is read, and where it could not be, it is read then."""
+    """Fetched bytes are used, and others are read if they could not be fetched."""
     corpus = folder.open(chunk_size=600)
     assert sum(info.sequences for info in corpus.chunks()) == COUNT
     for number in range(len(corpus.chunks())):
@@ -224,7 +224,7 @@ def test_lengths_of_another_file(tmp_path, monkeypatch, kept):
 
 @named(ALL)
 def test_any_byte_changed_is_read_or_refused(folder, tmp_path):
-    """Never anything else; what is not touched is what it was."""
+    """Never anything else, and unchanged samples keep their values."""
     copy = folder.copy(tmp_path)
     shard, draw = sorted(copy.glob(folder.shard))[0], random.Random(5)
     content, schema = shard.read_bytes(), folder.open().schema
@@ -244,7 +244,7 @@ def test_any_byte_changed_is_read_or_refused(folder, tmp_path):
 
 @pytest.mark.parametrize("kind", ["mds", "litdata"])
 def test_samples_of_one_size_are_views(tmp_path, kind):
-    """Whatever their alignment; a file that is cut under them is an error."""
+    """With any alignment. A file that is truncated meanwhile is an error."""
     x = np.arange(150, dtype=np.float32).reshape(50, 3)
     rows = [[row.tobytes(), b"abc", int(row[0]).to_bytes(8, "little")] for row in x]
     if kind == "mds":

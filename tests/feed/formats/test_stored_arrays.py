@@ -86,7 +86,7 @@ def test_orders_parts_and_states(opened):
 @pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 3}, {"num_workers": 2, "workers": "thread"}])
 def test_workers_deliver_the_same(opened, workers):
     corpus = opened()
-    corpus.read(0)  # what is open here, or was begun here, too
+    corpus.read(0)  # objects that are open or were begun here, too
     loaders = [
         fl.DataLoader(corpus, batch_size=32, shuffle=True, seed=1, collate_fn=list, **options)
         for options in ({}, workers)
@@ -119,7 +119,7 @@ def test_chunks_shrink_with_memory(opened):
 
 
 class Recorded:
-    """An array of which every read is recorded, by block; those ``bad`` cannot be read."""
+    """An array of which every read is recorded, by block. Blocks ``bad`` cannot be read."""
 
     path, ragged, concurrent = "memory", False, True
 
@@ -163,7 +163,7 @@ class InMemory(StoredArrays):
     st.data(),
 )
 def test_in_order_no_block_is_decoded_twice(count, columns, chunk_sequences, threads, data):
-    """Whatever the blocks and the chunks are; damage costs the rows of its block."""
+    """With any blocks and chunks. Damage costs the rows of its block."""
     arrays, bad = {}, {}
     for i, (block, width) in enumerate(columns):
         rows = np.arange(count * width, dtype="i8").reshape(count, width)
@@ -265,12 +265,12 @@ def test_chunks_follow_the_blocks():
     # Whole blocks of all, even if that takes more than 32 MiB.
     assert rows_of((1000, 512), (1024, 512)) == 128000
     assert rows_of((1000, 4096), (1024, 4096)) != 128000
-    # Cut those that cost little.
+    # Cut the cheap ones.
     assert rows_of((1000, 4000), (1024, 90)) % 1000 == 0
     assert rows_of((1000, 90), (1024, 4000)) % 1024 == 0
     # A block of many small rows does not make the chunk as long.
     assert rows_of((1000, 20480), (20000, 8)) == 1000
-    # A block that is larger than memory allows cannot be had at all; rows of one byte need not end with it.
+    # A block that is larger than memory allows cannot be read. Rows of one byte need not end with it.
     assert rows_of((5000, 100), memory=10000) == 100
     assert rows_of((1 << 20, 1 << 10)) == 1 << 20
 

@@ -315,7 +315,7 @@ def test_only_the_columns_named_are_read():
     assert len(fl.Filtered(corpus, {"score": lambda x: x > 0.5}, columns=score).original(np.arange(5))) == 5
 
 
-def test_the_digest_is_that_of_what_is_chosen():
+def test_the_digest_matches_what_is_chosen():
     corpus = fl.ArrayDeserializer(x=np.arange(20))
     mask = np.arange(20) % 2 == 0
     same = [fl.Filtered(corpus, mask), fl.Filtered(corpus, np.flatnonzero(mask)[::-1])]
@@ -336,7 +336,7 @@ def test_a_state_of_another_choice_is_refused():
 
 
 class Placeless(CountedCorpus):
-    """A corpus whose errors do not say where they are."""
+    """A corpus whose errors have no place."""
 
     def made(self, a, b):
         chunk = super().made(a, b)

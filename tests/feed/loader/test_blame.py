@@ -79,7 +79,7 @@ def test_an_error_of_getitems_names_the_batch():
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_an_error_in_an_iterator_says_after_how_many_samples(count):
+def test_an_error_in_an_iterator_has_the_number_of_samples_before(count):
     with pytest.raises(ValueError, match="bad file") as caught:
         list(fl.DataLoader(Stream(failing), batch_size=4, num_workers=count))
     assert "raised by the iterator of Stream after 23 samples" in text_of(caught.value)
@@ -114,7 +114,7 @@ def test_samples_that_differ_are_named(options):
         (lambda i: {"a": object()}, "raised while collating item 0, item 1, item 2, item 3"),
     ],
 )
-def test_whatever_differs_is_named(make, says):
+def test_every_difference_is_named(make, says):
     with pytest.raises((RuntimeError, TypeError, KeyError)) as caught:
         list(fl.DataLoader(Items(make), batch_size=4))
     assert says in text_of(caught.value)

@@ -1,4 +1,4 @@
-"""What is planned is what is fetched: by the order and the cache, to the byte."""
+"""The plan equals the fetched bytes, by the order and the cache."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bucket():
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Allow caches of a megabyte; on a busy machine, requests would be made twice."""
+    """Allow caches of a megabyte, and no hedged requests, which a busy machine would cause."""
     monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     monkeypatch.setattr(requests, "_MIN_SAMPLES", 1 << 30)
 

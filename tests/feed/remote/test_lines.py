@@ -1,4 +1,4 @@
-"""Slow lines: what comes steadily is delivered, each byte once, by as many requests as are of use."""
+"""Slow lines: bytes that come steadily are delivered, each once, by as many requests as help."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Steady(Store):
 
 
 class Clock:
-    """A clock that stands still unless it is moved."""
+    """A clock that only a test moves."""
 
     def __init__(self):
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Servers that others wrote: what they deliver is what a disk delivers."""
+"""Servers of other projects: the same bytes as from a disk."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def read_in_child(corpus, results):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_forked_child_is_told_and_another_process_reads(store, opened, method):
-    """A fork has no threads for requests: reading there ends with an error, never in waiting for ever."""
+def test_a_forked_child_gets_an_error_and_another_process_reads(store, opened, method):
+    """A forked child has no threads for requests, so reading there is an error, and never waits forever."""
     import multiprocessing
 
     store.put("b/c.parquet", rows(4))

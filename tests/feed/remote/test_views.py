@@ -1,4 +1,4 @@
-"""Mapped formats whose files are larger than the cache: chunks come from ranges, and are those of the mapped files."""
+"""Mapped formats with files larger than the cache: chunks come from ranges, and equal those of the mapped files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ CHOSEN = (None, ["picture", "y"], ["sparse", "tokens"])
     [(how, names) for k, how in enumerate(ORDERS) for names in (None, CHOSEN[1 + k % 2])],
     ids=str,
 )
-def test_windows_are_those_of_a_mapped_store(local, opened, how, names, tmp_path):
+def test_windows_match_a_mapped_store(local, opened, how, names, tmp_path):
     declared = {} if names is None else {name: local.schema[name] for name in names}
     here = fl.open_corpus(tmp_path / "s", streams=declared)
     there = opened("s", cache_bytes=total(local) // 2, **declared)
@@ -103,7 +103,7 @@ def test_only_the_streams_that_are_read_are_fetched(local, opened, store):
     assert 0 < store.counters().sent_bytes["GET"] <= 2 * streams()["x"].nbytes < total(local) / 2
 
 
-def test_states_and_ranks_are_those_of_a_mapped_store(local, opened):
+def test_states_and_ranks_match_a_mapped_store(local, opened):
     how = {"shuffle": fl.Window(bytes=600 * KIB), "seed": 4, "max_sweeps": 2}
     there = opened("s", cache_bytes=total(local) // 2)
     with fl.MinibatchSource(local, **how) as here, fl.MinibatchSource(there, **how) as far:
@@ -118,7 +118,7 @@ def test_states_and_ranks_are_those_of_a_mapped_store(local, opened):
             here.load_state_dict(state)
 
 
-def test_a_whole_shuffle_fetches_all_or_says_what_to_do(local, opened, store, tmp_path):
+def test_a_whole_shuffle_fetches_all_or_suggests_a_remedy(local, opened, store, tmp_path):
     there = opened("s", cache_bytes=total(local) // 2)
     with pytest.raises(
         fl.DataError,
@@ -193,7 +193,7 @@ def write_arrays(folder):
 
 
 def write_tokens(folder):
-    """Token files of both kinds; rows cross pages."""
+    """Write token files of both kinds, with rows that cross pages."""
     folder.mkdir()
     rng = np.random.default_rng(8)
     for number, size in enumerate((300_000, 1000, 500_001)):
@@ -228,7 +228,7 @@ def write_hdf5_blocks(folder):
 
 
 def write_dense_cbf(folder):
-    """Sequences of one dense sample, which are views where the file is mapped; reading one looks at all of a chunk."""
+    """Sequences of one dense sample, which are views of a mapped file. Reading one reads all of its chunk."""
     folder.mkdir()
     rng = np.random.default_rng(10)
     for number in range(2):
@@ -311,7 +311,7 @@ WINDOWS = {"shuffle": fl.Window(bytes=600 * KIB), "size": 40, "max_sweeps": 1}
 
 @pytest.mark.parametrize("form", ["store", "arrays"])
 def test_corpora_over_the_same_objects_do_not_end_each_other(local, opened, store, tmp_path, form):
-    """Closed, or collected, others leave it what it was: what is unknown would be taken for a local file."""
+    """When one is closed or collected, others keep their files, as an unknown path would be taken for a local file."""
     write_arrays(tmp_path / "n")
     for file in (tmp_path / "n").iterdir():
         store.put(f"b/n/{file.name}", file.read_bytes())
@@ -352,7 +352,7 @@ def test_chosen_sequences(local, opened, tmp_path, shuffle):
 
 
 def test_batches_of_like_length_in_order_do_not_depend_on_the_cache(local, opened, tmp_path):
-    """They are made within windows, which must be those of a disk whatever the cache has."""
+    """They are made within windows, which must equal those of a disk for any content of the cache."""
     how = {"shuffle": False, "max_sweeps": 1}
 
     def batches(corpus):
@@ -365,7 +365,7 @@ def test_batches_of_like_length_in_order_do_not_depend_on_the_cache(local, opene
         batches(opened("s", cache=tmp_path / "small", cache_bytes=total(local) // 2))
 
 
-def test_a_mixture_that_is_described_beside_its_stores(local, opened, store, tmp_path):
+def test_a_mixture_that_is_described_next_to_its_stores(local, opened, store, tmp_path):
     text = "mixture:\n  a: s\n  b: {path: s, take: 300}\nweights: {a: 0.7, b: 0.3}\nwhen_empty: drop\nmax_sweeps: 1\n"
     store.put("b/mix.yaml", text.encode())
     (tmp_path / "mix.yaml").write_text(text)

@@ -1,4 +1,4 @@
-"""A server applies each push once, however messages are repeated or lost and servers killed."""
+"""A server applies each push once, however messages are repeated or lost, and servers killed."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_each_push_is_taken_once_whatever_dies(steps):
-    """Workers that resend pushes without a snapshot, and a server that dies at any moment, against plain sums."""
+def test_each_push_is_applied_once_after_any_death(steps):
+    """Workers resend pushes without a snapshot, and a server dies at any moment. The reference is plain sums."""
     shard = made()
     shard.set_rule(TEST, 1)
     snapshot = shard.snapshot()
@@ -72,7 +72,7 @@ def test_each_push_is_taken_once_whatever_dies(steps):
                 applied = shard.applied.get(name, 0)
                 if applied + 1 < len(values):  # out of turn: refused
                     assert push(shard, name, len(values), values[-1]) is None
-                for number in range(1, len(values) + 1):  # more than is missing
+                for number in range(1, len(values) + 1):  # more than are missing
                     assert push(shard, name, number, values[number - 1]) is (number > applied)
     total = sum(sum(values) for values in sent.values())
     for value in stored(shard).values():
@@ -110,8 +110,8 @@ def test_a_snapshot_survives_the_disk(tmp_path, dtype):
     again = Shard()
     again.restore(*load_tensors(tmp_path / "s"))
     assert again.applied == {"w": 1}
-    for found in stored(again, dtype=dtype).values():
-        assert torch.equal(found, torch.ones_like(found))
+    for array in stored(again, dtype=dtype).values():
+        assert torch.equal(array, torch.ones_like(array))
 
 
 def test_a_snapshot_of_another_version_is_refused():
@@ -172,8 +172,8 @@ def test_an_optimizer_of_the_user_comes_back_with_its_states():
     again = Shard()
     again.restore(*shard.snapshot())
     again.set_rule({"object": optimizer("momentum", learning_rate=1.0)}, 1)
-    for one in (shard, again):
-        push(one, "w", 2, 1)
+    for receiver in (shard, again):
+        push(receiver, "w", 2, 1)
     assert torch.equal(stored(shard)["a"], stored(again)["a"])
 
 
@@ -215,15 +215,15 @@ def test_keys_that_no_store_has_are_not_made(keys, kind, said):
     assert shard.size == 1
 
 
-def test_what_lies_together_is_not_copied():
+def test_adjacent_memory_is_not_copied():
     shard = made()
-    whole, part = shard.give(["a", "b", "c"]), shard.give(["b", "c"])
+    view, part = shard.give(["a", "b", "c"]), shard.give(["b", "c"])
     push(shard, "w", 1, 3)
     assert np.frombuffer(part.tobytes(), np.float32)[0] == 3
-    assert whole.nbytes == 3 * ALIGNMENT
-    other = shard.give(["c", "a"])
+    assert view.nbytes == 3 * ALIGNMENT
+    copied = shard.give(["c", "a"])
     push(shard, "w", 2, 4)
-    assert received(other)[:4].view(torch.float32) == 3
+    assert received(copied)[:4].view(torch.float32) == 3
 
 
 @given(

@@ -16,7 +16,7 @@ KINDS = (*data.FORMATS, "loader")
 
 
 class FewDescriptors(Scenario):
-    """An error names the limit; with more descriptors it continues where it was."""
+    """An error names the limit. With more descriptors it continues where it was."""
 
     name = "few-descriptors"
     asks = "does running out of descriptors end in words, and harm nothing?"

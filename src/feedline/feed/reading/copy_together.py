@@ -142,7 +142,7 @@ class CopyTogether:
             return list(range(k, last, size))[: most + 1]
         if k >= last:
             return [k]
-        stops = _native.run_ends(segment.ends, k, last, size, most=most)
+        stops = _native.run_ends(segment.ends, k, last, size, max_runs=most)
         return [k, *(stops if stops[-1] < last else stops[:-1])]
 
     def _copy(self, part: SegmentSlice, stops: NDArray[np.int64]) -> list[dict[str, Value]] | None:
