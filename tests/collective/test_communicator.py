@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from feedline.collective import rendezvous as meeting  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
 from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
-from feedline.collective.flat_buffers import laid_out  # noqa: E402
+from feedline.collective.flat_buffers import lay_out_buckets  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from tests.inside import beat, notice_beats, resting_pulse  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
@@ -651,7 +651,7 @@ def test_after_an_error_it_says_what_next():
 
 def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
     tensors = [torch.full((n,), float(n), dtype=d) for n in (3, 50, 1, 0, 7) for d in (torch.float32, torch.float64)]
-    buckets = laid_out(tensors, limit_bytes=100)
+    buckets = lay_out_buckets(tensors, limit_bytes=100)
     assert sorted(place for bucket in buckets for place in bucket.places) == list(range(len(tensors)))
     for bucket in buckets:
         assert bucket.flat.nbytes <= 100 or len(bucket.places) == 1

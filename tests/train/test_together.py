@@ -347,7 +347,7 @@ def blocks(rank, moves, samples, **options):
 
         step(learner, own[rank], update)
         found.append(model.weight.item())
-    learner.strategy.settle()
+    learner.strategy.sync_models()
     return found, model.weight.item()
 
 

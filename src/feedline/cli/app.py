@@ -50,7 +50,7 @@ def app_for(selected: str | None) -> typer.Typer:
 
 
 def wanted_of(arguments: list[str]) -> str | None:
-    """Return the command among the arguments of the program. None: there is none."""
+    """Return the command among the arguments of the program. None if there is none."""
     return next((argument for argument in arguments if argument in COMMANDS), None)
 
 

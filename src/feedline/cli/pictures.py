@@ -48,7 +48,7 @@ class PageOptions:
     Attributes:
         count: largest number of pictures.
         views: number of augmented samples of each.
-        steps: steps as typed. None: `DEFAULT_STEPS`.
+        steps: steps as typed. None means `DEFAULT_STEPS`.
         seed: seed of the steps.
     """
 

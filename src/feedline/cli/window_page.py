@@ -68,7 +68,7 @@ class SampleClasses:
     classes: NDArray[np.int64]
 
     def shares(self, ids: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """Return the share of each class among the samples of some sequences. None: of all sequences."""
+        """Return the share of each class among the samples of some sequences. None means all sequences."""
         taken = self.classes
         if ids is not None:
             starts, counts = self.offsets[ids], self.offsets[ids + 1] - self.offsets[ids]

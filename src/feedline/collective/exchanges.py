@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from feedline.collective.flat_buffers import laid_out
+from feedline.collective.flat_buffers import lay_out_buckets
 from feedline.collective.heartbeat import Heartbeat
 from feedline.errors import StoreError
 
@@ -213,7 +213,7 @@ class Exchanges:
         if self.count == 1 or not tensors:
             return
         await self.meet(f"send {len(tensors)} tensors of {sum(t.nbytes for t in tensors)} bytes from rank 0")
-        buckets = laid_out(tensors)
+        buckets = lay_out_buckets(tensors)
         await Waiting([self.begin(b.flat, "broadcast", [_as_bytes(b.fill(tensors))]) for b in buckets])
         if self._rank:
             for bucket in buckets:

@@ -50,7 +50,7 @@ class Bucket:
             torch._foreach_copy_([tensors[place] for place in self.places], self.views)
 
 
-def laid_out(
+def lay_out_buckets(
     like: Sequence[Any],
     limit_bytes: int = BUCKET_BYTES,
     order: Sequence[int] | None = None,

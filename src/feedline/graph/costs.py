@@ -34,7 +34,7 @@ LOOKS_UP = ("embedding", "embeddingbag")
 
 
 def activations(kind: str, outputs: Sequence[TensorType]) -> int | None:
-    """Return the bytes that an operation allocates for its outputs, 0 for views and in-place ones. None: unknown."""
+    """Return the bytes that an operation allocates for its outputs, 0 for views and in-place ones. None if unknown."""
     in_place = kind.endswith("_") and not kind.endswith("__")
     return 0 if in_place or base(kind) in VIEWS else total([t.bytes for t in outputs])
 
@@ -58,7 +58,7 @@ def multiply_adds(
         layer: whether the operation is a complete layer, whose use of its weights may not follow a formula.
 
     Returns:
-        The number, 0 for operations without any. None: a shape or the formula is unknown.
+        The number, 0 for operations without any. None if a shape or the formula is unknown.
     """
     formula = _FORMULAS.get(base(kind))
     if formula is None:

@@ -26,7 +26,7 @@ def fitted(graph: Graph, expand: bool = False, height: float | None = None) -> t
     Args:
         graph: the network.
         expand: whether the inside of the library's layers is shown, too.
-        height: points at which the picture continues in another column. None: one column.
+        height: points at which the picture continues in another column. None means one column.
     """
     everything = collapsed(graph, None, expand)
     picture = folded(everything)

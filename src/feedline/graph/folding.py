@@ -26,7 +26,7 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
 
     Args:
         graph: graph to collapse.
-        depth: largest number of scopes around an operation. Deeper scopes become one operation. None: no limit.
+        depth: largest number of scopes around an operation. Deeper scopes become one operation. None means no limit.
         expand: whether to keep the inside of the library's layers. Otherwise layers without other modules become one
             operation.
 

@@ -32,7 +32,7 @@ class TensorType:
     """Shape and element type of a tensor.
 
     Attributes:
-        shape: lengths of the axes, or names where the length is variable (``"batch"``). None: unknown.
+        shape: lengths of the axes, or names where the length is variable (``"batch"``). None if unknown.
         dtype: name of the element type. Empty: unknown.
     """
 
@@ -41,7 +41,7 @@ class TensorType:
 
     @property
     def bytes(self) -> int | None:
-        """Size in bytes, with length 1 for named axes. None: shape or type are unknown."""
+        """Size in bytes, with length 1 for named axes. None if shape or type are unknown."""
         width = _WIDTHS.get(self.dtype)
         return None if self.shape is None or width is None else size(self.shape) * width
 
@@ -77,7 +77,7 @@ class Parameter:
 
     @property
     def count(self) -> int | None:
-        """Number of elements, 0 for a buffer. None: unknown."""
+        """Number of elements, 0 for a buffer. None if unknown."""
         if self.buffer:
             return 0
         return None if self.type.shape is None else size(self.type.shape)
@@ -125,8 +125,8 @@ class Operation:
         inputs: references to its sources, without parameters.
         outputs: types of its outputs.
         parameters: names of the parameters that it uses itself, in order.
-        multiply_adds: number of multiply-adds of one run. None: unknown.
-        activations: bytes allocated for its outputs, 0 for views. None: unknown.
+        multiply_adds: number of multiply-adds of one run. None if unknown.
+        activations: bytes allocated for its outputs, 0 for views. None if unknown.
         detail: settings in the words of the library, for display.
         settings: settings in our words, for display.
         whole: whether it represents its whole scope, whose inside is not shown.
@@ -263,10 +263,10 @@ class Graph:
         """Return the number of elements of all parameters, each counted once.
 
         Args:
-            trains: count only trainable (True) or only frozen (False) parameters. None: all.
+            trains: count only trainable (True) or only frozen (False) parameters. None means all.
 
         Returns:
-            The number. None: a shape is unknown.
+            The number. None if a shape is unknown.
         """
         return total([p.count for p in self.parameters.values() if trains is None or p.trains is trains])
 

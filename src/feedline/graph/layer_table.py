@@ -32,11 +32,11 @@ class SummaryRow:
         shapes: shapes of its outputs, as text.
         inputs: shapes of its sources, as text.
         settings: settings: kernel, stride, units, ….
-        parameters: number of elements of the parameters that it is the first to use. None: unknown.
-        parameter_bytes: their size in bytes. None: unknown.
-        trainable: number of these elements that learners update. None: unknown.
-        multiply_adds: number of multiply-adds of one run. None: unknown.
-        activations: bytes allocated for its outputs. None: unknown.
+        parameters: number of elements of the parameters that it is the first to use. None if unknown.
+        parameter_bytes: their size in bytes. None if unknown.
+        trainable: number of these elements that learners update. None if unknown.
+        multiply_adds: number of multiply-adds of one run. None if unknown.
+        activations: bytes allocated for its outputs. None if unknown.
         shared: whether it uses parameters of an earlier row.
         heading: whether it is a module whose content follows, so that its row has no numbers.
     """
@@ -77,7 +77,7 @@ class Summary:
 
     @property
     def parameters(self) -> int | None:
-        """Number of elements of all parameters, each counted once. None: unknown."""
+        """Number of elements of all parameters, each counted once. None if unknown."""
         return self.graph.num_parameters()
 
     @property
@@ -97,7 +97,7 @@ class Summary:
 
     @property
     def parameter_bytes(self) -> int | None:
-        """Bytes of all parameters, each counted once. None: unknown."""
+        """Bytes of all parameters, each counted once. None if unknown."""
         return total([0 if p.buffer else p.type.bytes for p in self.graph.parameters.values()])
 
     @property
@@ -180,14 +180,14 @@ def summary(
         model: `torch.nn.Module`, network of the CNTK façade, symbol of MXNet or its JSON, model of ONNX or the
             path of its file (``.onnx``), or `feedline.graph.graph.Graph`.
         inputs: inputs of the model, for shapes and costs. See `plot_network`.
-        depth: largest number of modules around a row. Deeper ones become one row. None: no limit.
+        depth: largest number of modules around a row. Deeper ones become one row. None means no limit.
         expand: whether to list the operations inside the library's layers, too.
         columns: columns after the layer's name, in order: ``"settings"`` (all in a line), or one of them, ``"kind"``,
             ``"kernel"``, ``"size"`` (of a pooling's result), ``"stride"``, ``"padding"``, ``"dilation"``, ``"groups"``,
             ``"units"``, ``"heads"``, ``"layers"``, ``"directions"``, ``"rate"``, ``"input"`` and ``"output"`` (shapes),
             ``"parameters"``, ``"multiply-adds"`` (numbers), ``"parameter bytes"``, ``"activations"`` (bytes),
-            ``"trainable"`` (yes, no or partly). None: settings if there are any, output, parameters, multiply-adds,
-            activations.
+            ``"trainable"`` (yes, no or partly). None means settings, if there are any, output, parameters,
+            multiply-adds, activations.
 
     Returns:
         The table. Networks of the CNTK façade are counted for one sample of one sequence.

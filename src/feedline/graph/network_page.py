@@ -33,7 +33,7 @@ class PageLook(NamedTuple):
     Attributes:
         title: title of the page.
         direction: direction of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
-        depth: number of frames around a box that are open at first. None: as many as show `MAX_BOXES` boxes.
+        depth: number of frames around a box that are open at first. None means as many as show `MAX_BOXES` boxes.
         hide_weights: whether only the panel lists parameters, not boxes.
         legend: whether the colours are explained.
     """

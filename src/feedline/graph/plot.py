@@ -60,12 +60,12 @@ def plot_network(
             an array, or a shape, which is a tuple of ints and means zeros. For symbols and ONNX shapes by name.
         to: path of a file to write. The ending decides: ``.html`` is a page for browsers that needs neither Graphviz
             nor a network, with frames that open and close, a search, and the shapes and costs of the box under the
-            pointer. Other endings are formats of Graphviz. None: write nothing.
+            pointer. Other endings are formats of Graphviz. None means that nothing is written.
         title: title of the picture, and name of the file that `render` writes.
         save_format: format of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
-        depth: largest number of modules around an operation. Deeper ones become a box, which opens in a page. None: as
-            many as show at most 60 boxes, and in a picture as fit the width of a screen. Its caption names the depth if
-            modules are hidden. Without `fold` a picture has no limit.
+        depth: largest number of modules around an operation. Deeper ones become a box, which opens in a page. None
+            means as many as show at most 60 boxes, and in a picture as fit the width of a screen. Its caption names the
+            depth if modules are hidden. Without `fold` a picture has no limit.
         expand: whether to show the operations inside the library's layers, too.
         fold: whether to draw runs of equal modules once, with their number. In a picture that would be too large, this
             includes alike modules, which differ only in widths.
@@ -75,7 +75,7 @@ def plot_network(
         direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
         height: points (1/72 inch) at which a picture continues in another column, at a place that a single tensor
             crosses, or a few. In direction ``"LR"``, it continues in another row. A network that goes down and up again
-            (a U-Net) has its way up next to its way down, level by level. None: one column. Pages scroll instead.
+            (a U-Net) has its way up next to its way down, level by level. None means one column. Pages scroll instead.
 
     Returns:
         A `graphviz.Digraph`: a picture in notebooks. ``.source`` is the DOT, ``.render(path)`` writes a file, which

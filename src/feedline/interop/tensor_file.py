@@ -89,7 +89,7 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
             _write(file, tensors, state)
             writing.replace(path)
         except BaseException:
-            if lies_at(file.fileno(), writing):
+            if is_file_at(file.fileno(), writing):
                 writing.unlink()
             raise
     sync(path.parent)
@@ -106,13 +106,13 @@ def _claimed(path: Path) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "r+b") as file:
             with contextlib.suppress(OSError):  # the file system may have no locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if lies_at(handle, path):
+            if is_file_at(handle, path):
                 yield file
                 return
         # Its previous owner has renamed or removed it: try again.
 
 
-def lies_at(handle: int, path: Path) -> bool:
+def is_file_at(handle: int, path: Path) -> bool:
     """Return whether an open file is the one at a path."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))

@@ -45,7 +45,7 @@ import torch
 from feedline.collective.communicator import TIMEOUT_S, Communicator
 from feedline.collective.deferred_interrupts import DeferredInterrupt
 from feedline.collective.exchanges import SHARED_BYTES, SUMMED, Waiting, checked_count, digest_of, named
-from feedline.collective.flat_buffers import BUCKET_BYTES, Bucket, laid_out
+from feedline.collective.flat_buffers import BUCKET_BYTES, Bucket, lay_out_buckets
 from feedline.collective.refusal import RefusedError
 from feedline.collective.sums import BucketSums
 from feedline.errors import StoreError
@@ -280,7 +280,7 @@ class DistStore(LocalStore):
         await self.ranks.exchanges.meet(f"init {about}")
         await self.ranks.exchanges.broadcast([entry.stored for entry in entries if entry.stored.numel()])
         like = [entry.stored for entry in entries]
-        for bucket, sums in zip(laid_out(like), laid_out(like), strict=True):
+        for bucket, sums in zip(lay_out_buckets(like), lay_out_buckets(like), strict=True):
             bucket.fill(like)
             for place, stored, merged in zip(bucket.places, bucket.views, sums.views, strict=True):
                 entries[place].stored, entries[place].merged = stored, merged
@@ -364,7 +364,7 @@ class DistStore(LocalStore):
         if len(lone) > 1:
             for name in ("stored", "merged"):
                 tensors = [getattr(entry, name) for entry in lone]
-                for bucket in laid_out(tensors):
+                for bucket in lay_out_buckets(tensors):
                     bucket.fill(tensors)
                     for place, view in zip(bucket.places, bucket.views, strict=True):
                         setattr(lone[place], name, view)

@@ -134,7 +134,7 @@ class Network(torch.nn.Module):
 
         Args:
             feeds: value of each of `inputs`, or rows that are on the device already.
-            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. None: sequences are whole.
+            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. None means that sequences are whole.
 
         Returns:
             The rows of each root.

@@ -29,8 +29,8 @@ class Type:
     """Type of a node's result.
 
     Attributes:
-        shape: shape of one sample. None: unknown until placeholders are replaced.
-        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``. None: unknown.
+        shape: shape of one sample. None until placeholders are replaced.
+        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``. None if unknown.
     """
 
     shape: tuple[int, ...] | None = None

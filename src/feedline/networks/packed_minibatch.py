@@ -121,8 +121,8 @@ class Padded:
     """Sequences in the layout of kernels: steps first, (longest, count, ...), padded at the end of each.
 
     Attributes:
-        which: indices of the sequences, int64 (count,). None: all.
-        rows: their rows, int64 (num_samples,). None: all.
+        which: indices of the sequences, int64 (count,). None means all.
+        rows: their rows, int64 (num_samples,). None means all.
         places: index of each row among ``longest * count``, int64 (num_samples,).
     """
 
@@ -182,11 +182,11 @@ class SparseRows:
 
     Attributes:
         indices: column of each entry, int64 (entries,).
-        values: value of each entry, (entries,). None: all are 1.
+        values: value of each entry, (entries,). None means that all are 1.
         width: number of columns.
         one_hot: whether every row has exactly one entry, a 1.
         dense_dtype: element type in which operations without a sparse form make them dense, as the data of an input
-            that is declared dense. None: such operations refuse them.
+            that is declared dense. None means that such operations refuse them.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class PackedRows:
 
     Attributes:
         data: rows, see the module.
-        sequences: sequences of the rows. None: one row per sequence, or no dynamic axis.
+        sequences: sequences of the rows. None means one row per sequence, or no dynamic axis.
     """
 
     __slots__ = ("data", "sequences")

@@ -54,7 +54,7 @@ class ComparedRun:
         facts: settings and versions, as text by name.
         results: results, as text by name.
         lost: numbers that are not finite, by the name of the curve.
-        speed: samples per second of its whole wall time. None: unknown.
+        speed: samples per second of its whole wall time. None if unknown.
         early: premature end in words, or empty.
         metric: name of its metric, empty if unknown.
     """

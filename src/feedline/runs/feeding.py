@@ -95,7 +95,7 @@ class Feeding:
     """Sums up minibatches. See the module.
 
     Args:
-        fed: sums to start from. None: zeros.
+        fed: sums to start from. None means zeros.
     """
 
     __slots__ = ("_fed", "_ids", "_offsets", "_sizes", "held")

@@ -58,7 +58,7 @@ class ProgressLine(NamedTuple):
         transforming: seconds that transforms took in the span, such as decoding, summed over threads.
         corpora: share of each corpus of a mixture at its end, empty for another corpus.
         time: Unix time of its end, in seconds.
-        done: share of the whole run that was done, 0 to 1. None: the run's end is unknown.
+        done: share of the whole run that was done, 0 to 1. None if the run's end is unknown.
         reading: seconds that reading and decoding of chunks took in the span, summed over threads.
         asked: bytes of local files that were requested in the span, from the page cache or the disk.
         disk: bytes fetched from the disk in the span, as the page cache did not hold them, in whole pages.
@@ -174,7 +174,7 @@ class History:
 
     @property
     def speed(self) -> float | None:
-        """Label samples per second of the whole wall time. None: no time passed."""
+        """Label samples per second of the whole wall time. None if no time passed."""
         return self.counted / self.seconds if self.seconds else None
 
     @property

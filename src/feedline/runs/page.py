@@ -22,7 +22,7 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
         body: HTML.
         style: CSS after the style that all pages share.
         charts: whether there are charts, which the script of the page reads out. Without charts there is no script.
-        refresh_s: seconds after which the page loads itself again. None: never.
+        refresh_s: seconds after which the page loads itself again. None means never.
     """
     shared, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -47,10 +47,10 @@ def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, r
         run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
             --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``, or the log itself. Or two to
             six of them, of which some may be files of TensorBoard's events, or folders of these.
-        output: path of the page. None: ``report.html`` next to the log, or ``comparison.html`` in the folder that the
-            runs have in common. An existing file is replaced, at once.
+        output: path of the page. None means ``report.html`` next to the log, or ``comparison.html`` in the folder that
+            the runs have in common. An existing file is replaced, at once.
         refresh_s: seconds after which the page, while it is open, loads itself again from disk, unless its reader is
-            looking at a value. None: never. A page of a run that has ended never does.
+            looking at a value. None means never. A page of a run that has ended never does.
 
     Returns:
         The path of the page.
@@ -100,7 +100,7 @@ def _write(text: str, path: Path, logs: Sequence[Path]) -> None:
 
 
 def html(run: Run, refresh_s: float | None = None) -> str:
-    """Return the page, which loads itself again every ``refresh_s`` seconds. None: never."""
+    """Return the page, which loads itself again every ``refresh_s`` seconds. None means never."""
     history = run.history
     is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)

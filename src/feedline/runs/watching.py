@@ -48,7 +48,7 @@ class WatchedRun:
 
     @property
     def done(self) -> float | None:
-        """Share of the run that is done, 0 to 1. None: unknown."""
+        """Share of the run that is done, 0 to 1. None if unknown."""
         if self.history.ended is not None and not self.history.ended.get("interrupted"):
             return 1.0
         spans = self.history.spans
@@ -66,7 +66,8 @@ class WatchedRun:
 
     @property
     def remaining_s(self) -> float | None:
-        """Estimate of the seconds left. None: unknown, also after a kill, and when only the last evaluation is left.
+        """Estimate of the seconds left. None if it is unknown, also after a kill, and when only the last evaluation is
+        left.
 
         The pace is from the recent spans or, with evaluations, which are rare and long, from all spans of this process.
         While a span takes longer than usual, the estimate does not change.
@@ -92,7 +93,7 @@ class WatchedRun:
         return any(average.kind != "update" for average in self.history.averages)
 
     def _done_at_start(self) -> float | None:
-        """Return the share that was done when the present process began. None: unknown."""
+        """Return the share that was done when the present process began. None if unknown."""
         if not self.history.restarts:
             return 0.0
         before = [span for span in self.history.spans if span.samples <= self.history.restarts[-1]]
@@ -225,8 +226,8 @@ def sparkline(numbers: Sequence[float | None], width: int, bounds: tuple[float, 
     Args:
         numbers: numbers in order. None is a blank.
         width: largest number of characters. Stretches of a longer row are averaged.
-        bounds: values of the lowest and the highest block, the latter None for the largest number. None: the extremes,
-            and a logarithmic scale if they are two decades apart.
+        bounds: values of the lowest and the highest block, the latter None for the largest number. None means the
+            extremes, and a logarithmic scale if they are two decades apart.
     """
     if width < 1 or not numbers:
         return ""

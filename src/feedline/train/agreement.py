@@ -17,7 +17,7 @@ from feedline.errors import StateError, StoreError
 from feedline.train.checkpoint import Checkpoint, Checkpoints, load
 
 
-class Wishes(NamedTuple):
+class RankRequests(NamedTuple):
     """Requests of a rank after an update.
 
     Attributes:
@@ -33,7 +33,7 @@ class Wishes(NamedTuple):
     size: int
 
 
-def agreed(ranks: Ranks, wishes: Wishes) -> Wishes:
+def agreed(ranks: Ranks, wishes: RankRequests) -> RankRequests:
     """Combine the ranks' wishes: do what any rank asks for, with minibatches of one size.
 
     Raises:
@@ -44,14 +44,14 @@ def agreed(ranks: Ranks, wishes: Wishes) -> Wishes:
     rows = ranks.gather([float(wish) for wish in wishes])
     stop, interrupt, save, sizes = zip(*rows, strict=True)
     if any(stop):
-        return Wishes(True, any(interrupt), any(save), wishes.size)
+        return RankRequests(True, any(interrupt), any(save), wishes.size)
     if len(set(sizes)) > 1:
         got = ", ".join(f"rank {r}: {size:.0f}" for r, size in enumerate(sizes))
         raise StoreError(
             f"expected all ranks to continue with minibatches of one size, got {got} samples (0: the end, -1: a rate "
             "of 0)\n  change run.scale, max_samples and learning rates equally on all ranks"
         )
-    return Wishes(False, any(interrupt), any(save), wishes.size)
+    return RankRequests(False, any(interrupt), any(save), wishes.size)
 
 
 def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
@@ -92,4 +92,4 @@ def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
         if not trouble:
             return saved
         refused += 1
-        checkpoints.pass_over(path, "; ".join(trouble))
+        checkpoints.skip(path, "; ".join(trouble))

@@ -162,7 +162,7 @@ class Checkpoints:
             try:
                 checkpoint = load(path)
             except StateError as error:
-                self.pass_over(path, error)
+                self.skip(path, error)
                 continue
             intact = True
             yield checkpoint
@@ -173,7 +173,7 @@ class Checkpoints:
                 hint="the log says what is wrong with each: recover one, use another folder, or pass restore=False",
             )
 
-    def pass_over(self, path: Path, why: object) -> None:
+    def skip(self, path: Path, why: object) -> None:
         """Log a warning for a checkpoint that is skipped. It does not count as one to keep."""
         _log.warning("skipping %s: %s", path, why)
         self._passed_over.add(path)

@@ -20,7 +20,7 @@ from feedline.train.checkpoint import Checkpoints
 from feedline.train.session import TrainingSession
 from feedline.train.summary import Summary
 from feedline.train.trainer import check_model, load_model
-from feedline.train.unwrap import unwrapped
+from feedline.train.unwrap import unwrap_model
 
 _log = logging.getLogger("feedline")
 
@@ -38,7 +38,7 @@ class _Watcher:
         self.watch = watch
         self.best: float | None = None
 
-    def _watched(self, training: Summary, validation: Summary | None) -> float:
+    def _watched_value(self, training: Summary, validation: Summary | None) -> float:
         summary = validation if validation is not None and validation.samples else training
         value = summary.loss if self.watch == "loss" else summary.metric
         if value is None:
@@ -108,7 +108,7 @@ class ReduceOnPlateau(_Watcher):
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Lower the rate after too many epochs without an improvement."""
-        value = self._watched(training, validation)
+        value = self._watched_value(training, validation)
         if self._is_better(value, self.least):
             self.best, self.stalled = value, 0
             return
@@ -159,7 +159,7 @@ class GrowMinibatch(_Watcher):
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Scale the minibatch size."""
-        value = self._watched(training, validation)
+        value = self._watched_value(training, validation)
         if self.best is None:
             self.best = None if math.isnan(value) else value
         elif value <= self.best - abs(self.best) * self.least:
@@ -189,10 +189,10 @@ class KeepBest(_Watcher):
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Save the model if it is the best so far."""
-        value = self._watched(training, validation)
+        value = self._watched_value(training, validation)
         if self._is_better(value):
             self.best = value
-            model = unwrapped(run.trainer.model)
+            model = unwrap_model(run.trainer.model)
             run.ranks.first(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
 
     def restore(self, model: torch.nn.Module) -> float:

@@ -73,7 +73,7 @@ def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated
     source, strategy = evaluation.source, trainer.strategy
     if source is None:
         return Evaluated(number, NOTHING, 0)
-    strategy.settle()
+    strategy.sync_models()
     state = source.state_dict()
     total, minibatches, shared = NOTHING, 0, True
     try:
@@ -88,7 +88,7 @@ def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated
 
 
 def _minibatches(source: SessionSource, evaluation: Evaluation) -> Iterator[Minibatch]:
-    samples, sizes, most = 0, checked_sizes(evaluation.size), evaluation.max_samples
+    samples, sizes, most = 0, sizes_schedule(evaluation.size), evaluation.max_samples
     while most is None or samples < most:
         size = int(sizes[Position(0, 0, samples, samples)])
         if most is not None:
@@ -107,7 +107,7 @@ def check_evaluation(name: str, testing: Evaluation | None, training: SessionSou
     check_kind(name, testing, Evaluation, "such as Evaluation(source)")
     if testing.max_samples is not None:
         whole_number(f"max_samples of the {name}", testing.max_samples, 0)
-    checked_sizes(testing.size)
+    sizes_schedule(testing.size)
     if testing.source is None:
         if testing.callback is None:
             raise ValueError(f"expected a source or a callback for the {name}, got neither")
@@ -135,7 +135,7 @@ def check_kind(name: str, value: Any, kind: type | tuple[str, ...], such: str) -
         raise TypeError(f"expected {name} to be {such}, got {value!r:.80}")
 
 
-def checked_sizes(size: Size) -> Schedule:
+def sizes_schedule(size: Size) -> Schedule:
     """Return minibatch sizes as a schedule."""
     if not isinstance(size, Schedule):
         return Schedule.sizes(size)

@@ -35,7 +35,7 @@ from feedline.runs.fields import amount, whole
 from feedline.train.parameters import ParameterGroup, Tensors, alike, copied, named
 from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
 from feedline.train.strategy import Alone, Strategy
-from feedline.train.unwrap import plain_learner
+from feedline.train.unwrap import plain_learner_state
 from feedline.updates.adjustments import PLAIN, UpdateStages, clipping_factors, finish, global_clipping_factor, prepared
 from feedline.updates.formulas import Formula
 from feedline.updates.native_tensors import computing_dtype
@@ -247,7 +247,7 @@ class Learner:
         rate = self._rate(samples)
         if rate == 0:
             return False
-        collected = self._collected(gradients)
+        collected = self._collect_gradients(gradients)
         position = self.position
         if self._sums:
             step = Step(position, samples, rate / samples, samples if averaged else 1.0)
@@ -299,7 +299,7 @@ class Learner:
         samples, sweeps = self.samples - self._lr_start[0], self.sweeps - self._lr_start[1]
         return Position(sweep=sweeps, samples=samples, label_samples=samples)
 
-    def _collected(self, gradients: Any) -> list[torch.Tensor | None]:
+    def _collect_gradients(self, gradients: Any) -> list[torch.Tensor | None]:
         """Return one checked gradient, or None, for each parameter."""
         if gradients is None:
             collected = [parameter.grad for parameter in self._list]
@@ -403,7 +403,7 @@ class Learner:
 
         The tensors are not copied and change with the next update, so write or copy them before it.
         """
-        tensors, rule_state = self._saved()
+        tensors, rule_state = self._rule_state()
         return {
             "format": FORMAT,
             "rule": self.rule,
@@ -453,11 +453,11 @@ class Learner:
             scale = amount(state["scale"], "scale")
         except ValueError as error:
             raise StateError(f"expected a learner's state, got one with a malformed number: {error}") from error
-        schedule, start = self._lr_of(state["lr"], samples, sweeps)
+        schedule, start = self._check_schedule(state["lr"], samples, sweeps)
         tensors = state["tensors"]
         if not isinstance(tensors, Mapping) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
             raise StateError(f"expected tensors by name in a learner's state, got {shown(tensors, 80)}")
-        restore = self._restored(tensors, state["own"])
+        restore = self._check_rule_state(tensors, state["own"])
 
         def load() -> None:
             restore()
@@ -468,7 +468,7 @@ class Learner:
 
         return load
 
-    def _lr_of(self, saved: Any, now: int, sweeps_now: int) -> tuple[Schedule | None, tuple[int, int]]:
+    def _check_schedule(self, saved: Any, now: int, sweeps_now: int) -> tuple[Schedule | None, tuple[int, int]]:
         if saved is None:
             if self._lr_was_reset:
                 raise StateError(
@@ -489,7 +489,7 @@ class Learner:
 
     # Rules whose state is more than `tensors` and `numbers` override the methods below.
 
-    def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
+    def _rule_state(self) -> tuple[dict[str, torch.Tensor], Any]:
         """Return the rule's state: tensors by name, and everything else in JSON types."""
         tensors = {
             f"{kind}.{name}": tensor
@@ -501,8 +501,8 @@ class Learner:
         rule_state["begun"] = [bool(state) for state in self._state]
         return tensors, rule_state
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
-        """Check the state that `_saved` returned (StateError), and return a function that restores it."""
+    def _check_rule_state(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
+        """Check the state that `_rule_state` returned (StateError), and return a function that restores it."""
         expected = dict.fromkeys((*self.numbers, "begun"), len(self._list))
         try:
             lengths = {kind: len(values) for kind, values in rule_state.items()}
@@ -537,7 +537,7 @@ class Learner:
 
 def _plain(state: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        return plain_learner(state)
+        return plain_learner_state(state)
     except (AttributeError, TypeError, ValueError):
         return state  # malformed fields are reported below
 

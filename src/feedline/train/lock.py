@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from feedline.concurrency.processes import is_running
 from feedline.errors import StateError
-from feedline.interop.tensor_file import lies_at
+from feedline.interop.tensor_file import is_file_at
 
 NAME = ".lock"
 _LARGEST_BYTES = 4096
@@ -86,7 +86,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         folder.mkdir(parents=True, exist_ok=True)
-        self._handle: int | None = self._taken()
+        self._handle: int | None = self._open_and_lock()
         _held.add(self)
 
     def release(self) -> None:
@@ -94,12 +94,12 @@ class FolderLock:
         handle = self._forget()
         if handle is not None:
             # Removed while held, so that a process that has just opened it notices that the file was replaced.
-            if lies_at(handle, self._path):
+            if is_file_at(handle, self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
             os.close(handle)
 
-    def _taken(self) -> int:
+    def _open_and_lock(self) -> int:
         while True:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
             try:
@@ -107,7 +107,7 @@ class FolderLock:
             except OSError as error:
                 if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
                     raise
-                raise self._no_file() from error
+                raise self._not_a_file() from error
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, handle)
                 if self._lock(handle):  # otherwise its holder removed it while we opened it
@@ -116,7 +116,7 @@ class FolderLock:
 
     def _lock(self, handle: int) -> bool:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise self._no_file()
+            raise self._not_a_file()
         locks = True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +126,7 @@ class FolderLock:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             locks = False
-        if not lies_at(handle, self._path):
+        if not is_file_at(handle, self._path):
             return False
         holder, this = _read(handle), Holder.this()
         if holder is not None:
@@ -139,7 +139,7 @@ class FolderLock:
         os.pwrite(handle, json.dumps(this._asdict()).encode(), 0)
         return True
 
-    def _no_file(self) -> StateError:
+    def _not_a_file(self) -> StateError:
         return StateError(f"expected a regular file at {self._path}, got something else: remove it")
 
     def _refusal(self, holder: Holder | None, otherwise: str) -> StateError:
@@ -187,7 +187,7 @@ def began_at(process: int) -> int | None:
 _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
-def _in_a_child() -> None:
+def _close_in_child() -> None:
     """Close a forked child's copies of the lock files, which would keep the locks as long as the child lives."""
     for lock in list(_held):
         handle = lock._forget()
@@ -195,4 +195,4 @@ def _in_a_child() -> None:
             os.close(handle)
 
 
-os.register_at_fork(after_in_child=_in_a_child)
+os.register_at_fork(after_in_child=_close_in_child)

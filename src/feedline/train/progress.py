@@ -70,7 +70,7 @@ class Sums:
     before: float = 0.0
     began: float = 0.0
 
-    def go_on(self) -> None:
+    def start_clock(self) -> None:
         """Start the clock."""
         self.began = time.perf_counter()
 

@@ -14,7 +14,7 @@ import torch
 from feedline.errors import StateError, shown
 
 
-def checked_random_state(states: Any, index: int) -> Callable[[], None]:
+def check_random_states(states: Any, index: int) -> Callable[[], None]:
     """Check saved states and return a function that restores the states of the rank ``index``.
 
     A rank that the saved run did not have seeds its generators from rank 0's state.

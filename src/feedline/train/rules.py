@@ -381,10 +381,10 @@ class Universal(Learner):
         self._function(batch.parameters, batch.gradients, step)
         return batch.numbers
 
-    def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
+    def _rule_state(self) -> tuple[dict[str, torch.Tensor], Any]:
         return dict(self._function_state), {}
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
+    def _check_rule_state(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
         if set(tensors) != set(self._function_state):
             raise StateError(
                 "the state has other tensors than this learner's function keeps",

@@ -19,10 +19,10 @@ from feedline.train.agreement import latest
 from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.lock import lock_folders
 from feedline.train.progress import SpanMark
-from feedline.train.shards import load_placed, save_shards
+from feedline.train.shards import load_in_layout, save_shards
 from feedline.train.strategy import HoldsParts
 from feedline.train.trainer import Trainer
-from feedline.train.unwrap import unwrapped
+from feedline.train.unwrap import unwrap_model
 from feedline.updates.native_tensors import is_sharded
 
 
@@ -172,7 +172,7 @@ class Saver:
         return checkpoint.path.parent
 
 
-def placed(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
+def tensors_for(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
     """Return the tensors of a checkpoint as a trainer holds them: whole, or this rank's parts of them.
 
     Raises:
@@ -180,10 +180,10 @@ def placed(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
     """
     if checkpoint.shards is None and not isinstance(trainer.strategy, HoldsParts):
         return checkpoint.tensors
-    parameters = dict(unwrapped(trainer.model).named_parameters())
+    parameters = dict(unwrap_model(trainer.model).named_parameters())
     for learner in trainer.learners:
         parameters |= learner.parameters
-    return load_placed(checkpoint.tensors, checkpoint.path, checkpoint.shards, trainer.state_dict()[0], parameters)
+    return load_in_layout(checkpoint.tensors, checkpoint.path, checkpoint.shards, trainer.state_dict()[0], parameters)
 
 
 def seconds_of(duration: float | str) -> float:

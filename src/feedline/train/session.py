@@ -24,7 +24,7 @@ from feedline.data import Position, Span, Unit
 from feedline.errors import StateError
 from feedline.feed.protocol import whole_number
 from feedline.train import session_state as saved
-from feedline.train.agreement import Wishes, agreed
+from feedline.train.agreement import RankRequests, agreed
 from feedline.train.checkpoint import Checkpoint
 from feedline.train.evaluation import (
     Evaluated,
@@ -34,13 +34,13 @@ from feedline.train.evaluation import (
     check_evaluation,
     check_kind,
     check_resumes,
-    checked_sizes,
+    sizes_schedule,
     evaluate,
 )
 from feedline.train.progress import Progress, SpanMark, Sums
-from feedline.train.random_states import checked_random_state
-from feedline.train.saving import Saver, Saving, placed
-from feedline.train.stop_signals import Stopping
+from feedline.train.random_states import check_random_states
+from feedline.train.saving import Saver, Saving, tensors_for
+from feedline.train.stop_signals import StopSignals
 from feedline.train.strategy import Decision, ExchangesInBackward, HoldsParts
 from feedline.train.summary import NOTHING, Summary, plus, summed
 from feedline.train.trainer import Trainer
@@ -83,7 +83,7 @@ class Controller(Protocol):
         """Restore a state."""
 
 
-class TrainingSession(saved.Standing):
+class TrainingSession(saved.RunProgress):
     """A training run. See the module.
 
     Args:
@@ -151,7 +151,7 @@ class TrainingSession(saved.Standing):
                 f"expected a separate folder for the best model, got that of the checkpoints, {saving.folder}"
             )
         super().__init__()
-        self.trainer, self.source, self.size = trainer, source, checked_sizes(size)
+        self.trainer, self.source, self.size = trainer, source, sizes_schedule(size)
         self.max_samples = None if max_samples is None else whole_number("max_samples", max_samples, 0)
         self.reporters, self.controllers = reporters, controllers
         self.saving, self.validation, self.test = saving, validation, test
@@ -160,7 +160,7 @@ class TrainingSession(saved.Standing):
         self._validation_mark = SpanMark(validation.every if validation is not None else None)
         self._saver = Saver(saving)
         self.ranks = trainer.strategy.session_ranks()
-        self._stopping = Stopping()
+        self._stop_signals = StopSignals()
         self._splits_sums = False  # whether running sums are of this rank's part alone
 
     # ---- the run ------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class TrainingSession(saved.Standing):
                 checkpoints are damaged, or another session writes to the folder.
         """
         self.interrupted = False
-        self._stopping = Stopping()
+        self._stop_signals = StopSignals()
         with contextlib.ExitStack() as ending:
             ending.callback(self.ranks.close)
             folders = [controller.own_folder for controller in self.controllers if hasattr(controller, "own_folder")]
@@ -190,9 +190,9 @@ class TrainingSession(saved.Standing):
             for reporter in self.reporters:
                 reporter.on_start(self)
             self._saver.start_clock()
-            self.since.go_on()
+            self.since.start_clock()
             try:
-                with self._stopping:
+                with self._stop_signals:
                     self._train()
                 if self.test is not None and not self.interrupted:
                     self._report_test("test", evaluate(self.trainer, self.test, 0))
@@ -200,7 +200,7 @@ class TrainingSession(saved.Standing):
                 self.ranks.close()
                 for reporter in self.reporters:
                     reporter.on_end(self)
-        self._stopping.pass_on()
+        self._stop_signals.resend()
         return self
 
     def _train(self) -> None:
@@ -249,7 +249,7 @@ class TrainingSession(saved.Standing):
             return None
         began = time.perf_counter()
         trainer, strategy = self.trainer, self.trainer.strategy
-        options = {} if strategy.apart(trainer.samples) else {"partition": (0, 1)}
+        options = {} if strategy.trains_on_parts(trainer.samples) else {"partition": (0, 1)}
         minibatch = self.source.next_minibatch(size, **options)
         self.since.waited_s += time.perf_counter() - began
         sweeps, summary = trainer.sweeps, NOTHING
@@ -298,7 +298,7 @@ class TrainingSession(saved.Standing):
         size = 0
         if not self.ranks.alone and not self.stopped:
             size = -1 if self._ended_by_rate() else self.next_size()
-        wishes = agreed(self.ranks, Wishes(self.stopped, self._stopping.asked, save, size))
+        wishes = agreed(self.ranks, RankRequests(self.stopped, self._stop_signals.asked, save, size))
         self.stopped, self.interrupted, self._saver.asked = wishes.stop, wishes.interrupt, wishes.save
 
     def _counts(self) -> dict[Unit, int]:
@@ -306,7 +306,7 @@ class TrainingSession(saved.Standing):
 
     def _finish(self) -> None:
         """Complete due actions at the end, once. For a restored run that was over, nothing is due."""
-        self.trainer.strategy.settle()
+        self.trainer.strategy.sync_models()
         if self.since.minibatches:
             self._report_progress()
             self._saver.pending = True
@@ -318,7 +318,7 @@ class TrainingSession(saved.Standing):
         self.progress_done += 1
         since, self.since = self.since, Sums()
         progress = since.progress(self.progress_done, self._summed(since.summary))
-        self.since.go_on()
+        self.since.start_clock()
         for reporter in self.reporters:
             reporter.on_progress(self, progress)
 
@@ -350,7 +350,7 @@ class TrainingSession(saved.Standing):
         training, self.epoch_sum = self.epoch_sum, NOTHING
         if self.controllers:
             training = self._summed(training)
-            self.trainer.strategy.settle()  # controllers read the model
+            self.trainer.strategy.sync_models()  # controllers read the model
         for controller in self.controllers:
             controller.on_epoch_end(self, training, validated)
 
@@ -359,7 +359,7 @@ class TrainingSession(saved.Standing):
     def _save(self) -> None:
         if not self._saver.begin():
             return
-        self.trainer.strategy.settle(saving=True)
+        self.trainer.strategy.sync_models(saving=True)
         state = saved.to_json(
             self,
             self.source,
@@ -376,7 +376,7 @@ class TrainingSession(saved.Standing):
             reporter.on_checkpoint(self, path)
 
     def _restore(self) -> None:
-        folder = self._saver.restore(self.ranks, self._go_to)
+        folder = self._saver.restore(self.ranks, self._load_checkpoint)
         if folder is not None and self.stopped:
             _log.warning(
                 "the run in %s was stopped after %d label samples and is over; to train anew, use another folder or "
@@ -385,7 +385,7 @@ class TrainingSession(saved.Standing):
                 self.samples,
             )
 
-    def _go_to(self, checkpoint: Checkpoint) -> None:
+    def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
         place = saved.from_json(checkpoint.state, self.ranks, self._splits_sums)
         before, current = [kind for kind, _ in place.controllers], [type(c).__name__ for c in self.controllers]
         if before != current:
@@ -394,12 +394,12 @@ class TrainingSession(saved.Standing):
                 saved={"controllers": before},
                 current={"controllers": current},
             )
-        begin = checked_random_state(place.random, self.ranks.rank)
+        begin = check_random_states(place.random, self.ranks.rank)
         targets: list[tuple[Any, Any]] = [(self.source, place.source)]
         if place.validation is not None and self.validation is not None and self.validation.source is not None:
             targets.append((self.validation.source, place.validation))
         targets += zip(self.controllers, (state for _, state in place.controllers), strict=True)
-        tensors = placed(checkpoint, self.trainer)
+        tensors = tensors_for(checkpoint, self.trainer)
         saved.load_together(targets, lambda: self.trainer.load_state_dict(tensors, place.trainer))
         vars(self).update(vars(place.standing))
         # All marks were checked before a checkpoint, so the counts determine them, even if spans differ from the saved

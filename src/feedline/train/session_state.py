@@ -22,12 +22,12 @@ from feedline.train.progress import Sums
 from feedline.train.random_states import random_state
 from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
 
-#: Counts of `Standing` that are saved under their names.
+#: Counts of `RunProgress` that are saved under their names.
 _COUNTS = ("samples", "minibatches", "sweeps")
 
 
 @dataclass(eq=False, repr=False)
-class Standing:
+class RunProgress:
     """Progress of a run.
 
     Attributes:
@@ -66,7 +66,7 @@ class SavedSession(NamedTuple):
         random: states of generators, by rank.
     """
 
-    standing: Standing
+    standing: RunProgress
     trainer: dict[str, Any]
     source: dict[str, Any]
     validation: dict[str, Any] | None
@@ -75,7 +75,7 @@ class SavedSession(NamedTuple):
 
 
 def to_json(
-    standing: Standing,
+    standing: RunProgress,
     source: SessionSource,
     validation: SessionSource | None,
     controllers: Sequence[Any],
@@ -141,7 +141,7 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
     scale, stopped = real(state["scale"], "scale"), state["stopped"]
     if not scale > 0 or type(stopped) is not bool or (at != -1 and type(at) is not int):
         raise ValueError(f"expected a scale above 0, and whether it was stopped, got {scale!r} and {stopped!r:.40}")
-    standing = Standing(
+    standing = RunProgress(
         **{name: whole(state[name], name) for name in _COUNTS},
         scale=scale,
         stopped=stopped,

@@ -110,7 +110,7 @@ def _read(folder: Path, name: str, seal: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def load_placed(
+def load_in_layout(
     plain: Mapping[str, torch.Tensor],
     folder: Path,
     described: Any,

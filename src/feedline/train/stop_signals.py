@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 
-class Stopping:
+class StopSignals:
     """Block within which the first SIGINT or SIGTERM is recorded, and the second has its usual effect.
 
     Outside the main thread it has no effect on signals. A forked child gets the previous handlers, as its parent may
@@ -28,7 +28,7 @@ class Stopping:
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
 
-    def __enter__(self) -> Stopping:
+    def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
@@ -42,7 +42,7 @@ class Stopping:
             signal.signal(number, before)
         self._before = {}
 
-    def pass_on(self) -> None:
+    def resend(self) -> None:
         """Send a SIGTERM that was received within the block again, after it."""
         if self._terminated:
             self._terminated = False

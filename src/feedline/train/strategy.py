@@ -119,7 +119,7 @@ class Strategy:
             ValueError: the learners do not all have this strategy with the same settings.
         """
 
-    def apart(self, samples: int) -> bool:
+    def trains_on_parts(self, samples: int) -> bool:
         """Return whether ranks train on parts of a minibatch after ``samples`` label samples, or each on all of it."""
         return True
 
@@ -145,7 +145,7 @@ class Strategy:
         summary = Summary(part.loss_sum, part.metric_sum, counted) if counted else NOTHING
         return Total(counted, counted, False, part.sweeps, bool(part.ended), summary)
 
-    def settle(self, saving: bool = False) -> None:
+    def sync_models(self, saving: bool = False) -> None:
         """Make the models of all ranks equal. Before ``saving``, also drop state that a checkpoint does not keep."""
 
 
@@ -166,7 +166,7 @@ class ExchangesInBackward:
         """Open a block with a backward pass before the last one of a minibatch."""
         raise NotImplementedError
 
-    def backward_of_nothing(self) -> None:
+    def backward_without_data(self) -> None:
         """Take part in the exchange of gradients without any sample."""
         raise NotImplementedError
 

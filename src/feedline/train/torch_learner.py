@@ -97,24 +97,24 @@ class TorchLearner(Learner):
             else:
                 group["lr"] = rate
 
-    def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
+    def _rule_state(self) -> tuple[dict[str, torch.Tensor], Any]:
         saved = self.optimizer.state_dict()
         tensors: dict[str, torch.Tensor] = {}
         names = list(self._parameters)
-        state = {names[place]: _flat(values, names[place], tensors) for place, values in saved["state"].items()}
-        groups = [_flat(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
+        state = {names[place]: _flatten(values, names[place], tensors) for place, values in saved["state"].items()}
+        groups = [_flatten(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
         return tensors, {"state": state, "groups": groups}
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
+    def _check_rule_state(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
         places = {name: place for place, name in enumerate(self._parameters)}
         kind = type(self.optimizer).__name__
         try:
-            state = {places[name]: _unflat(values, tensors) for name, values in rule_state["state"].items()}
-            groups = self._checked_groups([_unflat(group, tensors) for group in rule_state["groups"]])
+            state = {places[name]: _unflatten(values, tensors) for name, values in rule_state["state"].items()}
+            groups = self._complete_groups([_unflatten(group, tensors) for group in rule_state["groups"]])
             for group in groups:
                 for place in group["params"]:
                     if place in state:
-                        self._check_kept(group, self._list[place], state[place])
+                        self._check_parameter_state(group, self._list[place], state[place])
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(f"the state does not fit {kind}: {shown(error, 200)}") from error
 
@@ -126,7 +126,7 @@ class TorchLearner(Learner):
 
         return restore
 
-    def _checked_groups(self, groups: list[Any]) -> list[dict[str, Any]]:
+    def _complete_groups(self, groups: list[Any]) -> list[dict[str, Any]]:
         """Return saved groups that fit the optimizer's groups in number and kinds of options, else raise ValueError.
 
         Versions of torch differ in options: the optimizer's options replace missing ones.
@@ -146,18 +146,18 @@ class TorchLearner(Learner):
             if saved.get("capturable") and not group.get("capturable") and on_cpu:
                 raise ValueError("`capturable`, by which it cannot learn parameters on the CPU")
             kind = type(self.optimizer)
-            if _kept(kind, group, 1) is not None and _kept(kind, {**group, **saved}, 1) is None:
+            if _expected_state(kind, group, 1) is not None and _expected_state(kind, {**group, **saved}, 1) is None:
                 raise ValueError(f"options {shown(saved, 200)}, which it cannot learn by")
         return [{**group, **saved} for saved, group in zip(groups, current, strict=True)]
 
-    def _check_kept(self, group: Mapping[str, Any], parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
+    def _check_parameter_state(self, group: Mapping[str, Any], parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
         """Raise ValueError unless it is a state that one of torch's optimizers would keep of a parameter."""
         if not isinstance(state, Mapping):
             raise ValueError(f"{shown(state, 40)} for a parameter of shape {tuple(parameter.shape)}")
         if not state:
             return
         dimensions = max(1, parameter.dim())  # so that a number for each element has another shape than one for all
-        for name, like in (_kept(type(self.optimizer), group, dimensions) or {}).items():
+        for name, like in (_expected_state(type(self.optimizer), group, dimensions) or {}).items():
             value = state[name]
             tensor = isinstance(value, torch.Tensor)
             if not isinstance(like, torch.Tensor) or like.dim() == 0:
@@ -172,7 +172,7 @@ class TorchLearner(Learner):
                 raise ValueError(f"`{name}` of a parameter of shape {tuple(parameter.shape)} is {got}")
 
 
-def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int) -> Mapping[str, Any] | None:
+def _expected_state(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int) -> Mapping[str, Any] | None:
     """Return the state of a torch optimizer for a parameter of size 2 in every dimension. None if it is not torch's."""
     if not kind.__module__.startswith("torch.optim"):
         return None
@@ -198,7 +198,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
     return parameters
 
 
-def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _flatten(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """Return JSON types for a value. Tensors in it are put into ``tensors`` under their path."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value
@@ -207,17 +207,17 @@ def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_flat(item, f"{path}.{k}", tensors) for k, item in enumerate(value)]}
+        return {kind: [_flatten(item, f"{path}.{k}", tensors) for k, item in enumerate(value)]}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"mapping": {key: _flat(item, f"{path}.{key}", tensors) for key, item in value.items()}}
+        return {"mapping": {key: _flatten(item, f"{path}.{key}", tensors) for key, item in value.items()}}
     raise StateError(
         f"the optimizer keeps {path} as {type(value).__name__}, which a state cannot hold; "
         "expected tensors, numbers, text, and lists, tuples and mappings of them"
     )
 
 
-def _unflat(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the argument of `_flat`. Tensors are copies."""
+def _unflatten(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Return the argument of `_flatten`. Tensors are copies."""
     if not isinstance(value, Mapping):
         if isinstance(value, (list, tuple)) or (type(value) is int and abs(value) >= 2**63):
             raise ValueError(
@@ -228,10 +228,10 @@ def _unflat(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if kind == "tensor":
         return tensors[content].clone()
     if kind == "mapping":
-        return {key: _unflat(item, tensors) for key, item in content.items()}
+        return {key: _unflatten(item, tensors) for key, item in content.items()}
     if kind not in ("list", "tuple"):
         raise ValueError(f"expected a tensor, mapping, list or tuple, got {shown(kind, 40)}")
-    items = [_unflat(item, tensors) for item in content]
+    items = [_unflatten(item, tensors) for item in content]
     return items if kind == "list" else tuple(items)
 
 

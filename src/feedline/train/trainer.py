@@ -23,12 +23,12 @@ import torch
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
-from feedline.train.distributed.ddp_fsdp import in_parallel, of_model, sharded, through
+from feedline.train.distributed.ddp_fsdp import is_in_ddp, strategy_of_model, sharded, through
 from feedline.train.functions import call_model, check_functions
 from feedline.train.learner import Learner
 from feedline.train.strategy import Alone, Contribution, ExchangesInBackward, HoldsParts, KeepsState, Overlapping, Total
 from feedline.train.summary import NOTHING, Summary, plus
-from feedline.train.unwrap import renamed, unwrapped
+from feedline.train.unwrap import renamed, unwrap_model
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
 Forward = Callable[[torch.nn.Module, Minibatch], Any]
@@ -90,15 +90,15 @@ class Trainer:
         _check_parameters(model, self.learners)
         self._parameters = list(model.parameters())
         self.strategy = self.learners[0].strategy
-        if (sharded(model) or in_parallel(model)) and not isinstance(self.strategy, Alone):
-            kind = "sharded model" if sharded(model) else "model in DistributedDataParallel"
+        if (has_shards(model) or is_in_ddp(model)) and not isinstance(self.strategy, Alone):
+            kind = "sharded model" if has_shards(model) else "model in DistributedDataParallel"
             raise ValueError(f"expected learners without strategy for a {kind}, which exchanges gradients itself")
         if len({isinstance(learner.strategy, Alone) for learner in self.learners}) > 1:
             raise ValueError("expected all learners to train together with other ranks or none, got some of both")
         if isinstance(self.strategy, Alone):
-            self.strategy = of_model(model) or self.strategy
+            self.strategy = strategy_of_model(model) or self.strategy
         self.strategy.join(model, self.learners)
-        self._own_sweeps = self.learners[0].sweeps  # number whose end this rank has reached
+        self._rank_sweeps = self.learners[0].sweeps  # number whose end this rank has reached
 
     @property
     def samples(self) -> int:
@@ -115,7 +115,7 @@ class Trainer:
         """Open a block in which ``ranks`` run the same session: learners without strategy count all ranks' samples."""
         before = self.strategy
         if isinstance(before, Alone) and not ranks.alone:
-            self.strategy = through(self.model, ranks)
+            self.strategy = strategy_for(self.model, ranks)
         try:
             yield
         finally:
@@ -172,14 +172,14 @@ class Trainer:
         with strategy.step():
             # Within the step, since after Ctrl-C before it the caller would call again.
             counted = self.learners[0].sweeps  # by all ranks, so by this one too
-            self._own_sweeps = counted if isinstance(strategy, Alone) else max(counted, self._own_sweeps)
+            self._rank_sweeps = counted if isinstance(strategy, Alone) else max(counted, self._rank_sweeps)
             if minibatch and minibatch.sweep_end:
-                self._own_sweeps += 1
+                self._rank_sweeps += 1
             contribution = Contribution(
                 samples=part.samples,
                 loss_sum=part.loss_sum,
                 metric_sum=0.0 if part.metric_sum is None and self.metric is not None else part.metric_sum,
-                sweeps=self._own_sweeps if minibatch else math.inf,
+                sweeps=self._rank_sweeps if minibatch else math.inf,
                 ended=self.ended,
                 # The end of a source has all of its 0 samples, but no rank shares it.
                 shared=isinstance(strategy, ExchangesInBackward)
@@ -253,7 +253,7 @@ class Trainer:
                     summed.backward()
                 total = plus(total, summary)
         if exchanging and not pieces:
-            exchanging.backward_of_nothing()
+            exchanging.backward_without_data()
         return total
 
     def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
@@ -269,21 +269,21 @@ class Trainer:
         with self.autocast:
             output = self.forward(self.model, minibatch)
             losses = self.loss(output, minibatch)
-            _check_one_each("loss", losses)
+            _check_one_per_sample("loss", losses)
             # A sum in half precision has three digits, and in float16 at most 65,504.
             summed = losses.sum(dtype=torch.float32) if losses.dtype in _HALF else losses.sum()
             metric = None
             if self.metric is not None:
                 with torch.no_grad():
                     measured = self.metric(output, minibatch)
-                    _check_one_each("metric", measured)
+                    _check_one_per_sample("metric", measured)
                     if measured.numel() != losses.numel():
                         raise ValueError(
                             f"expected one metric per label sample, as many as losses ({losses.numel()}), got "
                             f"{measured.numel()}: exclude the same padding from both"
                         )
                     metric = measured.sum(dtype=torch.float64)
-        return Summary(_wide(summed.detach()), None if metric is None else _wide(metric), losses.numel()), summed
+        return Summary(_in_double(summed.detach()), None if metric is None else _in_double(metric), losses.numel()), summed
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class Trainer:
         load_model(self.model, own_model)
         for load in loads:
             load()
-        self._own_sweeps = self.learners[0].sweeps
+        self._rank_sweeps = self.learners[0].sweeps
         if self.model.training != training:
             self.model.train(training)
 
@@ -355,7 +355,7 @@ def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> 
         StateError: a shape differs. `torch.nn.Module.load_state_dict` would detect it only after changing other
             tensors.
     """
-    plain, current = unwrapped(model), _tensors(model)
+    plain, current = unwrap_model(model), _tensors(model)
     tensors = renamed(tensors, current)
     plain_names = {
         f"{prefix}.{name}" if prefix else name
@@ -380,7 +380,7 @@ def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> N
         StateError: the tensors do not fit this model.
     """
     try:
-        unwrapped(model).load_state_dict(renamed(tensors, _tensors(model)))
+        unwrap_model(model).load_state_dict(renamed(tensors, _tensors(model)))
     except RuntimeError as error:
         raise StateError(f"expected the state of the same model: {error}") from error
 
@@ -394,7 +394,7 @@ def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _check_one_each(what: str, numbers: Any) -> None:
+def _check_one_per_sample(what: str, numbers: Any) -> None:
     """Raise ValueError unless there is one number for each label sample, rather than a single one."""
     if not isinstance(numbers, torch.Tensor):
         raise ValueError(f"expected a tensor with one {what} per label sample, got {type(numbers).__name__}")
@@ -405,13 +405,13 @@ def _check_one_each(what: str, numbers: Any) -> None:
         )
 
 
-def _wide(total: torch.Tensor) -> torch.Tensor | float:
+def _in_double(total: torch.Tensor) -> torch.Tensor | float:
     """Return a sum in double precision, as sums over an epoch need more than losses. Read if that is no wait."""
     return total.item() if total.device.type == "cpu" and type(total) is torch.Tensor else total.double()
 
 
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    state = unwrapped(model).state_dict()
+    state = unwrap_model(model).state_dict()
     foreign = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if foreign:
         raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(foreign)}")

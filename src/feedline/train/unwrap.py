@@ -18,15 +18,15 @@ T = TypeVar("T")
 _COMPILED, _PARALLEL = "_orig_mod.", "module."
 
 
-def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap_compiled(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model given to `torch.compile`."""
     return getattr(model, "_orig_mod", model)
 
 
-def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside all wrappers."""
     while True:
-        inner = uncompiled(model)
+        inner = unwrap_compiled(model)
         if isinstance(inner, torch.nn.parallel.DistributedDataParallel):
             inner = inner.module
         if inner is model:
@@ -51,7 +51,7 @@ def renamed(tensors: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
     return dict(tensors)
 
 
-def plain_learner(state: Mapping[str, Any]) -> dict[str, Any]:
+def plain_learner_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a learner's state, maybe an older one, with the names of parameters that `plain_names` gives."""
     names = [name for name, _ in state["parameters"]]
     plain = dict(zip(names, plain_names(names), strict=True))

@@ -27,7 +27,7 @@ from feedline.collective.ranks import rank
 from feedline.errors import CompatError, StateError, shown
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.networks import Node
-from feedline.train.random_states import checked_random_state, random_state
+from feedline.train.random_states import check_random_states, random_state
 from feedline.train.strategy import Alone
 from feedline.train.summary import NOTHING, Summary, plus
 from feedline.train.trainer import Trainer as Modern
@@ -275,7 +275,7 @@ class Trainer:
         external = _flat(dict(external_state or {}), "external", parts)
         if isinstance(self.modern.model, CriterionNetwork):
             parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
-        self.modern.strategy.settle(saving=True)
+        self.modern.strategy.sync_models(saving=True)
         random = self._ranks.gather_json(random_state())
 
         def write() -> None:
@@ -317,7 +317,7 @@ class Trainer:
             tensors, state = load_tensors(path)
             try:
                 external: dict[str, Any] = _unflat(state["external"], tensors)
-                begin = checked_random_state(state["random"], rank())
+                begin = check_random_states(state["random"], rank())
                 trainer = state["trainer"]
             except (KeyError, TypeError, ValueError) as error:
                 raise StateError(

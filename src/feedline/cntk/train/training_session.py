@@ -131,7 +131,7 @@ class TrainingSession:
             stopped |= self.on_minibatch_end() is False
             for action in self._actions:
                 stopped |= action.after(self._counts()) is False
-        self.trainer.modern.strategy.settle()
+        self.trainer.modern.strategy.sync_models()
         if self.trainer.total_number_of_samples_seen != start:
             for action in self._actions:
                 action.at_end(self._counts())
@@ -150,7 +150,7 @@ class TrainingSession:
         if isinstance(strategy, Alone):
             return (0, 1)
         ranks = strategy.session_ranks()
-        return (ranks.rank, ranks.count) if strategy.apart(samples) else (0, 1)
+        return (ranks.rank, ranks.count) if strategy.trains_on_parts(samples) else (0, 1)
 
     def _counts(self) -> dict[DataUnit, int]:
         first = self.trainer.parameter_learners[0].modern
@@ -176,7 +176,7 @@ class TrainingSession:
         source, streams = self.cv.source, self.cv.streams or self.streams
         if source is None:
             return self.on_cross_validation_end(index, 0.0, 0, 0)
-        self.trainer.modern.strategy.settle()
+        self.trainer.modern.strategy.sync_models()
         start = source.get_checkpoint_state()
         error, samples, minibatches = 0.0, 0, 0
         try:

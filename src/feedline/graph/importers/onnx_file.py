@@ -72,7 +72,7 @@ def from_onnx(model: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     Args:
         model: path of the file, or an `onnx.ModelProto`.
-        inputs: shapes of inputs by name, which replace the shapes in the model. None: none.
+        inputs: shapes of inputs by name, which replace the shapes in the model, if any.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -28,7 +28,7 @@ def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], device
         function: the torch function.
         args: positional arguments.
         kwargs: keyword arguments.
-        device: device that the tensors would have if they had data. None: their present device.
+        device: device that the tensors would have if they had data. None means their present device.
     """
     rule = _RULES.get(function)
     if rule is None or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):

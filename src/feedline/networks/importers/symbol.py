@@ -30,7 +30,7 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     Args:
         symbol: symbol with MXNet's interface: ``tojson``, ``get_internals``, ``list_outputs``, ``infer_shape``.
-        inputs: shapes of its inputs by name, batch included. None: shapes stay unknown.
+        inputs: shapes of its inputs by name, batch included. None means that shapes stay unknown.
 
     Raises:
         TypeError: the shapes are not a mapping by name.

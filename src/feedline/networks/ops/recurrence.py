@@ -56,7 +56,7 @@ class _Weights:
     """Conversion of a recurrence's input and weights to the layout of torch's kernels.
 
     Args:
-        order: index in the graph of each of torch's gates, int64 (gates,). None: the same order.
+        order: index in the graph of each of torch's gates, int64 (gates,). None means the same order.
     """
 
     def __init__(self, order: torch.Tensor | None) -> None:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 
 from feedline.collective.communicator import TIMEOUT_S
-from feedline.collective.flat_buffers import Bucket, laid_out
+from feedline.collective.flat_buffers import Bucket, lay_out_buckets
 from feedline.errors import StateError
 from feedline.train.distributed.base import DistributedStrategy
 from feedline.train.learner import Learner
@@ -66,7 +66,7 @@ class BlockMomentum(DistributedStrategy):
 
     def scale(self, samples: int) -> int:
         """See `Strategy`: each rank's part is a full-size minibatch."""
-        return self.ranks.count if self.apart(samples) else 1
+        return self.ranks.count if self.trains_on_parts(samples) else 1
 
     def momentum(self, samples: int) -> float:
         """Return eta after ``samples`` samples of all ranks."""
@@ -98,7 +98,7 @@ class BlockMomentum(DistributedStrategy):
         eta = self.momentum(self._since)
         with torch.no_grad():
             if not self._buckets:
-                self._buckets = laid_out(self.parameters)
+                self._buckets = lay_out_buckets(self.parameters)
             moved = torch._foreach_sub(self._agreed, self.parameters)
             self.ranks.wait([self.ranks.sum(bucket.fill(moved)) for bucket in self._buckets])
             for bucket in self._buckets:
@@ -112,7 +112,7 @@ class BlockMomentum(DistributedStrategy):
             for learner in self._learners:
                 learner.forget()
 
-    def settle(self, saving: bool = False) -> None:
+    def sync_models(self, saving: bool = False) -> None:
         """See `Strategy`: agrees on an incomplete block."""
         if self._equal:
             with self.ranks.step():
@@ -123,7 +123,7 @@ class BlockMomentum(DistributedStrategy):
                 if saving and not self._reset:
                     # A checkpoint has one state of each learner, from which all ranks continue.
                     self._share_learners()
-        super().settle(saving)
+        super().sync_models(saving)
 
     def _make_equal(self) -> None:
         super()._make_equal()
@@ -151,7 +151,7 @@ class BlockMomentum(DistributedStrategy):
         ]
 
         def load() -> None:
-            self._part()
+            self._require_sync()
             self._since, self._velocity = 0, velocity
 
         return load

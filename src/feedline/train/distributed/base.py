@@ -87,7 +87,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         """Return the settings that have to be equal for all learners of a trainer."""
         return {"way": self.way, "group": self._group, "after": self._after, "timeout": self._timeout_s}
 
-    def apart(self, samples: int) -> bool:
+    def trains_on_parts(self, samples: int) -> bool:
         """See `Strategy`."""
         return samples >= self._after
 
@@ -97,7 +97,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
 
     def prepare(self, minibatch: Minibatch) -> bool:
         """See `Strategy`: gradients of parameters that differ from rank 0's would be useless."""
-        if self._learners and not self._equal and self.apart(self._learners[0].samples):
+        if self._learners and not self._equal and self.trains_on_parts(self._learners[0].samples):
             with self.step():
                 self._make_equal()
         return True
@@ -109,7 +109,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
     def reduce(self, part: Contribution) -> Total:
         """See `Strategy`."""
         samples = self._learners[0].samples
-        if self.apart(samples):
+        if self.trains_on_parts(samples):
             if not self._equal:
                 self._make_equal()
             return self._reduce(part)
@@ -129,7 +129,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
     def _reduce(self, part: Contribution) -> Total:
         """Sum gradients of the ranks' parts. See `reduce`."""
 
-    def settle(self, saving: bool = False) -> None:
+    def sync_models(self, saving: bool = False) -> None:
         """See `Strategy`."""
         if self._learners and self._equal:
             # Running statistics of layers differ by rank. Rank 0's count.
@@ -170,9 +170,9 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
                 saved={"workers": state.get("way") if isinstance(state, Mapping) else state},
                 current={"workers": self.way},
             )
-        return self._part
+        return self._require_sync
 
-    def _part(self) -> None:
+    def _require_sync(self) -> None:
         """Make all ranks equal to rank 0 before the next update."""
         self._equal = False
 

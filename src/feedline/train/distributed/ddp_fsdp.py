@@ -30,33 +30,33 @@ from feedline.data import Minibatch
 from feedline.train.distributed.gradients import remove_hooks
 from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, HoldsParts, Strategy, Total
 from feedline.train.summary import NOTHING, Summary
-from feedline.train.unwrap import uncompiled
+from feedline.train.unwrap import unwrap_compiled
 from feedline.updates.native_tensors import is_sharded
 
 _log = logging.getLogger("feedline")
 
 
-def in_parallel(model: torch.nn.Module) -> bool:
+def is_in_ddp(model: torch.nn.Module) -> bool:
     """Return whether a model, compiled or not, is wrapped in `DistributedDataParallel`."""
-    return isinstance(uncompiled(model), torch.nn.parallel.DistributedDataParallel)
+    return isinstance(unwrap_compiled(model), torch.nn.parallel.DistributedDataParallel)
 
 
-def sharded(model: torch.nn.Module) -> bool:
+def has_shards(model: torch.nn.Module) -> bool:
     """Return whether ranks hold parts of a model's parameters."""
     return any(is_sharded(parameter) for parameter in model.parameters())
 
 
-def through(model: torch.nn.Module, ranks: Ranks) -> ThroughModel:
+def strategy_for(model: torch.nn.Module, ranks: Ranks) -> ThroughModel:
     """Return the strategy of learners that use only their own gradients while ``ranks`` run one session."""
-    return (Sharded if sharded(model) else ThroughModel)(model, ranks)
+    return (Sharded if has_shards(model) else ThroughModel)(model, ranks)
 
 
-def of_model(model: torch.nn.Module) -> ThroughModel | None:
+def strategy_of_model(model: torch.nn.Module) -> ThroughModel | None:
     """Return the strategy of learners without one, if their model is known to exchange gradients itself."""
     ranks = Ranks()
-    if sharded(model):  # on one rank, too: its tensors are written and read as shards
-        return through(model, ranks)
-    return through(model, ranks) if in_parallel(model) and not ranks.alone else None
+    if has_shards(model):  # on one rank, too: its tensors are written and read as shards
+        return strategy_for(model, ranks)
+    return strategy_for(model, ranks) if is_in_ddp(model) and not ranks.alone else None
 
 
 class ThroughModel(Strategy, ExchangesInBackward):
@@ -72,10 +72,10 @@ class ThroughModel(Strategy, ExchangesInBackward):
         self._joined = self._decided = False
         #: Parameters that may be unused, and indices of the used ones, by this rank's backward passes since `prepare`.
         self._optional, self._used = list[torch.Tensor](), set[int]()
-        inner: Any = uncompiled(model)
+        inner: Any = unwrap_compiled(model)
         if self._joins and inner.find_unused_parameters:
             self._optional = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            weakref.finalize(self, remove_hooks, _watched(self._optional, self._used))
+            weakref.finalize(self, remove_hooks, _watch(self._optional, self._used))
 
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
@@ -84,14 +84,14 @@ class ThroughModel(Strategy, ExchangesInBackward):
     @property
     def _joins(self) -> bool:
         """Whether a rank without data can take part in the model's exchange of gradients."""
-        model: Any = uncompiled(self._model)
+        model: Any = unwrap_compiled(self._model)
         # With a static graph every backward pass has to use the same parameters, equally often.
-        return in_parallel(model) and not model.static_graph
+        return is_in_ddp(model) and not model.static_graph
 
     @property
     def _why_skip(self) -> str:
         """Reason why all ranks skip a minibatch without a part for each, and the remedy."""
-        if in_parallel(self._model):
+        if is_in_ddp(self._model):
             return "every backward pass of a static graph is the same; wrap the model without static_graph=True"
         return (
             "how the model exchanges gradients is unknown; wrap the model in DistributedDataParallel, or the learners: "
@@ -165,11 +165,11 @@ class ThroughModel(Strategy, ExchangesInBackward):
         context: AbstractContextManager[None] = postponed()
         return context
 
-    def backward_of_nothing(self) -> None:
+    def backward_without_data(self) -> None:
         """See `ExchangesInBackward`."""
         self._joined = True
         if self._joins:
-            model: Any = uncompiled(self._model)
+            model: Any = unwrap_compiled(self._model)
             module = model.module
             model.module = _ZeroLoss(module)
             try:
@@ -245,7 +245,7 @@ class Sharded(ThroughModel, HoldsParts):
         return [module for module in self._model.modules() if hasattr(module, "set_requires_gradient_sync")]
 
 
-def _watched(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
+def _watch(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
     """Let backward add to ``used`` the index of each parameter to whose gradient it adds. Returns handles."""
     return [
         parameter.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i))

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from feedline.collective.exchanges import Announcement
-from feedline.collective.flat_buffers import Bucket, laid_out
+from feedline.collective.flat_buffers import Bucket, lay_out_buckets
 from feedline.collective.sums import BucketSums
 
 #: Bytes of the first bucket: the sooner it is full, the sooner the exchange begins.
@@ -179,7 +179,7 @@ class Gradients:
         ordered = set(order)
         unordered = [i for i in reversed(range(len(self._parameters))) if i not in ordered]
         self.order = [*order, *unordered]
-        buckets = laid_out(self._parameters, BUCKET_BYTES, self.order, FIRST_BUCKET_BYTES)
+        buckets = lay_out_buckets(self._parameters, BUCKET_BYTES, self.order, FIRST_BUCKET_BYTES)
         self._places = [(0, 0)] * len(self._parameters)
         for k, bucket in enumerate(buckets):
             for slot, i in enumerate(bucket.places):

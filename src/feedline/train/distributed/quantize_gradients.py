@@ -73,9 +73,9 @@ class QuantizedGradients(DistributedStrategy):
                 sent[r].append(codes[self._stripe(len(codes), r)])
         # Each rank receives all ranks' codes of its stripes, then the codes of all sums.
         size = sum(part.numel() for part in sent[me])
-        received = self.ranks.distribute([_joined(parts) for parts in sent], [size] * len(ranks))
+        received = self.ranks.distribute([_join(parts) for parts in sent], [size] * len(ranks))
         summed = []
-        for i, *pieces in zip(used, *[_parted(got, sent[me]) for got in received], strict=True):
+        for i, *pieces in zip(used, *[_split_like(got, sent[me]) for got in received], strict=True):
             width = self._residuals[i].shape[1]
             value = self._sum_residuals[i].clone()
             for piece in pieces:
@@ -84,9 +84,9 @@ class QuantizedGradients(DistributedStrategy):
             self._sum_residuals[i] = value - code.decode(codes, width)
             summed.append(codes)
         everywhere = self.ranks.distribute(
-            [_joined(summed)] * len(ranks), [sum(part.numel() for part in parts) for parts in sent]
+            [_join(summed)] * len(ranks), [sum(part.numel() for part in parts) for parts in sent]
         )
-        stripes = [_parted(got, parts) for got, parts in zip(everywhere, sent, strict=True)]
+        stripes = [_split_like(got, parts) for got, parts in zip(everywhere, sent, strict=True)]
         for i, *pieces in zip(used, *stripes, strict=True):
             parameter = self.parameters[i]
             value = code.decode(torch.cat(pieces), self._residuals[i].shape[1])
@@ -99,11 +99,11 @@ class QuantizedGradients(DistributedStrategy):
         begin = r * share + min(r, extra)
         return slice(begin, begin + share + (r < extra))
 
-    def settle(self, saving: bool = False) -> None:
+    def sync_models(self, saving: bool = False) -> None:
         """See `Strategy`."""
         if saving:
             self._residuals, self._sum_residuals = [], []
-        super().settle(saving)
+        super().sync_models(saving)
 
 
 class Code:
@@ -128,20 +128,20 @@ class Code:
             cells = 2**self.bits
             scale = torch.where(numbers > 0, cells / (2 * numbers), 0)
             code = ((value + numbers) * scale).to(torch.int32).clamp_(0, cells - 1)
-        return torch.cat([_viewed_as(torch.uint8, numbers), self._packed(code)], 1)
+        return torch.cat([_view_as(torch.uint8, numbers), self._pack(code)], 1)
 
     def decode(self, codes: torch.Tensor, width: int) -> torch.Tensor:
         """Decode rows of ``width`` elements (float32)."""
         number_bytes = 8 if self.bits == 1 else 4
-        numbers = _viewed_as(torch.float32, codes[:, :number_bytes])
-        code = self._unpacked(codes[:, number_bytes:], width)
+        numbers = _view_as(torch.float32, codes[:, :number_bytes])
+        code = self._unpack(codes[:, number_bytes:], width)
         if self.bits == 1:
             return torch.where(code > 0, numbers[:, 1:], numbers[:, :1])
         return (code.to(torch.float32) + 0.5) * (2 * numbers / 2**self.bits) - numbers
 
-    def _packed(self, code: torch.Tensor) -> torch.Tensor:
+    def _pack(self, code: torch.Tensor) -> torch.Tensor:
         if self._wide == 16:
-            return _viewed_as(torch.uint8, code.to(torch.uint16))
+            return _view_as(torch.uint8, code.to(torch.uint16))
         each = 8 // self._wide
         padded = torch.nn.functional.pad(code.to(torch.uint8), (0, -code.shape[1] % each))
         packed = torch.zeros(len(code), padded.shape[1] // each, dtype=torch.uint8)
@@ -149,9 +149,9 @@ class Code:
             packed |= padded[:, k::each] << (self._wide * k)
         return packed
 
-    def _unpacked(self, packed: torch.Tensor, width: int) -> torch.Tensor:
+    def _unpack(self, packed: torch.Tensor, width: int) -> torch.Tensor:
         if self._wide == 16:
-            return _viewed_as(torch.uint16, packed).to(torch.int32)
+            return _view_as(torch.uint16, packed).to(torch.int32)
         each = 8 // self._wide
         code = torch.empty(len(packed), packed.shape[1] * each, dtype=torch.uint8)
         for k in range(each):
@@ -159,7 +159,7 @@ class Code:
         return code[:, :width]
 
 
-def _viewed_as(dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
+def _view_as(dtype: torch.dtype, rows: torch.Tensor) -> torch.Tensor:
     """Return the bytes of rows as another dtype."""
     fresh = torch.empty(rows.shape, dtype=rows.dtype)  # a single row may have strides that do not allow a view
     return fresh.copy_(rows).view(dtype)
@@ -176,12 +176,12 @@ def _matrix(tensor: torch.Tensor) -> torch.Tensor:
     return flat.reshape(len(flat), -1) if flat.dim() > 1 else flat.reshape(1, -1)
 
 
-def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def _join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-def _parted(joined: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Split the result of `_joined` into parts of the shapes of ``like``."""
+def _split_like(joined: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Split the result of `_join` into parts of the shapes of ``like``."""
     pieces = joined.split([part.numel() for part in like])
     return [piece.view(part.shape) for piece, part in zip(pieces, like, strict=True)]
 

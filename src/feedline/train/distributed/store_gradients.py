@@ -115,9 +115,9 @@ class ThroughStore(DataParallel):
                 residuals[i] = residuals[i] + residual if i in residuals else residual
         sums.set_residuals(residuals)
 
-    def settle(self, saving: bool = False) -> None:
+    def sync_models(self, saving: bool = False) -> None:
         """See `Strategy`."""
-        super().settle(saving)
+        super().sync_models(saving)
         if saving:
             self._gathered = self._gather()
 

@@ -45,7 +45,7 @@ class DataParallel(DistributedStrategy, Overlapping):
         """See `Strategy`."""
         with super().step():
             gradients = self._gradients
-            if gradients is None or gradients.armed or not self.apart(self._learners[0].samples):
+            if gradients is None or gradients.armed or not self.trains_on_parts(self._learners[0].samples):
                 yield
                 return
             gradients.arm(self._announce if self._equal else None)
@@ -66,7 +66,7 @@ class DataParallel(DistributedStrategy, Overlapping):
         gradients, ranks = self._gradients, self.ranks
         assert gradients is not None
         if gradients.sums is None:
-            gradients.lay_out(*self._agreed_layout(gradients), self._sums)
+            gradients.lay_out(*self._agree_on_layout(gradients), self._sums)
         ranks.run(ranks.exchanges.met(gradients.announced or self._announce()))
         works = gradients.send_rest()
         mine = torch.tensor([*part.numbers(), *map(float, gradients.put)], dtype=torch.float64)
@@ -76,7 +76,7 @@ class DataParallel(DistributedStrategy, Overlapping):
         gradients.finish([any(row[i] for row in rows) for i in range(len(part), len(rows[0]))])
         return Total.of(part, [row[: len(part)] for row in rows])
 
-    def _agreed_layout(self, gradients: Gradients) -> tuple[list[int], list[int]]:
+    def _agree_on_layout(self, gradients: Gradients) -> tuple[list[int], list[int]]:
         """Return the order of gradients in buckets, and how often backward adds to each.
 
         The order comes from a checkpoint, from an earlier layout, or from the first rank that has most gradients.

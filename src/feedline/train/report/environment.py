@@ -21,7 +21,7 @@ _PACKAGES = ("torch", "numpy", "pyarrow", "jax", "transformers", "timm")
 _GIT_S = 2.0
 
 
-def surroundings() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Return the facts by name, in JSON types."""
     facts = {"command": shlex.join(sys.argv), "commit": _commit(), "machine": _machine()}
     return {
