@@ -99,7 +99,7 @@ def test_handlers_are_put_back():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with StopSignals() as stopping:
         assert signal.getsignal(signal.SIGTERM) != before[1]
-        assert not stopping.asked
+        assert not stopping.requested
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -123,7 +123,7 @@ def test_a_forked_child_is_ended_by_its_signals(number, request):
         os.read(reading, 1)  # it runs
         os.kill(child.pid, number)
         assert child.status() == (-number if number == signal.SIGTERM else 0)
-        assert not stopping.asked
+        assert not stopping.requested
     os.close(reading)
     os.close(writing)
 

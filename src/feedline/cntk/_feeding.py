@@ -145,7 +145,7 @@ def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
 
     Args:
         data: data of each input.
-        begins: flags from `begun`, with one lane per sequence. None: take both from the data.
+        begins: flags from `begun`, with one lane per sequence. None means that both are taken from the data.
     """
     if begins is not None:
         return np.arange(len(begins)), begins

@@ -183,7 +183,8 @@ class Value:
         batch: an array ``(N, ...)`` or SciPy CSR matrix ``(N, size)``, a list with one array ``(length, *shape)`` or
             CSR matrix ``(length, size)`` per sequence, nested lists of numbers, an `NDArrayView`, or a
             `feedline.Value`. The latter two are not copied.
-        seq_starts: whether each sequence begins here, rather than continuing from the last minibatch. None: all begin.
+        seq_starts: whether each sequence begins here, rather than continuing from the last minibatch. None means that
+            all begin.
         device: device on which it will be used.
 
     Raises:

@@ -29,7 +29,7 @@ class Initializer:
         draw: function ``draw(flat, fan_in, fan_out, seed)`` that fills a torch tensor of one axis in place.
         output_rank: number of trailing output axes, or if negative of leading ones, as in convolution kernels.
         filter_rank: number of trailing axes of a convolution's window.
-        seed: seed of the generator at each fill. None: each parameter gets a seed when it is created.
+        seed: seed of the generator at each fill. None means that each parameter gets a seed when it is created.
         dtype: name of the element type to compute in.
     """
 

@@ -229,9 +229,10 @@ class Parameter(_Weighted):
     """A tensor that learners update.
 
     Args:
-        shape: shape, -1 where its first use decides. None: the shape of ``init``.
+        shape: shape, -1 where its first use decides. None means the shape of ``init``.
         init: a number, an array, or an initializer of `cntk.initializer`.
-        dtype: float32, float64 or float16. None: the dtype of `default_options`, or float32, even if ``init`` differs.
+        dtype: float32, float64 or float16. None means the dtype of `default_options`, or float32, even if ``init``
+            differs.
         device: accepted for compatibility. Networks move the tensor.
         name: name of the parameter.
 

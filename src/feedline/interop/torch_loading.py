@@ -385,7 +385,7 @@ def generator_state(generator: Any) -> str:
 
 
 def set_generator_state(generator: Any, state: str) -> None:
-    """Set a ``torch.Generator`` to a state from `generator_state`. None: the global one."""
+    """Set a ``torch.Generator`` to a state from `generator_state`. None means the global one."""
     (generator or torch.default_generator).set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
 

@@ -178,7 +178,7 @@ class PictureJob:
         shape: shape of a finished picture.
         color: 0: RGB, 1: BGR, 2: grey.
         upright: whether to turn pictures by their EXIF orientation.
-        mean, scale: float32 (channels,), for float32 pictures. None: uint8.
+        mean, scale: float32 (channels,), for float32 pictures. None means uint8.
         chw: whether channels come first.
         bad: pictures that could not be decoded, by number, and the reasons.
         seconds: time spent.
@@ -273,7 +273,7 @@ class PictureJob:
         return pictures
 
     def _by_device(self, encoded: list[Tensor]) -> list[Tensor | None]:
-        """Decode on the device all at once or, if that fails, one by one. None: refused."""
+        """Decode on the device all at once or, if that fails, one by one. None if they are refused."""
         if not encoded:
             return []
         grey = self.color == _GREY

@@ -28,7 +28,7 @@ def invoke(called: str, inputs: Sequence[Any], settings: Mapping[str, Any], out:
         called: any name of the operator.
         inputs: arrays in the operator's order.
         settings: settings by name.
-        out: array that gets the result, or a list of them. None: new arrays.
+        out: array that gets the result, or a list of them. None means new arrays.
 
     Returns:
         An array, or a list of them for an operator with several outputs.

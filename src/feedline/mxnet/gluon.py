@@ -41,9 +41,9 @@ class Trainer:
             several devices, a list of copies for each parameter.
         optimizer: optimizer of `mxnet.optimizer`, or its name.
         optimizer_params: parameters of an optimizer passed by name.
-        kvstore: store, or its type. None: no store. A type without ``dist`` creates no store for one device.
+        kvstore: store, or its type. None means no store. A type without ``dist`` creates no store for one device.
         compression_params: see `KVStore.set_gradient_compression`. Ignored without a store.
-        update_on_kvstore: whether the store updates. None: if it can.
+        update_on_kvstore: whether the store updates. By default it does if it can.
 
     Raises:
         ValueError: params that are not a list or dict, or optimizer_params with an optimizer object.

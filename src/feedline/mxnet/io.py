@@ -143,7 +143,7 @@ class NDArrayIter(DataIter):
 
     Args:
         data: array ``(N, ...)``, a list of them, or a dict by name. All but NDArrays are converted to float32.
-        label: like ``data``. None: no labels.
+        label: like ``data``. None means no labels.
         batch_size: number of rows of a batch.
         shuffle: whether every epoch has another order.
         last_batch_handle: treatment of an incomplete last batch: ``"pad"`` fills it with the first rows of the epoch,

@@ -159,7 +159,8 @@ class KVStore:
     # ---- updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Callable[[Any, Any, Any], None] | None) -> None:
-        """Set ``updater(key, received, stored)``, which changes stored arrays in place at each push. None: assign."""
+        """Set ``updater(key, received, stored)``, which changes stored arrays in place at each push. None means that
+        pushes assign."""
         if isinstance(updater, Updater):
             self.set_optimizer(updater.optimizer)
             return

@@ -51,8 +51,8 @@ class EvalMetric:
 
     Attributes:
         name: name of the metric.
-        output_names: predictions that `update_dict` uses. None: all.
-        label_names: labels that `update_dict` uses. None: all.
+        output_names: predictions that `update_dict` uses. None means all.
+        label_names: labels that `update_dict` uses. None means all.
         sum_metric: sum since the last `reset_local`.
         num_inst: count since the last `reset_local`.
         global_sum_metric: sum since the last `reset`.

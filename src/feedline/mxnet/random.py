@@ -114,7 +114,7 @@ def multinomial(data: NDArray, shape: Any = None, get_prob: bool = False, dtype:
 
     Args:
         data: probabilities along the last axis.
-        shape: shape of the draws from each row. None: one.
+        shape: shape of the draws from each row. None means one.
         get_prob: whether to return the logarithms of their probabilities, too.
         dtype: element type of the classes.
     """

@@ -1,6 +1,6 @@
-"""Controllers, which act at the end of an epoch: on the learning rate, the minibatch size, or the best model.
+"""Controllers, which act at the end of an epoch: they change the rate or minibatch size, or keep the best model.
 
-A controller receives the sums of the epoch's training and of the validation at its end. Its state is in the
+A controller receives the sums of the training in an epoch, and of the validation at its end. Its state is in the
 checkpoints, so that a restored run is adjusted like an uninterrupted one.
 """
 
@@ -85,7 +85,7 @@ class ReduceOnPlateau(_Watcher):
         factor: factor of the rate, between 0 and 1.
         patience: number of epochs to wait for an improvement.
         least: fraction of the best value by which a value has to be smaller to count as an improvement.
-        stop_below: product of all factors below which the training ends. None: never.
+        stop_below: product of all factors below which the training ends. None means never.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
@@ -179,7 +179,7 @@ class KeepBest(_Watcher):
 
     Attributes:
         folder: folder of the checkpoint.
-        own_folder: folder that no other session may write to: the same.
+        own_folder: the same folder, to which no other session may write.
     """
 
     def __init__(self, folder: str | os.PathLike[str], watch: str = "loss") -> None:
@@ -193,13 +193,13 @@ class KeepBest(_Watcher):
         if self._is_better(value):
             self.best = value
             model = unwrap_model(run.trainer.model)
-            run.ranks.first(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
+            run.ranks.on_rank_0(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
 
     def restore(self, model: torch.nn.Module) -> float:
         """Load the best model's tensors into ``model``. Returns its watched value.
 
         Raises:
-            StateError: no model was kept, or one of another architecture. The model is unchanged.
+            StateError: no model was kept, or its architecture differs. The model is unchanged.
         """
         checkpoint = self._checkpoints.latest()
         if checkpoint is None:

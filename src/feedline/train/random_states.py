@@ -15,7 +15,7 @@ from feedline.errors import StateError, shown
 
 
 def check_random_states(states: Any, index: int) -> Callable[[], None]:
-    """Check saved states and return a function that restores the states of the rank ``index``.
+    """Check saved states, and return a function that restores the states of rank ``index``.
 
     A rank that the saved run did not have seeds its generators from rank 0's state.
 
@@ -25,20 +25,20 @@ def check_random_states(states: Any, index: int) -> Callable[[], None]:
     if not isinstance(states, list) or not states:
         raise StateError(f"expected states of random generators by rank, got {states!r:.80}")
     if index < len(states):
-        return _checked(states[index])
+        return _check(states[index])
     key = hashlib.blake2b(json.dumps([states[0], index]).encode(), digest_size=8).digest()
     seed = int.from_bytes(key, "little") >> 1
 
-    def begin() -> None:
+    def seed_generators() -> None:
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
 
-    return begin
+    return seed_generators
 
 
 def random_state() -> dict[str, Any]:
-    """Return the states of torch's (CPU and every CUDA device), Python's and NumPy's generators, in JSON types."""
+    """Return the states of the generators of torch (CPU and every CUDA device), Python and NumPy, in JSON types."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     version, words, gauss = random.getstate()
     kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
@@ -50,7 +50,7 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def _checked(state: Any) -> Callable[[], None]:
+def _check(state: Any) -> Callable[[], None]:
     """Check states on temporary generators. Returns a function that restores them."""
     try:
         cpu, cuda = _bytes(state["torch"]), [_bytes(text) for text in state["cuda"]]
@@ -66,14 +66,14 @@ def _checked(state: Any) -> Callable[[], None]:
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise StateError(f"expected states of random generators, got others: {shown(error, 200)}") from error
 
-    def begin() -> None:
+    def restore() -> None:
         torch.set_rng_state(cpu)
         if cuda and torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(cuda)
         random.setstate(python)
         np.random.set_state(numpy)
 
-    return begin
+    return restore
 
 
 def _bytes(text: str) -> torch.Tensor:

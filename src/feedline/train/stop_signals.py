@@ -14,17 +14,17 @@ from typing import Any
 
 
 class StopSignals:
-    """Block within which the first SIGINT or SIGTERM is recorded, and the second has its usual effect.
+    """A block within which the first SIGINT or SIGTERM is recorded, and the second has its usual effect.
 
     Outside the main thread it has no effect on signals. A forked child gets the previous handlers, as its parent may
     end it by SIGTERM.
 
     Attributes:
-        asked: whether a signal was received.
+        requested: whether a signal was received.
     """
 
     def __init__(self) -> None:
-        self.asked = self._terminated = False
+        self.requested = self._terminated = False
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
 
@@ -32,7 +32,7 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
-                # None: a handler that was not set from Python and could not be restored.
+                # None means a handler that was not set from Python and could not be restored.
                 if before is not None and not (before is signal.SIG_IGN and number == signal.SIGTERM):
                     self._before[number] = signal.signal(number, self._handle)
         return self
@@ -43,18 +43,18 @@ class StopSignals:
         self._before = {}
 
     def resend(self) -> None:
-        """Send a SIGTERM that was received within the block again, after it."""
+        """After the block, send a SIGTERM again that was received within it."""
         if self._terminated:
             self._terminated = False
             signal.raise_signal(signal.SIGTERM)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         child = os.getpid() != self._process
-        if self.asked and number == signal.SIGINT and not child:
+        if self.requested and number == signal.SIGINT and not child:
             raise KeyboardInterrupt
-        if self.asked or child:
+        if self.requested or child:
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
             return
-        self.asked = True
+        self.requested = True
         self._terminated |= number == signal.SIGTERM

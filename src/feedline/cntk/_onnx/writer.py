@@ -214,8 +214,8 @@ class Writer:
             name: value.
             node: node whose dynamic axes the result has.
             shape: shape of samples, -1 where it is inferred.
-            like: node with a value from which to read the lengths, if the value's axes have been merged. None: the
-                value has them.
+            like: node with a value from which to read the lengths, if the value's axes have been merged. None means
+                that the value has them.
         """
         leading = self.leading(node)
         if like is None or leading == 0:

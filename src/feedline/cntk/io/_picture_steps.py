@@ -232,7 +232,7 @@ class Mean(Step):
 
     Attributes:
         path: path of the file.
-        picture: the mean picture. None: the transform does nothing.
+        picture: the mean picture. None means that the transform does nothing.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

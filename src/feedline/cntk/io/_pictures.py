@@ -38,7 +38,7 @@ class PictureStream(NamedTuple):
         steps: steps to run on a picture.
         grayscale: whether to decode to one channel.
         shape: shape of the result: channels, height, width.
-        views: name of a stream with the number of each copy of a picture. None: pictures have no copies.
+        views: name of a stream with the number of each copy of a picture. None means that pictures have no copies.
         lenient: whether CNTK leaves out pictures that cannot be decoded.
     """
 
@@ -143,7 +143,8 @@ class _StreamWork(NamedTuple):
 
     Attributes:
         stream: the stream.
-        work: their decoding and movements. None: no pictures, or pictures that are decoded and transformed in Python.
+        work: their decoding and movements. None means no pictures, or pictures that are decoded and transformed in
+            Python.
         later: steps that run in Python, each with its number.
         views: number of the copy of each picture.
     """

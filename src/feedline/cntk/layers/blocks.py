@@ -78,7 +78,7 @@ def LSTM(
 
     Args:
         shape: number of outputs.
-        cell_shape: number of cells, projected to the outputs. None: as many as outputs, without a projection.
+        cell_shape: number of cells, projected to the outputs. None means as many as outputs, without a projection.
         activation: activation of candidates and outputs.
         use_peepholes: whether gates see the cells.
         init: initializer of weights.

@@ -36,7 +36,7 @@ def Dense(
         shape: shape of the result.
         activation: a function, or None.
         init: initializer of W, (*input, *shape).
-        input_rank: number of trailing axes of the input to contract with W. None: all.
+        input_rank: number of trailing axes of the input to contract with W. None means all.
         map_rank: number of leading axes of the input to keep, instead of ``input_rank``.
         bias: whether to add b.
         init_bias: initial value of b, (*shape).

@@ -116,7 +116,7 @@ def hierarchical_softmax_layer(
         input_var: vectors (size,).
         label_index: number of the label, (1,).
         label_dim: number of labels.
-        label_classes: number of classes. None: the root of ``label_dim``, rounded up.
+        label_classes: number of classes. None means the root of ``label_dim``, rounded up.
 
     Returns:
         The probability of the label (1, 1), the probabilities of the classes (classes,), and a list of the

@@ -80,8 +80,8 @@ class Evaluable(Outputs):
             arguments: data by variable or name, in order, or of the only argument. Or a pair of such data and a list
                 of one bool per sequence: whether the sequence begins here, or continues the sequence at the same index
                 in the previous call.
-            outputs: variables to compute. None: all outputs.
-            device: device to run on. None: the device of the parameters.
+            outputs: variables to compute. None means all outputs.
+            device: device to run on. None means the device of the parameters.
             as_numpy: whether to return arrays, or `Value` objects.
 
         Returns:
@@ -102,8 +102,8 @@ class Evaluable(Outputs):
 
         Args:
             arguments: data, as in `eval`.
-            outputs: dictionary to fill, whose keys are the variables to compute. None: all outputs.
-            device: device to run on. None: the device of the parameters.
+            outputs: dictionary to fill, whose keys are the variables to compute. None means all outputs.
+            device: device to run on. None means the device of the parameters.
 
         Returns:
             The values by variable, which is ``outputs`` if it is given.
@@ -176,11 +176,11 @@ class Evaluable(Outputs):
 
         Args:
             at: data, as in `eval`.
-            wrt: variables. None: all arguments that need gradients, or all inputs if there are none.
+            wrt: variables. None means all arguments that need gradients, or all inputs if there are none.
             outputs: variables to compute as well.
             device: device to run on.
             as_numpy: whether to return arrays, or `Value` objects.
-            grad_root: variable to differentiate. None: the only output.
+            grad_root: variable to differentiate. None means the only output.
 
         Returns:
             For one variable its gradient, otherwise a dictionary by variable. With ``outputs``, a pair of the gradients

@@ -90,7 +90,8 @@ class Function(Evaluable):
 
     @staticmethod
     def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
-        """Return a decorator that sets the types of parameters. See `cntk.layers.typing`. None: to be inferred."""
+        """Return a decorator that sets the types of parameters. See `cntk.layers.typing`. None means that a type is
+        inferred."""
 
         def decorate(f: Callable[..., Any]) -> Function:
             names = parameters_of(f)
@@ -309,9 +310,9 @@ class Function(Evaluable):
             parameter_learners: learners that update the parameters.
             callbacks: progress writers, and at most one each of `CheckpointConfig`, `CrossValidationConfig` and
                 `TestConfig`.
-            progress_frequency: samples between summaries. None: ``epoch_size``.
-            max_epochs: number of epochs. None: one.
-            epoch_size: samples in an epoch. None: all samples of the arrays.
+            progress_frequency: samples between summaries. None means ``epoch_size``.
+            max_epochs: number of epochs. None means one.
+            epoch_size: samples in an epoch. None means all samples of the arrays.
             max_samples: number of samples, instead of ``max_epochs``.
 
         Returns:

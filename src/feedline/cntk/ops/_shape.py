@@ -175,7 +175,7 @@ def to_sequence(
 
     Args:
         x: operand with only a batch axis.
-        sequence_lengths: number of steps of each sample. None: all.
+        sequence_lengths: number of steps of each sample. None means all.
         sequence_axis_name_prefix: accepted, without effect on the axis's name.
         name: name of the operation.
 

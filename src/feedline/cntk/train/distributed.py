@@ -140,7 +140,8 @@ def block_momentum_distributed_learner(
     Args:
         learner: learner to distribute.
         block_size: samples of all workers between two agreements.
-        block_momentum_as_time_constant: time constant in samples of all workers. None: derived from the block size.
+        block_momentum_as_time_constant: time constant in samples of all workers. None means that it is derived from the
+            block size.
         use_nestrov_momentum: whether to use Nesterov momentum.
         reset_sgd_momentum_after_aggregation: whether to reset learners' states after each block.
         block_learning_rate: factor of the change in a block.

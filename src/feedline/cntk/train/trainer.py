@@ -289,7 +289,7 @@ class Trainer:
                 replace_tensors(Path(filename), model_tensors)
             replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
-        self._ranks.first(write)
+        self._ranks.on_rank_0(write)
 
     def _roots(self) -> list[Node]:
         """Return the root nodes of model and criterion, if they are functions."""

@@ -45,8 +45,8 @@ class TrainingSession:
         mb_source: training source, or a tuple of arrays, one per argument of the trainer's criterion.
         mb_size: minibatch size in samples: int, or a `minibatch_size_schedule` over samples trained.
         model_inputs_to_streams: stream for each key that model and criterion use.
-        max_samples: number of label samples to train on. None: until the data ends.
-        progress_frequency: number of samples, or ``(count, DataUnit)``, between summaries. None: one at the end.
+        max_samples: number of label samples to train on. None means until the data ends.
+        progress_frequency: number of samples, or ``(count, DataUnit)``, between summaries. None means one at the end.
         checkpoint_config, cv_config, test_config: settings of each action, or None.
 
     Raises:
@@ -219,7 +219,7 @@ class TrainingSession:
         name, ranks = self.checkpoint.filename, self.trainer._ranks
         if name is None or not self.checkpoint.restore:
             return
-        newest = ranks.gather_json(ranks.first(lambda: _newest(_checkpoints(name), str(name))))[0]
+        newest = ranks.gather_json(ranks.on_rank_0(lambda: _newest(_checkpoints(name), str(name))))[0]
         if newest is None:
             return
         print(f"Restoring training session from the checkpoint '{newest}'", file=sys.stderr)

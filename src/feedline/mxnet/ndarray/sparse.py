@@ -163,9 +163,9 @@ def row_sparse_array(arg1: Any, shape: Any = None, ctx: Context | None = None, d
 
     Args:
         arg1: ``(data, indices)``, or an array.
-        shape: shape of the whole array. None: up to the last row.
-        ctx: context. None: the default.
-        dtype: element type. None: float32, or the array's.
+        shape: shape of the whole array. None means up to the last row.
+        ctx: context. None means the default.
+        dtype: element type. None means float32, or the element type of the array.
 
     Raises:
         MXNetError: indices that are not ascending, or rows that do not fit ``shape``.

@@ -181,7 +181,7 @@ def infer_types(outputs: Sequence[Entry], passed: Mapping[Node, str], default: s
     Args:
         outputs: outputs of the symbol.
         passed: types that the caller passed, by variable.
-        default: type of indices and labels that stay unknown. None: the type of the operator that uses them.
+        default: type of indices and labels that stay unknown. None means the type of the operator that uses them.
 
     Raises:
         MXNetError: contradictory types. The error names the operator.

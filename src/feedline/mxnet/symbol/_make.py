@@ -25,7 +25,7 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
 
     Args:
         called: any name of the operator, from which automatic names are derived.
-        inputs: inputs in the operator's order. None: a new variable.
+        inputs: inputs in the operator's order. None means a new variable.
         settings: settings by name.
         options: ``name`` and ``attr``.
 

@@ -1,6 +1,6 @@
-"""Environment of a run, for its log: command, commit, machine, versions and threads.
+"""The environment of a run, for its log: command, commit, machine, versions and threads.
 
-A run needs none of these facts, so unavailable ones are omitted. Costs some ten milliseconds, once.
+A run needs none of these facts, so unavailable ones are omitted. Collecting them takes some ten milliseconds, once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Events of a run as JSON lines, for programs, reports and plots.
 
 Every line has ``event`` and ``samples`` (label samples trained so far). An average that is not finite is null, as JSON
-cannot express it. ``counted`` is 0 without samples to average. A restored run appends to the file. Lines of a part that
-was trained again repeat their samples, and `read_lines` keeps the last ones. `feedline.report` renders such a file as a
-page.
+has no such numbers. ``counted`` is 0 without samples to average. A restored run appends to the file. Lines of a part
+that was trained again repeat earlier numbers of samples, and `read_lines` keeps the last lines. `feedline.report`
+renders such a file as a page.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class JsonLines(Silent):
 
     Args:
         path: file. Its folder is created if missing.
-        updates: whether to write every update, too. Each one then waits for the device.
-        rank: only rank that writes. None: all, to ``<path>.rank<i>``.
+        updates: whether to write a line for every update, too. Each update then waits for the device.
+        rank: the only rank that writes. None means that all ranks write, each to ``<path>.rank<i>``.
         settings: further settings of the run, such as ``{"width": 64}``, for comparisons with other runs: numbers and
             texts by name.
 
@@ -115,7 +115,7 @@ class JsonLines(Silent):
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read the events of a file, in order of samples. Of a part that was trained again, only the last time.
+    """Read the events of a file, in order of samples. Of a part that was trained again, only the last events count.
 
     A restart discards events after the position at which the run continues. A line torn by a crash is skipped.
 
@@ -196,7 +196,7 @@ def _describe(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, An
 
 
 def _name_of(function: Any) -> str | None:
-    """Return the name of a function or module; None for one without."""
+    """Return the name of a function or module, or None if it has none."""
     if function is None:
         return None
     name = getattr(function, "__name__", type(function).__name__)

@@ -35,7 +35,7 @@ def AttentionModel(
 
     Args:
         attention_dim: width of the hidden layer.
-        attention_span: number of encoder states to attend to, the last states of each sequence. None: all.
+        attention_span: number of encoder states to attend to, the last states of each sequence. None means all.
         attention_axis: accepted, without effect, as the result does not have the axis of the steps.
         init: initializer of weights.
         go_backwards: whether the states of ``attention_span`` are the first states of each sequence.
