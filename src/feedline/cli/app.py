@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from feedline._version import __version__
-from feedline.cli.console import guarded
+from feedline.cli.console import guard
 
 # Help of each command in `feedline --help`: the first words of the command's help, which a test compares.
 COMMANDS = {
@@ -44,7 +44,7 @@ def app_for(selected: str | None) -> typer.Typer:
             continue
         module = importlib.import_module(f"feedline.cli.{name}")
         # A script's errors and tracebacks pass unchanged.
-        command = module.run if name == "run" else guarded(getattr(module, name))
+        command = module.run if name == "run" else guard(getattr(module, name))
         app.command(name, context_settings=module.SETTINGS if name == "run" else None)(command)
     return app
 

@@ -207,8 +207,8 @@ class _Weighted(Variable):
         import torch
 
         array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)
-        if not self._weights().settled:
-            self._weights().settle(array.shape)
+        if not self._weights().is_fixed:
+            self._weights().fix_shape(array.shape)
         with torch.no_grad():
             tensor = torch.from_numpy(np.array(array))
             if tensor.numel() > 1 and tuple(tensor.shape) != self.shape:

@@ -14,7 +14,7 @@ import torch
 
 from feedline.collective.communicator import Communicator
 from feedline.errors import StateError
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 
 T = TypeVar("T")
 #: Seconds to wait for other ranks unless a strategy sets another time, as in torch.distributed's groups.
@@ -126,7 +126,7 @@ class Ranks:
 def _initialised() -> bool:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return True
-    launch = launched()
+    launch = launcher_rank()
     if launch is not None:
         raise RuntimeError(
             f"expected torch.distributed to connect the {launch[1]} ranks that mpiexec or srun has started, of which "

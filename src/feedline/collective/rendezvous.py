@@ -26,7 +26,7 @@ import torch
 from feedline.concurrency.named_threads import begin
 from feedline.concurrency.thread_pool import Job
 from feedline.errors import StoreError
-from feedline.interop.launchers import launched, where_to_meet
+from feedline.interop.launchers import launcher_rank, where_to_meet
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
             "expected a rendezvous of ranks, got none: call torch.distributed.init_process_group, start with torchrun "
             f"or mpiexec, or set {', '.join(VARIABLES)}"
         )
-    this_rank, size = launched() or (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    this_rank, size = launcher_rank() or (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     serves = os.environ.get(BY_LAUNCHER) != "True"
     store, idle_connection = _reach(this_rank, ":".join(where_to_meet()), serves and this_rank == 0, span)
     # A launcher's store outlives the ranks that it restarts.
@@ -177,7 +177,7 @@ def under_launcher() -> bool:
     Raises:
         RuntimeError: variables are missing, or contradict each other.
     """
-    if launched():
+    if launcher_rank():
         where_to_meet()
         return True
     missing = [name for name in VARIABLES if os.environ.get(name) is None]

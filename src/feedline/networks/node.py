@@ -37,7 +37,7 @@ class Type:
     axes: tuple[str, ...] | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether shape and axes are known."""
         return self.shape is not None and self.axes is not None
 
@@ -79,11 +79,11 @@ class Weights:
         return self._shape
 
     @property
-    def settled(self) -> bool:
+    def is_fixed(self) -> bool:
         """Whether all dimensions are known."""
         return UNKNOWN not in self._shape
 
-    def settle(self, shape: tuple[int, ...]) -> None:
+    def fix_shape(self, shape: tuple[int, ...]) -> None:
         """Fix the unknown dimensions. The first, if unknown, may become several.
 
         Raises:

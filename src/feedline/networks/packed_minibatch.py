@@ -45,7 +45,7 @@ class Sequences:
         return self is other or np.array_equal(self.offsets, other.offsets)
 
     def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
-        return _moved(torch.from_numpy(array), self.device, None)
+        return _move(torch.from_numpy(array), self.device, None)
 
     @cached_property
     def _owner(self) -> NDArray[np.int64]:
@@ -345,10 +345,10 @@ class PackedRows:
 def _tensor(array: NDArray[Any], device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
     if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
-    return _moved(torch.from_numpy(array), device, dtype)
+    return _move(torch.from_numpy(array), device, dtype)
 
 
-def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+def _move(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
     # Cheaper than a torch call that has nothing to do.
     if device.type == "cpu" and dtype in (None, tensor.dtype):
         return tensor

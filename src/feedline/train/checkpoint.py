@@ -29,7 +29,7 @@ import torch
 
 from feedline.concurrency.processes import is_running
 from feedline.errors import StateError, shown
-from feedline.interop.seal import BLANK, check_seal, read_regular, sealed
+from feedline.interop.seal import BLANK, add_seal, check_seal, read_regular
 from feedline.interop.tensor_file import check_json, load_contents, save_tensors, sync
 from feedline.train.shards import check_shards
 
@@ -127,7 +127,7 @@ class Checkpoints:
             if shards is not None:
                 content["shards"] = shards(writing)
             with open(writing / STATE, "xb") as file:
-                file.write(sealed(json.dumps(content).encode(), len(_SEALED)))
+                file.write(add_seal(json.dumps(content).encode(), len(_SEALED)))
                 file.flush()
                 os.fsync(file.fileno())
             sync(writing)

@@ -38,7 +38,7 @@ def quick(monkeypatch):
     for module in (link, membership):
         monkeypatch.setattr(module, "PAUSE_S", 0.0)
     monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
-    monkeypatch.setattr(server_module, "REST", 0.0)  # every push begins a snapshot, where ``every`` lets it
+    monkeypatch.setattr(server_module, "PAUSE_FACTOR", 0.0)  # every push begins a snapshot, where ``every`` lets it
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(parts, "SPLIT_ELEMENTS", 8)  # what is larger lies on both servers
     monkeypatch.delenv("RANK", raising=False)
@@ -521,7 +521,7 @@ def test_a_push_that_does_not_fit_is_refused_and_changes_nothing(what, server):
     items, run = WRONG_PUSHES[what]
     before = server.pull("worker", 0, ["t", "n", "i"]).buffer.copy()
     assert isinstance(pushed(server, items, run), (StoreError, RefusedError))
-    assert (server.pull("worker", 1, ["t", "n", "i"]).run == before).all()
+    assert (server.pull("worker", 1, ["t", "n", "i"]).buffer == before).all()
     assert pushed(server, [("n", None)], to_buffer([torch.tensor(2.0)]).numpy(), 2) is None
     assert pushed(server, [("t", 2)], rows_run([0, 4]), 3) is None
 
@@ -580,7 +580,7 @@ def test_a_layout_makes_no_pointer_into_a_run_of_another_size():
     layout, out = Layout([((4,), torch.float32)]), torch.zeros(4)
     for run in (torch.empty(0, dtype=torch.uint8), torch.empty(63, dtype=torch.uint8), torch.empty(16)):
         for what in (lambda run=run: layout.read(run, [[out]]), lambda run=run: layout.views(run)):
-            with pytest.raises(StoreError, match="run of 64 bytes"):
+            with pytest.raises(StoreError, match="buffer of 64 bytes"):
                 what()
 
 

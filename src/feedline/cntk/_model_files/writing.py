@@ -33,7 +33,7 @@ from feedline.cntk._nodes import constant_node
 from feedline.cntk._order import in_order
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node
-from feedline.networks.cells import CELLS, opened
+from feedline.networks.cells import CELLS, open_cell
 from feedline.networks.node import placeholder_node
 from feedline.networks.traverse import loop_parts, replace, topological
 
@@ -118,7 +118,7 @@ class _Writer:
                 node = outputs[node.attributes["index"]]
             elif node.op in CELLS:
                 if node not in self._opened:
-                    self._opened[node], ends = opened(node)
+                    self._opened[node], ends = open_cell(node)
                     self._ends.update(ends)
                 node = self._opened[node]
             elif node in self._ends:
@@ -371,7 +371,7 @@ def _leaf(node: Node, uid: str) -> dict[str, Any]:
     if node.name:
         leaf["name"] = node.name
     if node.weights is not None:
-        if not node.weights.settled:
+        if not node.weights.is_fixed:
             raise ValueError(f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first")
         leaf["value"] = tensor_of(node.weights).detach().cpu().numpy()
     return leaf

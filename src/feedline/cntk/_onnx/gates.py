@@ -15,7 +15,7 @@ from feedline.cntk._onnx import library
 from feedline.cntk._onnx.reader import Call, Reader, Translation
 from feedline.cntk._onnx.values import BATCHES, DIRECTIONS, SINGLE, STEPS, Value, reshaped
 from feedline.networks import Node, Weights, apply
-from feedline.networks.cells import opened
+from feedline.networks.cells import open_cell
 from feedline.networks.node import parameter_node, placeholder_node
 from feedline.networks.traverse import close
 
@@ -120,7 +120,7 @@ def _lstm(call: Call) -> list[Any]:
 def _lstm_states(x: Node, weights: list[Node], initial: list[Node], backwards: bool) -> list[Node]:
     """Return outputs and cells. A fused kernel returns the outputs alone."""
     cell = apply("lstm", [x, *weights, *initial], {"backwards": backwards})
-    output, states = opened(cell)
+    output, states = open_cell(cell)
     ends = list(states.values())
     return close([output, ends[1]], states)[:2]
 

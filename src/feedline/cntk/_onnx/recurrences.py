@@ -12,7 +12,7 @@ from feedline.cntk._onnx.writer import Writer
 from feedline.errors import CompatError
 from feedline.networks import Node
 from feedline.networks.loop import inside, operands
-from feedline.networks.traverse import behind, loop_parts, topological
+from feedline.networks.traverse import loop_parts, resolve_alias, topological
 
 
 def scan(w: Writer, loop: Node) -> list[str]:
@@ -36,7 +36,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
     steps = [n for n in outside if axis in n.axes]
     body = Writer(w.operators, w, axis)
     for state, end in zip(states, outputs[len(outputs) - len(states) :], strict=True):
-        body.alias(state, behind(end))  # for readers without a delay
+        body.alias(state, resolve_alias(end))  # for readers without a delay
 
     entering: list[str] = []
     chains: list[list[str]] = []

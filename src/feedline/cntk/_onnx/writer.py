@@ -137,7 +137,7 @@ class Writer:
         if self._outer is not None and node.weights is not None:
             self._values[node] = self._outer.value(node)
         elif node.weights is not None:
-            if not node.weights.settled:
+            if not node.weights.is_fixed:
                 raise ValueError(
                     f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first"
                 )

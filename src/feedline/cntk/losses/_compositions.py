@@ -79,7 +79,7 @@ def nce_loss(
     size = node_of(inputs).shape
     matrix = node_of(weights)
     if matrix.weights is not None and _INFERRED in matrix.weights.shape:
-        matrix.weights.settle((classes, *size))
+        matrix.weights.fix_shape((classes, *size))
     if weights.shape != (classes, *size) or biases.shape != (classes, 1):
         raise ValueError(
             f"expected weights ({classes}, size), biases ({classes}, 1) and inputs (size,), got {weights.shape}, "

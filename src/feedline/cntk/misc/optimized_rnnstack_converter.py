@@ -70,7 +70,7 @@ def _step(op: str, hidden: int) -> Any:
 
 def _set(parameter: Any, value: NDArray[Any]) -> None:
     if -1 in parameter.shape:
-        parameter.node.weights.settle(value.shape)
+        parameter.node.weights.fix_shape(value.shape)
     parameter.value = np.ascontiguousarray(value)
 
 

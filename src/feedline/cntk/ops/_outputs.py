@@ -13,7 +13,7 @@ from feedline.cntk._replacing import current, replacement_of
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.loop_outputs import outside
-from feedline.networks.traverse import renamed
+from feedline.networks.traverse import rename_node
 
 
 class Outputs(Operand):
@@ -103,7 +103,7 @@ class Outputs(Operand):
     @name.setter
     def name(self, name: str) -> None:
         root = self._roots[0]
-        self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else renamed(root, name)
+        self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else rename_node(root, name)
 
     @property
     def uid(self) -> str:

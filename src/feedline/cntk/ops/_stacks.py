@@ -77,7 +77,7 @@ def _settle(flat: Node, total: int) -> None:
     if unknown > 1 or total % known_size or (not unknown and known_size != total):
         raise ValueError(f"expected a parameter of {total} numbers, got the shape {flat.shape}")
     if unknown and flat.weights is not None:
-        flat.weights.settle(tuple(total // known_size if n == _INFERRED else n for n in flat.shape))
+        flat.weights.fix_shape(tuple(total // known_size if n == _INFERRED else n for n in flat.shape))
 
 
 class _Numbers:

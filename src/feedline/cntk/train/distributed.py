@@ -15,7 +15,7 @@ from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.learners import Learner
 from feedline.collective.communicator import Communicator as Connections
 from feedline.collective.rendezvous import under_launcher
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 from feedline.train import block_momentum, data_parallel, quantized
 
 __all__, __getattr__ = names_of(__name__)
@@ -173,7 +173,7 @@ def mpi_communicator() -> Communicator:
 def _begin() -> None:
     if not torch.distributed.is_initialized():
         if under_launcher():
-            rank, count = launched() or (-1, -1)  # of torchrun's variables
+            rank, count = launcher_rank() or (-1, -1)  # of torchrun's variables
             torch.distributed.init_process_group("gloo", rank=rank, world_size=count)
         else:
             torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

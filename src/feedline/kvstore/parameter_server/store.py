@@ -30,7 +30,7 @@ from feedline.collective.deferred_interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.collective.silence import Silence
 from feedline.errors import StoreError
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.aligned import Layout
@@ -98,7 +98,7 @@ class AsyncStore(KVStore):
         log_bytes: int = 128 << 20,
     ) -> None:
         address = address or os.environ.get(ADDRESS)
-        launched_rank, count = launched() or (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
+        launched_rank, count = launcher_rank() or (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
         workers = workers or int(os.environ.get(WORKERS) or count or 1)
         servers = servers or int(os.environ.get(SERVERS) or workers)
         if rank is None and launched_rank is not None:
