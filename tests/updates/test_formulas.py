@@ -74,9 +74,9 @@ POSITIVE = {
 every = pytest.mark.parametrize("name", FORMULAS)
 adjustments = st.builds(
     Adjustments,
-    decay_before_clipping=st.sampled_from([0.0, 0.1]),
+    early_decay=st.sampled_from([0.0, 0.1]),
     limit=st.sampled_from([math.inf, 0.5]),
-    decay_after_clipping=st.sampled_from([0.0, 0.1]),
+    late_decay=st.sampled_from([0.0, 0.1]),
     noise_factor=st.sampled_from([1.0, 0.25]),
     shrink=st.sampled_from([0.0, 0.1]),
     bound=st.sampled_from([math.inf, 1.0]),
@@ -191,7 +191,7 @@ def test_what_is_no_number_spreads_as_in_torch(name, wrong):
 def test_half_precision_is_computed_in_single(name, dtype):
     """And rounded once: the weight, and states of half precision, which a second pass reads."""
     formula = example_of(name)
-    adjustments = Adjustments(decay_before_clipping=0.1, limit=0.5, decay_after_clipping=0.1, shrink=0.01, bound=1.5)
+    adjustments = Adjustments(early_decay=0.1, limit=0.5, late_decay=0.1, shrink=0.01, bound=1.5)
     weight, gradient, states = numbers(1500, 0, dtype), numbers(1500, 1, dtype), states_of(name, 1500, 2, dtype)
     wide, kept = weight.float(), [state.float() for state in states]
     update(formula, [wide], [gradient.float()], [[state] for state in kept], adjustments)

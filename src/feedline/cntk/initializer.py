@@ -54,7 +54,7 @@ class Initializer:
         self.draw(tensor.reshape(-1), *fans(shape, self.output_rank, self.filter_rank), seed)
         return tensor
 
-    def seeded(self, dtype: str) -> Initializer:
+    def with_seed(self, dtype: str) -> Initializer:
         """Return an initializer for a parameter of a type, with a fixed seed, so that repeated fills are equal."""
         seed = seeds.next() if self.seed is None else self.seed
         return Initializer(self.draw, self.output_rank, self.filter_rank, seed, dtype)

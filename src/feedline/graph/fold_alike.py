@@ -16,9 +16,7 @@ _MAY_DIFFER = ("units", "kind", "rate")
 
 def are_alike(graph: Graph, a: Operation, b: Operation) -> bool:
     """Return whether two operations of a graph are alike."""
-    return _shared_properties(graph, a) == _shared_properties(graph, b) and all(
-        map(_shapes_alike, a.outputs, b.outputs)
-    )
+    return _properties(graph, a) == _properties(graph, b) and all(map(_shapes_alike, a.outputs, b.outputs))
 
 
 def combine(operations: Sequence[Operation]) -> Operation:
@@ -31,7 +29,7 @@ def combine(operations: Sequence[Operation]) -> Operation:
     return replace(first, outputs=outputs, settings=settings)
 
 
-def _shared_properties(graph: Graph, o: Operation) -> tuple[object, ...]:
+def _properties(graph: Graph, o: Operation) -> tuple[object, ...]:
     """Return the properties that alike operations share."""
     members = [(kind, _fixed(settings)) for kind, settings in o.members]
     weights = [(p.trains, _rank(p.type)) for p in (graph.parameters[name] for name in o.parameters)]

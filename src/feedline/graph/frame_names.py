@@ -96,9 +96,7 @@ class FrameNames:
     def with_new_layouts(self, source: str) -> tuple[str, dict[str, NameLayout]]:
         """Return a graph in DOT with other lines for the names that have no place, and the layouts of all names."""
         layouts = self._layouts | {
-            frame["name"]: self._next_layout(frame)
-            for number, frame in self._frames.items()
-            if self._free[number] is None
+            frame["name"]: self._next_layout(frame) for n, frame in self._frames.items() if self._free[n] is None
         }
         labels = {n: layouts[frame["name"]].label for n, frame in self._frames.items() if frame["name"] in layouts}
         quoted = {number: label.replace('"', '\\"') for number, label in labels.items()}
@@ -117,9 +115,8 @@ class FrameNames:
 
     def _layout(self, frame: Mapping[str, Any]) -> NameLayout:
         lines = tuple(str(frame["label"]).split("\n"))
-        return self._layouts.get(frame["name"]) or NameLayout(
-            lines, float(frame["lwidth"]) * 72 / max(map(_letters, lines))
-        )
+        letter = float(frame["lwidth"]) * 72 / max(map(_letters, lines))
+        return self._layouts.get(frame["name"]) or NameLayout(lines, letter)
 
     def _relabel(self, number: int, label: str) -> str:
         """Return the statement that changes the label of a frame. It repeats the frame, inside of the frames around

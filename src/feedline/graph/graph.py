@@ -271,7 +271,7 @@ class Graph:
         return total([p.count for p in self.parameters.values() if trains is None or p.trains is trains])
 
 
-def name_after_parameters(graph: Graph) -> Graph:
+def name_by_parameters(graph: Graph) -> Graph:
     """Return a graph in which operations without a name get the names of the parameters of their module that they use.
 
     So the operation that adds a class token is labelled with the name of the token.

@@ -14,16 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from feedline.graph.folding import collapse
-from feedline.graph.graph import (
-    Graph,
-    Operation,
-    Parameter,
-    Setting,
-    display_name,
-    name_after_parameters,
-    number,
-    total,
-)
+from feedline.graph.graph import Graph, Operation, Parameter, Setting, display_name, name_by_parameters, number, total
 from feedline.graph.importers import graph_of
 from feedline.graph.settings import NAMES, brief
 
@@ -210,7 +201,7 @@ def summary(
         got = f"the text {columns!r}" if isinstance(columns, str) else ", ".join(map(repr, unknown))
         raise ValueError(f"expected a sequence of columns {', '.join(map(repr, COLUMNS))}, got {got}")
     graph = graph_of(model, inputs)
-    shown = name_after_parameters(collapse(graph, depth, expand))
+    shown = name_by_parameters(collapse(graph, depth, expand))
     rows = tuple(_rows(graph, shown))
     if columns is None:
         columns = DEFAULT if any(brief(row.settings) for row in rows) else DEFAULT[1:]

@@ -116,10 +116,8 @@ aria-label="Layers, with shapes and costs">{table._repr_html_()}</div></section>
 def _colours(families: Sequence[str]) -> str:
     """Return the colours of families as CSS: fill and border in light mode, in dark mode, and on paper."""
     fills = {op_family: STYLES[op_family].fill for op_family in families}
-    light = "".join(f".f-{op_family} {{ --fill: {fill}; --edge: var(--soft) }}\n" for op_family, fill in fills.items())
-    night = "".join(
-        f"  .f-{op_family} {{ --fill: {dark(fill)}; --edge: {fill} }}\n" for op_family, fill in fills.items()
-    )
+    light = "".join(f".f-{name} {{ --fill: {fill}; --edge: var(--soft) }}\n" for name, fill in fills.items())
+    night = "".join(f"  .f-{name} {{ --fill: {dark(fill)}; --edge: {fill} }}\n" for name, fill in fills.items())
     return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{night}}}\n"
 
 

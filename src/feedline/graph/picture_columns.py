@@ -102,9 +102,7 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
     """
     operations = graph.operations
     scopes = [o.scope for o in operations if o.role == "operation"]
-    around = reduce(
-        _common, scopes, min(scopes, key=len, default=())[:-1]
-    )  # leaves at min_count one name of each scope
+    around = reduce(_common, scopes, min(scopes, key=len, default=())[:-1])  # leaves at least one name of each scope
     place = {o.key: i for i, o in enumerate(operations)}
     reach = [0] * len(operations)  # the last operation that uses an operation's outputs
     for i, operation in enumerate(operations):

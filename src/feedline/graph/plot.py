@@ -20,7 +20,7 @@ from typing import Any
 from feedline.graph.fold_levels import Levels, levels
 from feedline.graph.fold_to_fit import fit
 from feedline.graph.folding import collapse, fold_repeats
-from feedline.graph.graph import Edge, Graph, Operation, Path, name_after_parameters, number
+from feedline.graph.graph import Edge, Graph, Operation, Path, name_by_parameters, number
 from feedline.graph.importers import graph_of
 from feedline.graph.labels import box_lines, frame_label, printable
 from feedline.graph.network_page import PageLook, network_page
@@ -109,7 +109,7 @@ def plot_network(
     else:
         shown = collapse(graph, None if as_page else depth, expand)
         shown = fold_repeats(shown) if fold else shown
-    shown = name_after_parameters(shown)
+    shown = name_by_parameters(shown)
     if as_page:
         look = PageLook(title, direction, depth, hide_weights, legend)
         path = FilePath(to)  # type: ignore[arg-type]
@@ -251,10 +251,9 @@ class _Drawing:
 
     def _tooltip(self, operation: Operation) -> str:
         lines = [".".join(operation.scope) or operation.key, operation.detail]
-        lines += [
-            f"{name}: {self.graph.parameters[name].type}" for name in operation.parameters[:MAX_TOOLTIP_PARAMETERS]
-        ]
-        hidden = len(operation.parameters) - MAX_TOOLTIP_PARAMETERS
+        shown = operation.parameters[:MAX_TOOLTIP_PARAMETERS]
+        lines += [f"{name}: {self.graph.parameters[name].type}" for name in shown]
+        hidden = len(operation.parameters) - len(shown)
         lines += [f"and {hidden} more parameters"] if hidden > 0 else []
         if operation.multiply_adds:
             lines.append(f"{number(operation.multiply_adds)} multiply-adds")

@@ -77,12 +77,8 @@ class Layout:
         for i, peers in enumerate(tensors):
             dtype = self._fields[i][1]
             if dtype in native and all([t.dtype is dtype and t.is_cpu and t.is_contiguous() for t in peers]):  # noqa: C419
-                peer_addresses, addresses = [t.data_ptr() for t in peers], [base + self.begins[i]]
-                native[dtype].append(
-                    (self._counts[i], peer_addresses, addresses)
-                    if write
-                    else (self._counts[i], addresses, peer_addresses)
-                )
+                addresses = [t.data_ptr() for t in peers], [base + self.begins[i]]
+                native[dtype].append((self._counts[i], *(addresses if write else addresses[::-1])))
             else:
                 view = [self._view(buffer, i)]
                 by_torch.append((peers, view) if write else (view, peers))

@@ -48,9 +48,7 @@ class StoreSums(PlainSums):
         """Return the store's compression, and allocate buffers when it has changed."""
         compression = self._table.compression
         if compression is not self._compression:
-            self._coded_buckets = (
-                [] if compression is None else [_CodedBucket(compression, bucket) for bucket in self.buckets]
-            )
+            self._coded_buckets = [] if compression is None else [_CodedBucket(compression, b) for b in self.buckets]
             self._compression = compression
         return compression
 

@@ -324,17 +324,15 @@ class DistStore(LocalStore):
     async def _push_collected(self) -> None:
         """Send the pushes that all workers have collected, in their common order."""
         pushes, exchanges = self._collected, self.ranks.exchanges
-        description = self._describe(pushes)
+        action = self._describe(pushes)
         try:
-            rows = await exchanges.meet(
-                description, [len(pushes), digest_of(description), float(_has_rows(pushes))], kind="push"
-            )
+            rows = await exchanges.meet(action, [len(pushes), digest_of(action), float(_has_rows(pushes))], kind="push")
             common = min(check_count(r, row[0], 1 << 40, "keys") for r, row in enumerate(rows))
             sparse = any(row[2] for row in rows)
             if any(row[:2] != rows[0][:2] for row in rows):
                 pushes = pushes[:common]
-                description = self._describe(pushes)
-                sparse = any(flag for (flag,) in await exchanges.meet(description, [float(_has_rows(pushes))]))
+                action = self._describe(pushes)
+                sparse = any(flag for (flag,) in await exchanges.meet(action, [float(_has_rows(pushes))]))
         except StoreError:
             self._collected = []
             raise
@@ -342,7 +340,7 @@ class DistStore(LocalStore):
         if self._table.compression is not None:
             await self._push_compressed(pushes)
         elif sparse:
-            await self._push_rows(description, pushes)
+            await self._push_rows(action, pushes)
         else:
             self._send(pushes)
             if self._may_fail():

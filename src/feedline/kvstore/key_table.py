@@ -99,7 +99,7 @@ class Table:
     def groups(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
         """Return the entries of keys, in the order in which keys are visited."""
         self.check_open()
-        return entries_in_order(self.entries, arrays)
+        return in_order(self.entries, arrays)
 
     def check_new(self, initial: Mapping[Key, Sequence[Any]], outs: Mapping[Key, Sequence[Any]] | None = None) -> None:
         """Raise RefusedError for keys that cannot be created, and for outs of their broadcast that do not fit."""
@@ -198,10 +198,8 @@ class Table:
 
     def pull_rows(self, outs: Mapping[Key, Sequence[Any]], ids: Mapping[Key, Sequence[Any]]) -> None:
         """Copy rows to every out."""
-        pairs_by_entry = [
-            (e.stored, rows.pair_outs(e.key, e.stored, tensors, ids[e.key])) for e, tensors in self.groups(outs)
-        ]
-        for stored, pairs in pairs_by_entry:
+        jobs = [(e.stored, rows.pair_outs(e.key, e.stored, tensors, ids[e.key])) for e, tensors in self.groups(outs)]
+        for stored, pairs in jobs:
             for out, row_ids in pairs:
                 rows.pull(stored, row_ids, out)
 
@@ -380,9 +378,7 @@ class Table:
         self.entries, self.closed = {}, True
 
 
-def entries_in_order(
-    entries: Mapping[Key, Any], arrays: Mapping[Key, Sequence[Any]]
-) -> list[tuple[Any, Sequence[Any]]]:
+def in_order(entries: Mapping[Key, Any], arrays: Mapping[Key, Sequence[Any]]) -> list[tuple[Any, Sequence[Any]]]:
     """Return the entries of keys, in the order in which keys are visited: ints ascending, strs as they were created.
 
     Raises:

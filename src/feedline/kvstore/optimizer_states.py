@@ -59,15 +59,13 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
     except (KeyError, TypeError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got something else: no {error}") from error
     try:
-        loaded_rule = (
-            rule if parameters is None or metadata["optimizer"] != rule.name else optimizer(rule.name, **parameters)
-        )
-        current = {"version": VERSION, "optimizer": rule.name, "states": list(loaded_rule.keeps)}
+        new_rule = rule if parameters is None or saved["optimizer"] != rule.name else optimizer(rule.name, **parameters)
+        current = {"version": VERSION, "optimizer": rule.name, "states": list(new_rule.keeps)}
         if saved != current:
             raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
         loaded: dict[Key, tuple[dict[str, Any], int]] = {}
         for i, (key, count) in enumerate(zip(keys, counts, strict=True)):
-            names = [*loaded_rule.keeps, MASTER] if f"{i}.{MASTER}" in tensors else loaded_rule.keeps
+            names = [*new_rule.keeps, MASTER] if f"{i}.{MASTER}" in tensors else new_rule.keeps
             loaded[plain_key(key)] = {name: tensors[f"{i}.{name}"] for name in names}, _check_count(count)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got malformed ones: {error}") from error
@@ -81,7 +79,7 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
                     saved={"shape": tuple(state.shape)},
                     current={"shape": tuple(weights[key].shape)},
                 )
-    rule.set_parameters(loaded_rule.lasting_parameters())
+    rule.set_parameters(new_rule.lasting_parameters())
     rule.forget()
     rule.set_states(loaded)
 

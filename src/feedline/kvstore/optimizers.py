@@ -41,7 +41,7 @@ States = dict[str, Any]
 MASTER = "master"
 
 #: Largest absolute value of a parameter, so that its products with weights fit into single precision.
-MAX_PARAMETER = 1e30
+MAX_NUMBER = 1e30
 
 
 class KeyUpdate(NamedTuple):
@@ -129,13 +129,11 @@ class Optimizer(ABC):
         """
         if isinstance(value, np.generic):
             value = value.item()
-        number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= MAX_PARAMETER
+        number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= MAX_NUMBER
         default = self.__dataclass_fields__[name].default
         flag = isinstance(default, bool)
         if not (isinstance(value, bool) if flag else number or (default is None and value is None)):
-            raise RefusedError(
-                f"expected a number of at most {MAX_PARAMETER:g} as {name} of {self.name}, got {value!r}"
-            )
+            raise RefusedError(f"expected a number of at most {MAX_NUMBER:g} as {name} of {self.name}, got {value!r}")
         if name in self.decays and not 0 <= value < 1:
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         # torch accepts integer factors of up to 64 bits, and any float.
@@ -298,13 +296,7 @@ class Optimizer(ABC):
         limit = math.inf if self.clip_gradient is None else self.clip_gradient
         for plan in planned:
             step, weight, _, rounded = plan
-            numbers = (
-                step.formula.numbers(),
-                step.decay_before_clipping,
-                step.decay_after_clipping,
-                step.bound,
-                step.noise_factor,
-            )
+            numbers = step.formula.numbers(), step.early_decay, step.late_decay, step.bound, step.noise_factor
             kind = type(step.formula), numbers, weight.dtype, weight.device, rounded is None, step.noise is None
             groups.setdefault(kind, []).append(plan)
         for group in groups.values():
@@ -314,9 +306,7 @@ class Optimizer(ABC):
                 [plan.weight for plan in group],
                 [plan.gradient for plan in group],
                 [list(states) for states in zip(*[plan.step.states for plan in group], strict=True)],
-                Adjustments(
-                    step.decay_before_clipping, limit, step.decay_after_clipping, step.noise_factor, bound=step.bound
-                ),
+                Adjustments(step.early_decay, limit, step.late_decay, step.noise_factor, bound=step.bound),
                 factors=[self.rescale_grad] * len(group),
                 noise=None if step.noise is None else [plan.step.noise for plan in group],
                 copies=None if rounded is None else [plan.rounded for plan in group],
@@ -357,8 +347,8 @@ class FormulaStep(NamedTuple):
     Attributes:
         formula: formula.
         states: states in the formula's order.
-        decay_before_clipping: weight decay that is added to the gradient before it is clipped.
-        decay_after_clipping: weight decay that is added afterwards.
+        early_decay: weight decay that is added to the gradient before it is clipped.
+        late_decay: weight decay that is added afterwards.
         bound: largest absolute value of the weight's elements.
         gradient: gradient that replaces the pushed one. None means the pushed one.
         noise: noise added to the weight, times ``noise_factor``. None means no noise.
@@ -367,8 +357,8 @@ class FormulaStep(NamedTuple):
 
     formula: Formula
     states: Sequence[Any] = ()
-    decay_before_clipping: float = 0.0
-    decay_after_clipping: float = 0.0
+    early_decay: float = 0.0
+    late_decay: float = 0.0
     bound: float = math.inf
     gradient: Any = None
     noise: Any = None
@@ -441,9 +431,9 @@ class SGD(FormulaOptimizer):
     def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
         if "momentum" not in states:
-            return FormulaStep(formulas.StepFormula(-now.learning_rate), decay_after_clipping=now.wd)
+            return FormulaStep(formulas.StepFormula(-now.learning_rate), late_decay=now.wd)
         formula = formulas.MomentumFormula(self.momentum, -now.learning_rate, 1.0)
-        return FormulaStep(formula, [states["momentum"]], decay_after_clipping=now.wd)
+        return FormulaStep(formula, [states["momentum"]], late_decay=now.wd)
 
 
 @dataclass
@@ -469,7 +459,7 @@ class NAG(SGD):
         if "momentum" not in states:
             return super().step(weight, gradient, states, now)
         formula = formulas.MomentumFormula(self.momentum, -now.learning_rate, self.momentum, -now.learning_rate)
-        return FormulaStep(formula, [states["momentum"]], decay_after_clipping=now.wd)
+        return FormulaStep(formula, [states["momentum"]], late_decay=now.wd)
 
 
 @dataclass
@@ -497,7 +487,7 @@ class Adam(FormulaOptimizer):
         beta1, beta2 = self.beta1, self.beta2
         rate = now.learning_rate * math.sqrt(1 - beta2**now.number) / (1 - beta1**now.number)
         formula = formulas.AdamFormula(beta1, _complement(beta1), beta2, _complement(beta2), 1.0, self.epsilon, -rate)
-        return FormulaStep(formula, [states["mean"], states["variance"]], decay_before_clipping=now.wd)
+        return FormulaStep(formula, [states["mean"], states["variance"]], early_decay=now.wd)
 
 
 @dataclass
@@ -538,7 +528,7 @@ class RMSProp(FormulaOptimizer):
             state_list = [states["square"], states["mean"], states["step"]]
         else:
             formula, state_list = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
-        return FormulaStep(formula, state_list, decay_before_clipping=now.wd, bound=bound)
+        return FormulaStep(formula, state_list, early_decay=now.wd, bound=bound)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from feedline.errors import CompatError
 _NUMBERS = ("DMLC_WORKER_ID", "DMLC_TASK_ID")
 
 
-def launched(environment: MutableMapping[str, str] | None = None) -> None:
+def set_torch_variables(environment: MutableMapping[str, str] | None = None) -> None:
     """Take the role in ``DMLC_ROLE``, or do nothing if it is not set.
 
     Args:

@@ -59,7 +59,7 @@ class Trainer:
         compression_params: Mapping[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None:
-        self._names, self._copies = _listed(params)
+        self._names, self._copies = _as_lists(params)
         if isinstance(optimizer, Optimizer):
             if optimizer_params:
                 raise ValueError("expected optimizer_params only with an optimizer's name, got them with an object")
@@ -255,7 +255,7 @@ class Trainer:
                 load_states(Path(fname), self._optimizer, {i: copies[0] for i, copies in enumerate(self._copies)})
 
 
-def _listed(params: Any) -> tuple[list[str], list[list[Any]]]:
+def _as_lists(params: Any) -> tuple[list[str], list[list[Any]]]:
     """Return the names of parameters, and the copies of each."""
     if isinstance(params, Mapping):
         items: Iterator[tuple[str, Any]] = ((name, params[name]) for name in sorted(params))

@@ -89,9 +89,7 @@ def _chart(runs: Sequence[ComparedRun], shown_runs: Sequence[ComparedRun], name:
     standard = name.partition(":")[0] in _ORDER
     sentences = [] if len(shown_runs) == len(runs) else [f"Of {', '.join(run.name for run in shown_runs)}."]
     not_finite = [(run.name, run.not_finite[name]) for run in shown_runs if name in run.not_finite]
-    sentences += [
-        f"{run} is {_describe_not_finite(bad_numbers, shown_runs[0].axis)}." for run, bad_numbers in not_finite
-    ]
+    sentences += [f"{run} is {_where_not_finite(numbers, shown_runs[0].axis)}." for run, numbers in not_finite]
     if len(table.rows) > MAX_ROWS:
         sentences.append(f"Each point is the average of about {round(len(table.rows) / MAX_ROWS)} numbers.")
     return Chart(
@@ -103,16 +101,16 @@ def _chart(runs: Sequence[ComparedRun], shown_runs: Sequence[ComparedRun], name:
         name not in ("throughput", "waiting for data") and spans_decades(table),
         faint=tuple(run.name for run in faint),
         colours=tuple(colours),
-        until=max((bad_numbers.last for _, bad_numbers in not_finite), default=None),
+        until=max((numbers.last for _, numbers in not_finite), default=None),
         last_on_top=True,
     )
 
 
-def _describe_not_finite(bad_numbers: NotFinite, axis: str) -> str:
-    if bad_numbers.to_the_end:
-        return f"{NOT_FINITE} from {bad_numbers.first:,} {axis} on"
-    places = f"{bad_numbers.count:,} place{'s' * (bad_numbers.count > 1)}"
-    return f"{NOT_FINITE} at {places}, first at {bad_numbers.first:,} {axis}"
+def _where_not_finite(numbers: NotFinite, axis: str) -> str:
+    if numbers.to_the_end:
+        return f"{NOT_FINITE} from {numbers.first:,} {axis} on"
+    places = f"{numbers.count:,} place{'s' * (numbers.count > 1)}"
+    return f"{NOT_FINITE} at {places}, first at {numbers.first:,} {axis}"
 
 
 def _constant_rates(runs: Sequence[ComparedRun]) -> str:
@@ -131,9 +129,9 @@ def _constant_rates(runs: Sequence[ComparedRun]) -> str:
 def _findings(runs: Sequence[ComparedRun]) -> list[str]:
     sentences = [f"{run.name} {run.early}." for run in runs if run.early]
     sentences += [
-        f"{run.name}: {name} is {_describe_not_finite(bad_numbers, run.axis)}."
+        f"{run.name}: {name} is {_where_not_finite(numbers, run.axis)}."
         for run in runs
-        for name, bad_numbers in run.not_finite.items()
+        for name, numbers in run.not_finite.items()
     ]
     sentences += _best(runs)
     sentences += [text for before, after in pairwise(runs) if (text := _agreement(before, after))]

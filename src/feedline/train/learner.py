@@ -39,10 +39,10 @@ from feedline.train.unwrap import plain_learner_state
 from feedline.updates.adjustments import (
     NO_ADJUSTMENTS,
     Adjustments,
+    adjust,
     clipping_factors,
     finish,
     global_clipping_factor,
-    prepare,
 )
 from feedline.updates.formulas import Formula
 from feedline.updates.native_tensors import computing_dtype
@@ -263,7 +263,7 @@ class Learner:
         counted, deviation = 1 if averaged else samples, self._noise[position]
         adjustments = Adjustments(
             limit=self._clip * counted if self._clip_by == "value" else math.inf,
-            decay_after_clipping=self._l2 * counted,
+            late_decay=self._l2 * counted,
             shrink=rate * self._l1,
         )
         with torch.no_grad():
@@ -392,7 +392,7 @@ class Learner:
     def _apply_whole(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         """Apply a rule that takes all parameters at once, between the adjustments."""
         adjustments, noise = batch.adjustments, batch.noise
-        batch.gradients = prepare(batch.parameters, batch.gradients, adjustments, batch.factors)
+        batch.gradients = adjust(batch.parameters, batch.gradients, adjustments, batch.factors)
         if step.scale != 1.0:
             batch.gradients = torch._foreach_mul(batch.gradients, step.scale)
         batch.adjustments, batch.factors, batch.noise = NO_ADJUSTMENTS, None, None

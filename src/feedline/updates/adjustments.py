@@ -25,51 +25,40 @@ class Adjustments:
     """Numbers of an update besides the numbers of its rule. See native/include/feedline/update.h. Do not change it.
 
     Attributes:
-        decay_before_clipping: factor of the weight that is added to the gradient before it is clipped.
+        early_decay: factor of the weight that is added to the gradient before it is clipped.
         limit: largest absolute value of a gradient's elements.
-        decay_after_clipping: factor of the weight that is added to the gradient after it is clipped.
+        late_decay: factor of the weight that is added to the gradient after it is clipped.
         noise_factor: factor of the noise that is added to weights.
         shrink: largest distance by which weights move towards 0.
         bound: largest absolute value of a weight's elements.
     """
 
-    decay_before_clipping: float = 0.0
+    early_decay: float = 0.0
     limit: float = math.inf
-    decay_after_clipping: float = 0.0
+    late_decay: float = 0.0
     noise_factor: float = 1.0
     shrink: float = 0.0
     bound: float = math.inf
 
     def numbers(self) -> tuple[float, ...]:
         """Return the numbers in the native order."""
-        return (
-            self.decay_before_clipping,
-            self.limit,
-            self.decay_after_clipping,
-            self.noise_factor,
-            self.shrink,
-            self.bound,
-        )
+        return self.early_decay, self.limit, self.late_decay, self.noise_factor, self.shrink, self.bound
 
 
 NO_ADJUSTMENTS = Adjustments()
 
 
-def prepare(
-    weights: Tensors, gradients: Tensors, adjustments: Adjustments, factors: Sequence[Factor] | None
-) -> Tensors:
+def adjust(weights: Tensors, gradients: Tensors, adjustments: Adjustments, factors: Sequence[Factor] | None) -> Tensors:
     """Return gradients times their factors, clipped, with weight decay added. The arguments are not changed."""
     if factors is not None and any(isinstance(factor, torch.Tensor) or factor != 1 for factor in factors):
-        gradients = [
-            gradient * _like_gradient(factor, gradient) for gradient, factor in zip(gradients, factors, strict=True)
-        ]
-    if adjustments.decay_before_clipping:
-        gradients = torch._foreach_add(gradients, weights, alpha=adjustments.decay_before_clipping)
+        gradients = [g * _like_gradient(factor, g) for g, factor in zip(gradients, factors, strict=True)]
+    if adjustments.early_decay:
+        gradients = torch._foreach_add(gradients, weights, alpha=adjustments.early_decay)
     if adjustments.limit < math.inf:
         gradients = torch._foreach_clamp_min(gradients, -adjustments.limit)
         torch._foreach_clamp_max_(gradients, adjustments.limit)
-    if adjustments.decay_after_clipping:
-        gradients = torch._foreach_add(gradients, weights, alpha=adjustments.decay_after_clipping)
+    if adjustments.late_decay:
+        gradients = torch._foreach_add(gradients, weights, alpha=adjustments.late_decay)
     return gradients
 
 

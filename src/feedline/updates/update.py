@@ -14,7 +14,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from feedline import _native
-from feedline.updates.adjustments import NO_ADJUSTMENTS, Adjustments, Factor, finish, prepare
+from feedline.updates.adjustments import NO_ADJUSTMENTS, Adjustments, Factor, adjust, finish
 from feedline.updates.formulas import Formula
 from feedline.updates.native_tensors import PLAIN_TYPES, TYPES, Tensors, computing_dtype, dense_format, is_plain
 
@@ -83,12 +83,8 @@ def update(
         for weight, *_ in fitted_arrays:
             increment_version(weight)
     if by_torch_indices:
-        _by_torch(
-            formula,
-            adjustments,
-            [arrays_of(i) for i in by_torch_indices],
-            None if factors is None else [factors[i] for i in by_torch_indices],
-        )
+        slow_factors = None if factors is None else [factors[i] for i in by_torch_indices]
+        _by_torch(formula, adjustments, [arrays_of(i) for i in by_torch_indices], slow_factors)
 
 
 def _fit_native(arrays: list[Any]) -> list[Any] | None:
@@ -122,7 +118,7 @@ def _by_torch(
     weights, gradients, noise, copies, *states = (list(tensors) for tensors in zip(*arrays, strict=True))
     dtype = states[0][0].dtype if states else computing_dtype(weights[0])
     gradients = [gradient if gradient.dtype is dtype else gradient.to(dtype) for gradient in gradients]
-    formula.by_torch(weights, prepare(weights, gradients, adjustments, factors), states)
+    formula.by_torch(weights, adjust(weights, gradients, adjustments, factors), states)
     finish(weights, adjustments, None if noise[0] is None else noise)
     for copy, weight in zip(copies, weights, strict=True):
         if copy is not None:

@@ -208,7 +208,7 @@ class _Minibatch:
             else:
                 done = part.work.result()
                 seconds += done.seconds
-                rows, failures = _finished(part, done.values[stream.name].rows, self._keys), dict(done.errors)
+                rows, failures = _finish(part, done.values[stream.name].rows, self._keys), dict(done.errors)
             for i, error in failures.items():
                 where = int(self._keys.ordinals[i])
                 errors.setdefault(i, DataError(error.what, sequence=where, stream=stream.name))
@@ -216,7 +216,7 @@ class _Minibatch:
         return Transformed({name: values[name] for name in self._names}, errors, seconds)
 
 
-def _finished(part: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
+def _finish(part: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
     """Return decoded pictures after the later steps, float32 (n, channels, height, width)."""
     channels, height, width = part.stream.shape
     for _, step in part.later:

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from feedline.cntk._op_names import op_name
-from feedline.cntk._operand import Operand, registered
+from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current, replacement_of
@@ -145,7 +145,7 @@ class Outputs(Operand):
         """
         if self._alone or len(self._roots) != 1 or self._roots[0].is_leaf:
             return self
-        return registered("operand_of")(self._roots[0])
+        return registered_operation("operand_of")(self._roots[0])
 
     @property
     def owner(self) -> Any:

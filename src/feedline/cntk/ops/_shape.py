@@ -10,7 +10,7 @@ from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
+from feedline.cntk.ops._operation_helpers import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
 from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1

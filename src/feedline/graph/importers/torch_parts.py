@@ -84,12 +84,7 @@ def _argument_names(function: Any) -> tuple[str, ...]:
     for signature in signatures:
         if all(p.kind is not p.VAR_POSITIONAL for p in signature.parameters.values()):
             return tuple(signature.parameters)
-    return (
-        "input",
-        "kernel_size",
-        "stride",
-        "padding",
-    )  # arguments of the pooling functions that dispatch to one of two functions
+    return ("input", "kernel_size", "stride", "padding")  # of pooling functions that dispatch to one of two functions
 
 
 class ModuleTensors:

@@ -250,8 +250,7 @@ class ServerConnection:
             or not 0 <= answer.durable <= self._last.number
         ):
             raise StoreError(
-                f"expected an answer to push {self._last.number} or one before from {self.description}, got "
-                f"{answer!r:.200}"
+                f"expected an answer to push {self._last.number} or one before from {self.label}, got {answer!r:.200}"
             )
         return answer
 
@@ -323,7 +322,7 @@ class ServerConnection:
                     beat = None
                 if silence.too_long:
                     raise StoreError(
-                        f"expected an answer from {self.description} in time, got none, nor any other sign of life for "
+                        f"expected an answer from {self.label} in time, got none, nor any other sign of life for "
                         f"{silence.seconds:g} s: it hangs or cannot be reached"
                     ) from error
             except ray.exceptions.RayTaskError as error:
@@ -352,7 +351,7 @@ class ServerConnection:
         if self._recoveries > MAX_RECOVERIES:
             self._recoveries = 0
             raise StoreError(
-                f"expected {self.description} to catch up, but it has not answered after {MAX_RECOVERIES} restarts or "
+                f"expected {self.label} to catch up, but it has not answered after {MAX_RECOVERIES} restarts or "
                 "replays; Ray's logs say why it ends"
             ) from cause
         greeting = self._wait_until_back(cause)
@@ -360,7 +359,7 @@ class ServerConnection:
         missing = next((push.number for push in self._log if push.number > greeting.applied), self._last.number + 1)
         if greeting.keys < self.keys or greeting.applied < self._last.number < missing:
             raise StoreError(
-                f"expected {self.keys} keys and the pushes up to {missing - 1} in {self.description}, got "
+                f"expected {self.keys} keys and the pushes up to {missing - 1} in {self.label}, got "
                 f"{greeting.keys} and those up to {greeting.applied}: it has lost its snapshot; on several "
                 "hosts, pass a shared folder as `snapshots`"
             )
@@ -384,7 +383,7 @@ class ServerConnection:
                 greeting = self._get(self.actor.greet.remote(self._worker, self._acknowledged))
                 if not isinstance(greeting, Greeting) or not 0 <= greeting.applied <= self._last.number:
                     raise StoreError(
-                        f"expected a status of {self.description} with at most {self._last.number} pushes, got "
+                        f"expected a status of {self.label} with at most {self._last.number} pushes, got "
                         f"{greeting!r:.200}"
                     )
                 if greeting.lacks_rule and greeting.generation in self._rules:
@@ -394,18 +393,16 @@ class ServerConnection:
             except _Away as error:
                 cause, why = cause or error, error.__cause__
                 if isinstance(why, ray.exceptions.ActorDiedError):
-                    raise StoreError(f"expected Ray to restart {self.description}, but it is dead: {why}") from cause
+                    raise StoreError(f"expected Ray to restart {self.label}, but it is dead: {why}") from cause
                 server_silence.add(PAUSE_S)
                 if server_silence.too_long:
-                    raise StoreError(
-                        f"expected Ray to restart {self.description} in time, but it is still away"
-                    ) from cause
+                    raise StoreError(f"expected Ray to restart {self.label} in time, but it is still away") from cause
             else:
                 if not greeting.lacks_rule:
                     return greeting
                 worker_silence.add(PAUSE_S)
                 if worker_silence.too_long:
-                    raise StoreError(f"expected a worker to send {self.description} its updater again, but none did")
+                    raise StoreError(f"expected a worker to send {self.label} its updater again, but none did")
             time.sleep(PAUSE_S)
             deferred_interrupts.deliver()
 
@@ -414,10 +411,10 @@ class ServerConnection:
         lost = missing - 1 - max(applied, self._lost_to)
         if lost > 0:
             self.lost += lost
-            _log.warning("%d pushes of this worker are lost: %s died before its next snapshot", lost, self.description)
+            _log.warning("%d pushes of this worker are lost: %s died before its next snapshot", lost, self.label)
         self._lost_to, self._first_after_lost = max(self._lost_to, missing - 1), missing
 
     @property
-    def description(self) -> str:
+    def label(self) -> str:
         """Name and place of the server, for messages."""
         return f"{self._name} ({self._place})" if self._place else self._name

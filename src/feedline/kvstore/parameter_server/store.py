@@ -37,7 +37,7 @@ from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
 from feedline.kvstore.call_arguments import check_priority, group_by_key
 from feedline.kvstore.compression import compression
-from feedline.kvstore.key_table import check_new_key, check_outs, check_values, entries_in_order, group_ids_by_key
+from feedline.kvstore.key_table import check_new_key, check_outs, check_values, group_ids_by_key, in_order
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, in_every_process, optimizer_for
 from feedline.kvstore.parameter_server.connection import Pull, ServerConnection
@@ -228,7 +228,7 @@ class AsyncStore(KVStore):
         with self._working():
             tables = [
                 (tensor, *_table(entry, numbers))
-                for entry, tensors in entries_in_order(self._entries, outs)
+                for entry, tensors in in_order(self._entries, outs)
                 for tensor, numbers in rows.pair_outs(entry.key, entry.meta, tensors, ids[entry.key])
             ]
             self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables])
@@ -265,7 +265,7 @@ class AsyncStore(KVStore):
             generations = self._generations()
             if self.rank == 0:
                 generation = max(generations) + 1
-                self._wait_for_all({i: link.set_rule(rule, generation) for i, link in enumerate(self._links)})
+                self._gather({i: link.set_rule(rule, generation) for i, link in enumerate(self._links)})
             self._rules += 1
             silence = Silence(self._timeout_s)
             while self.rank and min(generations) < self._rules:
@@ -303,7 +303,7 @@ class AsyncStore(KVStore):
                 raise StoreError(f"expected {rule.name} on all servers, got {[name for name, _, _ in answers]}")
             rule.set_parameters(answers[0][1])
             rule.forget()
-            reports = [(link.description, states) for link, (_, _, states) in zip(self._links, answers, strict=True)]
+            reports = [(link.label, states) for link, (_, _, states) in zip(self._links, answers, strict=True)]
             rule.set_states(join_states(self._entries.values(), reports, rule))
             save_states(path, rule, dump_optimizer)
             rule.forget()
@@ -317,9 +317,7 @@ class AsyncStore(KVStore):
             rule.forget()
             self._drain()
             parameters = rule.parameters()
-            self._wait_for_all(
-                {i: self._links[i].pull("set_states", parameters, piece) for i, piece in enumerate(pieces)}
-            )
+            self._gather({i: self._links[i].pull("set_states", parameters, piece) for i, piece in enumerate(pieces)})
 
     def _require_optimizer(self) -> Optimizer:
         if self._optimizer is None:
@@ -337,7 +335,7 @@ class AsyncStore(KVStore):
             yield
 
     def _values(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = entries_in_order(self._entries, arrays)
+        groups = in_order(self._entries, arrays)
         for entry, values in groups:
             dtype = entry.meta.dtype
             if len(values) > 1:
@@ -348,7 +346,7 @@ class AsyncStore(KVStore):
         return groups
 
     def _outs(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = entries_in_order(self._entries, arrays)
+        groups = in_order(self._entries, arrays)
         for entry, outs in groups:
             check_outs(entry.key, outs, entry.meta.shape)
         return groups
@@ -367,9 +365,7 @@ class AsyncStore(KVStore):
         silence = Silence(self._timeout_s)
         while True:
             keys = {server: [entry.key for entry, _, _ in pieces] for server, pieces in pieces_of.items()}
-            shapes = self._wait_for_all(
-                {server: self._links[server].ask("key_shapes", k) for server, k in keys.items()}
-            )
+            shapes = self._gather({server: self._links[server].ask("key_shapes", k) for server, k in keys.items()})
             absent = [e.key for server, w in pieces_of.items() for e, _, _ in w if e.key not in shapes[server]]
             if not absent or self.rank == 0:
                 break
@@ -386,12 +382,10 @@ class AsyncStore(KVStore):
         if absent:
             pulls = {}
             for server, pieces in pieces_of.items():
-                items = [
-                    (e.key, tuple(slice_rows(e.meta, part).shape), dtype_name(e.meta.dtype)) for e, part, _ in pieces
-                ]
+                items = [(e.key, tuple(slice_rows(e.meta, p).shape), dtype_name(e.meta.dtype)) for e, p, _ in pieces]
                 buffer = to_buffer([slice_rows(_dense(value), part) for _, part, value in pieces])
                 pulls[server] = self._links[server].ask("create_keys", items, buffer.numpy())
-            self._wait_for_all(pulls)
+            self._gather(pulls)
         self._entries.update({entry.key: entry for entry, _ in groups})
         for server, pieces in pieces_of.items():
             self._links[server].keys += len(pieces)
@@ -418,7 +412,7 @@ class AsyncStore(KVStore):
         """Copy a server's buffer to the outs."""
         targets = [[slice_rows(out, part) for out in tensors] for _, part, tensors in pieces]
         layout = self._encoder.layouts(outs)[server]
-        layout.read(receive_buffer(buffer, layout.size, self._links[server].description), targets)
+        layout.read(receive_buffer(buffer, layout.size, self._links[server].label), targets)
 
     def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]]) -> None:
         groups: dict[int, list[tuple[Key, Any, Any]]] = {}
@@ -435,21 +429,19 @@ class AsyncStore(KVStore):
         for server, pull in pulls:
             places = [place for _, _, place in groups[server]]
             layout = Layout([(place.shape, place.dtype) for place in places])
-            buffer = self._links[server].wait_for(pull)
-            layout.read(
-                receive_buffer(buffer, layout.size, self._links[server].description), [[place] for place in places]
-            )
+            link = self._links[server]
+            layout.read(receive_buffer(link.wait_for(pull), layout.size, link.label), [[place] for place in places])
 
     def _call_all(self, method: str) -> list[Any]:
         """Call a method of all servers after all pushes so far. Return their answers."""
-        return list(self._wait_for_all({i: link.pull(method) for i, link in enumerate(self._links)}).values())
+        return list(self._gather({i: link.pull(method) for i, link in enumerate(self._links)}).values())
 
     def _generations(self) -> list[int]:
         """Return how often the rule of each server was set."""
         requests = {i: link.ask("greet", self._membership.name) for i, link in enumerate(self._links)}
-        return [greeting.generation for greeting in self._wait_for_all(requests).values()]
+        return [greeting.generation for greeting in self._gather(requests).values()]
 
-    def _wait_for_all(self, pulls: Mapping[int, Pull]) -> dict[int, Any]:
+    def _gather(self, pulls: Mapping[int, Pull]) -> dict[int, Any]:
         """Wait for the answers of several servers."""
         return {server: self._links[server].wait_for(pull) for server, pull in pulls.items()}
 

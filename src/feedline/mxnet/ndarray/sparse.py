@@ -100,19 +100,19 @@ class RowSparseNDArray:
 
     # ---- arithmetic: results stay sparse where zeros stay zero ----------------------------------------------
 
-    def _scaled(self, function: Callable[[Any, Any], Any], operand: Any) -> Any:
+    def _scale(self, function: Callable[[Any, Any], Any], operand: Any) -> Any:
         if isinstance(operand, (int, float, np.number)):
             scaled = function(self.data, operand)
             return RowSparseNDArray(self.indices.tensor, scaled.tensor, self.shape, self.context)
         return function(self.todense(), operand)
 
     def __mul__(self, other: Any) -> Any:
-        return self._scaled(operator.mul, other)
+        return self._scale(operator.mul, other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        return self._scaled(operator.truediv, other)
+        return self._scale(operator.truediv, other)
 
     def __neg__(self) -> Any:
         return self * -1
@@ -128,12 +128,12 @@ class RowSparseNDArray:
     __radd__ = __add__
 
     def __iadd__(self, other: Any) -> Any:
-        return self._added(other, 1)
+        return self._add(other, 1)
 
     def __isub__(self, other: Any) -> Any:
-        return self._added(other, -1)
+        return self._add(other, -1)
 
-    def _added(self, operand: Any, sign: int) -> RowSparseNDArray:
+    def _add(self, operand: Any, sign: int) -> RowSparseNDArray:
         if not isinstance(operand, RowSparseNDArray) or operand.shape != self.shape:
             if self._ids is not None or isinstance(operand, RowSparseNDArray):
                 raise MXNetError(f"expected a row_sparse array of shape {self.shape}, got {operand!r}")

@@ -65,7 +65,7 @@ def lower(
 
 def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     def make(node: GraphNode) -> Callable[..., Any]:
-        run = {training: operator.bound(node.attributes["p"], training) for training in (False, True)}
+        run = {training: operator.bind(node.attributes["p"], training) for training in (False, True)}
 
         guard = within(node.name)
 
