@@ -17,7 +17,7 @@ COMMANDS = {
     "convert": "Convert a corpus to a store, all or nothing. After an interrupt the same command continues.",
     "validate": "Read every sequence once, checksums included. The exit code is 1 if one is damaged.",
     "plan": "Show which sequences are in a minibatch, without reading them, and the cost of the default order on this "
-    "machine; of an address, what a job will fetch from there on.",
+    "machine. For an address, show what a job will fetch from there on.",
     "audit": "Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was "
     "read.",
     "bench": "Feed as fast as possible and show where the time goes, compared with this machine's copy speed.",

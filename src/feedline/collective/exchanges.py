@@ -177,7 +177,7 @@ class Exchanges:
         return rows, self.begin(tensor, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(tensor)])
 
     def begin_sharing(self, flat: Any, rows: list[Any]) -> list[Any]:
-        """Begin to share every rank's flat tensor with all ranks. Returns a work for each `SHARED_BYTES`. No frame.
+        """Begin to share every rank's flat tensor with all ranks. Return a work for each `SHARED_BYTES`. No frame.
 
         Like `begin_gathering`, for large tensors. They are sent in pieces, so that links carry both directions at once,
         and between two ranks without the copies that the all-gather of gloo makes.
@@ -201,7 +201,7 @@ class Exchanges:
         ]
 
     def sum(self, tensor: Any) -> Any:
-        """Start to sum a contiguous tensor over all ranks, in place. Returns a work for `Waiting`. No frame.
+        """Start to sum a contiguous tensor over all ranks, in place. Return a work for `Waiting`. No frame.
 
         Raises:
             TypeError: the dtype is not in `SUMMED`. The ranks can continue.
@@ -271,7 +271,7 @@ def shorten_differing(texts: Sequence[str]) -> list[str]:
 
 
 def shorten(text: str, limit: int = SHOWN) -> str:
-    """Shorten a text to at limit ``limit`` characters."""
+    """Shorten a text to at most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

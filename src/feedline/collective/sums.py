@@ -55,7 +55,7 @@ class BucketSums(ABC):
 
     @abstractmethod
     def send(self, bucket: int) -> list[Any]:
-        """Begin to exchange a bucket. Returns works in flight."""
+        """Begin to exchange a bucket. Return works in flight."""
 
     def finish(self, present: Callable[[int], bool]) -> None:  # noqa: B027  # sums in place are complete
         """Compute the sums from the data that has arrived.

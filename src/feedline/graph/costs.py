@@ -81,8 +81,8 @@ class OperationShapes(NamedTuple):
 
 
 def _times(at: OperationShapes) -> int:
-    """Return the work of CNTK's product, a sum over the first axes of the right operand, whose number the ranks
-    give."""
+    """Return the work of CNTK's product. It sums over the first axes of the right operand. Their number follows from
+    the ranks."""
     a, b = at.operands[:2]
     rank = sum(isinstance(n, int) for n in a) + sum(isinstance(n, int) for n in b)
     summed = (rank - sum(isinstance(n, int) for n in at.out)) // 2

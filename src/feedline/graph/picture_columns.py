@@ -97,8 +97,8 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
 
     Args:
         graph: graph of the picture.
-        crossing: limit of tensors that cross a cut.
-        depth: limit of frames that continue, not counting frames around everything.
+        crossing: largest number of tensors that cross a cut.
+        depth: largest number of frames that continue, not counting frames around everything.
     """
     operations = graph.operations
     scopes = [o.scope for o in operations if o.role == "operation"]

@@ -56,7 +56,7 @@ def as_tensors(value: Any, name: str) -> list[Any]:
         return [as_tensor(value, name)]
     if not value:
         raise RefusedError(f"expected at least one {name} for each key, got an empty list")
-    # Most values are plain tensors already; calling a function for each would dominate the cost.
+    # Most values are plain tensors already. Calling a function for each would dominate the cost.
     plain = torch.Tensor
     return [item if type(item) is plain and not item.requires_grad else as_tensor(item, name) for item in value]
 

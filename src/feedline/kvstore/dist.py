@@ -15,7 +15,7 @@ its exceptions are raised there. If it fails on one worker, it fails on all.
 
 **Pushes of a single key are collected**, and sent together: when all keys of the store or 25 MB are collected, before a
 further push of a collected key, with a push of several keys or of a priority above 0, and before any other call, most
-often a pull. So pushing key by key costs description as much as one call. A push that other workers do not make is
+often a pull. So pushing key by key costs about as much as one call. A push that other workers do not make is
 detected when the pushes are sent. Workers need not have collected the same pushes. The pushes that all of them have
 made are sent, in their common order, and a worker with further pushes waits for the next call of its peers.
 
@@ -69,7 +69,7 @@ class DistStore(LocalStore):
 
     Args:
         type: ``dist_sync`` or ``dist_device_sync``.
-        group: torch.distributed group of the workers. None: see `feedline.collective.communicator.Communicator`.
+        group: torch.distributed group of the workers. For None see `feedline.collective.communicator.Communicator`.
         address: ``"host:port"`` at which worker 0 listens.
         rank: number of this worker, with ``address``.
         num_workers: number of workers, with ``address``.
@@ -129,7 +129,7 @@ class DistStore(LocalStore):
     # ---- the six verbs --------------------------------------------------------------------------------------
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """See `KVStore`. ``value`` None: this worker has no values for these keys."""
+        """See `KVStore`. If ``value`` is None, this worker has no values for these keys."""
         check_priority(priority)
         with self._calling(send_collected=False):
             self._push(self._table.values(_values_by_key(key, value)), at_once=priority > 0)

@@ -20,7 +20,7 @@ VERSION = 1
 
 
 def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: bool) -> None:
-    """Write all states of an optimizer and, with ``dump_optimizer``, its parameters, except those of the present run.
+    """Write all states of an optimizer and, with ``dump_optimizer``, its parameters, except `Optimizer.of_the_run`.
 
     Raises:
         OSError: no space, no permission. An existing file is untouched.

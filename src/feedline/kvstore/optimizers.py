@@ -502,7 +502,8 @@ class RMSProp(FormulaOptimizer):
         gamma2: momentum of the centered rule.
         epsilon: added to the mean square.
         centered: whether the square of the mean is subtracted from the mean square.
-        clip_weights: largest absolute value of a weight's elements after an update. None, or not above 0: no limit.
+        clip_weights: largest absolute value of a weight's elements after an update. None, or a number not above 0,
+            means no limit.
     """
 
     name: ClassVar[str] = "rmsprop"

@@ -90,7 +90,7 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, site: Site | None = Non
 
 
 def reduced_shape(site: Site) -> Shape:
-    """Attributes ``axis`` (None: all) and ``keepdims``. Without axis the result is one number per sample."""
+    """Attributes ``axis`` (None means all) and ``keepdims``. Without axis the result is one number per sample."""
     shape, axis = site.shape(0), site.attributes.get("axis")
     if axis is None and not site.attributes.get("keepdims", False):
         return ()

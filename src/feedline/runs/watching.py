@@ -124,8 +124,8 @@ class WatchedRun:
             return "interrupted, saved" if ended.get("interrupted") else "ended"
         if self.is_silent:
             first = not self._evaluates and self.silent_s < _SILENT_AT_FIRST_S
-            others = "stuck, or evaluating" if first else "or stuck"
-            return f"no news for {duration_text(self.silent_s)}: killed, {others}"
+            alternatives = "stuck, or evaluating" if first else "or stuck"
+            return f"no news for {duration_text(self.silent_s)}: killed, {alternatives}"
         if self.done == 1.0:
             return "running, all trained: evaluating or saving"
         return "running"

@@ -24,7 +24,7 @@ class RankRequests(NamedTuple):
         stop: end the training, at the request of a callback, a controller or the program.
         interrupt: end the run, because of a signal.
         save: write a checkpoint.
-        size: size of its next minibatch. 0: the training ends. -1: it ends because all rates are 0.
+        size: size of its next minibatch. 0 means that the training ends, -1 that it ends because all rates are 0.
     """
 
     stop: bool

@@ -59,7 +59,7 @@ class _Watcher:
 
     def _best_of(self, state: Mapping[str, Any]) -> float | None:
         """Return the saved best value. Raises StateError unless it is of the watched criterion."""
-        best, saved = self._of(state, "best"), self._of(state, "watch")
+        best, saved = self._entry(state, "best"), self._entry(state, "watch")
         if best is not None and (type(best) is not float or math.isnan(best)):
             raise StateError(f"expected a state of {type(self).__name__} with a best value, got {shown(best, 40)}")
         if saved != self.watch:
@@ -70,7 +70,7 @@ class _Watcher:
             )
         return best
 
-    def _of(self, state: Mapping[str, Any], key: str) -> Any:
+    def _entry(self, state: Mapping[str, Any], key: str) -> Any:
         if not isinstance(state, Mapping) or key not in state:
             raise StateError(f"expected a state of {type(self).__name__}, got one without `{key}`")
         return state[key]
@@ -130,7 +130,7 @@ class ReduceOnPlateau(_Watcher):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state. The learners' states contain their factors."""
         best = self._best_of(state)
-        stalled, product = (self._of(state, key) for key in ("stalled", "product"))
+        stalled, product = (self._entry(state, key) for key in ("stalled", "product"))
         try:
             stalled, product = whole(stalled, "stalled"), float(real(product, "product"))
         except ValueError as error:
@@ -196,7 +196,7 @@ class KeepBest(_Watcher):
             run.ranks.on_rank_0(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
 
     def restore(self, model: torch.nn.Module) -> float:
-        """Load the best model's tensors into ``model``. Returns its watched value.
+        """Load the best model's tensors into ``model``. Return its watched value.
 
         Raises:
             StateError: no model was kept, or its architecture differs. The model is unchanged.

@@ -168,7 +168,7 @@ class Learner:
         raise NotImplementedError(f"the rule {self.rule!r} has no formula")
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place. Returns the batch's new numbers."""
+        """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place. Return the batch's new numbers."""
         formula, numbers = self._formula(batch.numbers, step, batch.dtype)
         update(
             formula,

@@ -51,7 +51,7 @@ def random_state() -> dict[str, Any]:
 
 
 def _check(state: Any) -> Callable[[], None]:
-    """Check states on temporary generators. Returns a function that restores them."""
+    """Check states on temporary generators. Return a function that restores them."""
     try:
         cpu, cuda = _bytes(state["torch"]), [_bytes(text) for text in state["cuda"]]
         torch.Generator().set_state(cpu)
@@ -59,7 +59,7 @@ def _check(state: Any) -> Callable[[], None]:
         python = version, tuple(words), gauss
         random.Random().setstate(python)
         kind, keys, place, has_gauss, cached = state["numpy"]
-        if type(place) is not int or not 0 <= place <= 624:  # NumPy would read there
+        if type(place) is not int or not 0 <= place <= 624:  # NumPy would read the word at any place
             raise ValueError(f"a place from 0 to 624 in NumPy's words, got {place!r:.40}")
         numpy = kind, np.asarray(keys, np.uint32), place, has_gauss, cached
         np.random.RandomState().set_state(numpy)

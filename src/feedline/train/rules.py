@@ -170,9 +170,9 @@ class AdaDelta(Learner):
 class RMSProp(Learner):
     """RMSProp with a step for each element, which grows while the gradient keeps its sign, and shrinks otherwise.
 
-    ``v = gamma v + (1 - gamma) gradient²`` (it starts as the square of the first gradient); ``step = min(step * inc,
-    max)`` if the sign is as in the previous update, otherwise ``max(step * dec, min)`` (it starts at 0.02). Then ``w -=
-    rate / k * gradient * step / sqrt(v + 1e-6)``.
+    ``v = gamma v + (1 - gamma) gradient²`` (it starts as the square of the first gradient), and
+    ``step = min(step * inc, max)`` if the sign is as in the previous update, otherwise ``max(step * dec, min)`` (it
+    starts at 0.02). Then ``w -= rate / k * gradient * step / sqrt(v + 1e-6)``.
 
     Args:
         parameters: see `Learner`.
@@ -302,7 +302,7 @@ class FSAdaGrad(Learner):
     Args:
         parameters: see `Learner`.
         lr: see `Learner`.
-        momentum: M, 0 to 1. 0: no momentum, and u = 1.
+        momentum: M, 0 to 1. 0 means no momentum, and u = 1.
         variance_momentum: V, 0 to 1, but not 1. The default counts samples, as `Schedule.time_constant` does.
         unit_gain: u = 1 - M. Otherwise u = 1.
         options: further arguments of `Learner`.

@@ -80,7 +80,7 @@ class Saver:
         return ranks.on_rank_0(lambda: lock_folders([*folders, *additional])) or nullcontext()
 
     def begin(self) -> bool:
-        """Record that a checkpoint is being made. Returns whether there is a folder for it."""
+        """Record that a checkpoint is being made. Return whether there is a folder for it."""
         self.start_clock()
         self.requested = self.pending = False
         return self._checkpoints is not None

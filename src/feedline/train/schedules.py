@@ -37,8 +37,8 @@ class Schedule:
         epoch_size: number of label samples in an epoch. None means that an epoch is a sweep. A single number has no
             epochs.
         reference: reference minibatch size in samples, for which the numbers are meant. `rate` and `momentum` convert
-            them to other sizes. 1: the numbers are per sample. None means that they are for a whole minibatch of any
-            size.
+            them to other sizes. 1 means that the numbers are per sample. None means that they are for a whole
+            minibatch of any size.
 
     Attributes:
         steps: (count, number) pairs, the last count 1.

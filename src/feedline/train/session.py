@@ -224,7 +224,7 @@ class TrainingSession(session_state.RunProgress):
         self._saver.requested = True
 
     def next_size(self) -> int:
-        """Return the size of the next minibatch in samples. 0: the training ends."""
+        """Return the size of the next minibatch in samples, or 0 if the training ends."""
         size = self._full_size()
         return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
 

@@ -37,7 +37,7 @@ class RunProgress:
         progress_done: number of progress spans that were reported.
         span_sums: sums since the last progress span.
         validations_done: number of validations.
-        validated_at: number of minibatches before the last validation. -1: there was none.
+        validated_at: number of minibatches before the last validation. -1 if there was none.
         validated: result of the last validation.
         epoch_sum: sums since the last end of an epoch.
     """

@@ -1,6 +1,6 @@
 """Adjustments around a rule: clipping and penalties of gradients before it, noise, shrinking and bounds after it.
 
-A native update makes all adjustments in its one pass. This module makes them by torch, for other devices and for rules
+A native update makes all adjustments in one pass. This module makes them by torch, for other devices and for rules
 that are user functions. It also computes norms, which an update needs in advance.
 """
 
@@ -103,7 +103,7 @@ def _like_gradient(factor: Factor, gradient: Any) -> Factor:
 
 
 def _factor(limit: float, norm: float) -> float:
-    # A NaN stays one.
+    # NaN stays NaN.
     return 1.0 if norm <= limit else limit / norm
 
 

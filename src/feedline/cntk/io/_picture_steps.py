@@ -57,7 +57,8 @@ class Step(ABC):
         """
 
     def size(self, before: Size | None) -> Size | None:
-        """Return the size after this step, or None if it varies among pictures of the size ``before`` (None: any)."""
+        """Return the size after this step, or None if it varies among pictures of the size ``before``. There None means
+        any size."""
         return before
 
 

@@ -277,7 +277,7 @@ def _warn_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> 
 
 
 def size_after(steps: Sequence[Step], size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return width and height after all steps for a picture of a size (None: any), or None if they vary."""
+    """Return width and height after all steps for a picture of a size (None means any), or None if they vary."""
     for step in steps:
         size = step.size(size)
     return size

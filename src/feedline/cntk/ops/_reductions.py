@@ -18,7 +18,7 @@ def _reduction(op: str, noun: str) -> Callable[..., Function]:
 
     over = "over an axis or a list of axes, which remain with length 1, unless ``keepdims`` is False."
     return with_name(
-        function, op, f"Return the {noun} {over}\n\n    None: over the whole sample, to a single number.\n    "
+        function, op, f"Return the {noun} {over}\n\n    None means the whole sample, which gives a single number.\n    "
     )
 
 

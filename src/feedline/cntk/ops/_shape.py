@@ -87,7 +87,8 @@ def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
 
 @late(1)
 def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Reshape to a matrix: the axes before ``axis`` (None: 0) by the axes from it on. -1 is the end, -2 the last axis.
+    """Reshape to a matrix: the axes before ``axis`` (None means 0) by the axes from it on. -1 is the end, -2 the last
+    axis.
 
     Raises:
         ValueError: the operand has no such axis.

@@ -126,7 +126,7 @@ class ServerConnection:
     # ---- pushes ---------------------------------------------------------------------------------------------
 
     def append(self, items: Sequence[Item], buffer: Any, pull_keys: Sequence[Key] = ()) -> int:
-        """Append a push to the replay log, from which `flush` sends it. Returns its number.
+        """Append a push to the replay log, from which `flush` sends it. Return its number.
 
         Args:
             items: keys, and how their values are encoded.
@@ -374,7 +374,7 @@ class ServerConnection:
         self._sent = greeting.applied
 
     def _wait_until_back(self, cause: Exception | None) -> Greeting:
-        """Wait until the server is back and has its rule. Returns its status."""
+        """Wait until the server is back and has its rule. Return its status."""
         import ray
 
         server_silence, worker_silence = Silence(max(self.timeout_s, START_S)), Silence(self.timeout_s)

@@ -35,7 +35,7 @@ class JoinReply(NamedTuple):
     """Reply to `Coordinator.join`.
 
     Attributes:
-        rank: rank of the worker. -1: refused.
+        rank: rank of the worker, -1 if it was refused.
         workers: number of workers of the store.
         servers: number of its servers.
         folder: folder for snapshots.

@@ -159,7 +159,7 @@ class Server:
         return self._answer(worker, after, lambda: self._shard.read(keys))
 
     def pull_rows(self, worker: str, after: int, keys: Sequence[Key], ids: Sequence[Any]) -> Answer:
-        """Return rows of the keys. Otherwise as `pull`."""
+        """Return rows of the keys. Otherwise like `pull`."""
         return self._answer(worker, after, lambda: self._shard.read_rows(keys, ids))
 
     def _answer(self, worker: str, after: int, read: Callable[[], Any], flush: bool = False) -> Answer:

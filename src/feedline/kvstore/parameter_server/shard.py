@@ -182,8 +182,9 @@ class Shard:
         """Set the update rule.
 
         Args:
-            rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None: pushes assign. An unchanged name
-                with unchanged parameters keeps the states, for example when worker 0 was restarted.
+            rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None, which means that pushes
+                assign. An unchanged name with unchanged parameters keeps the states, for example when worker 0
+                was restarted.
             generation: count of worker 0. The current one is ignored, unless the rule is missing.
         """
         if generation == self.generation and not self.lacks_rule:

@@ -294,7 +294,7 @@ class AsyncStore(KVStore):
             self._encoder.compress(encoding)
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """See `KVStore`. Gathers all servers' states in one file that any type of store can load. One worker calls."""
+        """See `KVStore`. One worker calls this. The file has the states of all servers, for any type of store."""
         with self._working():
             rule = self._require_optimizer()
             self._drain()
@@ -309,7 +309,7 @@ class AsyncStore(KVStore):
             rule.forget()
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """See `KVStore`. One worker calls."""
+        """See `KVStore`. One worker calls this."""
         with self._working():
             rule = self._require_optimizer()
             load_states(path, rule, {key: entry.meta for key, entry in self._entries.items()})

@@ -131,12 +131,12 @@ class _Extreme(torch.autograd.Function):
 
 
 def largest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
-    """Maximum along axes; see `_Extreme`."""
+    """Maximum along axes. See `_Extreme`."""
     return _Extreme.apply(x, dims, keepdim, True)
 
 
 def smallest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
-    """Minimum along axes; see `_Extreme`."""
+    """Minimum along axes. See `_Extreme`."""
     return _Extreme.apply(x, dims, keepdim, False)
 
 

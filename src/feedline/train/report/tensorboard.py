@@ -18,7 +18,7 @@ class TensorBoard(Silent):
 
     Args:
         folder: folder of the event files.
-        every: number of minibatches between ``minibatch/…`` values, each of which waits for the device. 0: none.
+        every: number of minibatches between ``minibatch/…`` values, each of which waits for the device. 0 means none.
         rank: the only rank that writes.
 
     Raises:

@@ -61,7 +61,8 @@ def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "")
 
     Args:
         x: sequences, or a placeholder for them.
-        initial_state: value before the first, or after the last sample: a number (None: 0), or one sample per sequence.
+        initial_state: value before the first, or after the last sample: a number (None means 0), or one sample per
+            sequence.
         time_step: number of steps.
         name: name of the operation.
     """
