@@ -372,11 +372,11 @@ def resting_pulse(store: Any, rank: int, count: int, host: int | None) -> Heartb
         return heartbeat.Heartbeat(store, rank, count, host)
 
 
-def beat(pulse: Heartbeat) -> None:
+def beat(heartbeat: Heartbeat) -> None:
     """Do the work of a heartbeat's thread between two beats, and read the others' beats."""
-    for silence in pulse._silences.values():
-        silence.passed(pulse.interval_s)
-    pulse._look(pulse._store)
+    for silence in heartbeat._silences.values():
+        silence.add(heartbeat.interval_s)
+    heartbeat._read_beats(heartbeat._store)
 
 
 def notice_beats(notice: Callable[[int], object]) -> None:
@@ -386,13 +386,13 @@ def notice_beats(notice: Callable[[int], object]) -> None:
     """
     from feedline.collective.heartbeat import Heartbeat
 
-    look = Heartbeat._look
+    look = Heartbeat._read_beats
 
-    def looks(pulse: Heartbeat, store: Any) -> None:
-        look(pulse, store)
-        notice(pulse.reads)
+    def looks(heartbeat: Heartbeat, store: Any) -> None:
+        look(heartbeat, store)
+        notice(heartbeat.reads)
 
-    Heartbeat._look = looks
+    Heartbeat._read_beats = looks
 
 
 # ---- stores of weights ----------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def store_of_trainer(trainer: Any) -> Any:
 def exchanges_of_trainer(trainer: Any) -> int:
     """Return how many exchanges a Trainer of Gluon has begun with other ranks: none before it has a store."""
     store = store_of_trainer(trainer)
-    return 0 if store is None else store._store.ranks.pulse.round
+    return 0 if store is None else store._store.ranks.heartbeat.round
 
 
 # ---- stores of servers ----------------------------------------------------------------------------------------

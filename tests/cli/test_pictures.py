@@ -22,7 +22,7 @@ from feedline_demo import pictures as made  # noqa: E402
 
 from feedline import images  # noqa: E402
 from feedline.cli.corpus import open_path  # noqa: E402
-from feedline.cli.pictures import PageOptions, parse_steps, picture_stream, traced, write_page  # noqa: E402
+from feedline.cli.pictures import PageOptions, parse_steps, picture_stream, trace, write_page  # noqa: E402
 from feedline.feed.transforms import DrawKeys  # noqa: E402
 from feedline.images.decode import views_of  # noqa: E402
 
@@ -69,7 +69,7 @@ def test_boxes_are_where_samples_come_from(steps):
     values = {"image": corpus.select(ordinals)["image"]}
     rows = decode.run_all(corpus.schema, values, DrawKeys(5, sweeps, ordinals, stage=0)).values["image"].rows
     views, stacked, _ = views_of(decode.steps)
-    boxes = [traced(view, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals) for view in views]
+    boxes = [trace(view, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals) for view in views]
     samples = rows if stacked else rows[:, None]
     for pixels, box in zip(samples.swapaxes(0, 1).reshape(-1, 24, 24, 3).astype(float), sum(boxes, []), strict=True):
         # Half a sample's pixel from the edge, the pixel's centre.

@@ -10,7 +10,7 @@ import typer.testing
 import feedline as fl
 from feedline.cli.app import app_for
 from feedline.cli.arguments import parse_rate, parse_seconds
-from feedline.cli.console import UsageError, typed
+from feedline.cli.console import UsageError, use_option_names
 from tests.servers.object_store import ObjectStore
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -144,4 +144,4 @@ def test_other_commands_take_addresses(bucket, feedline, tmp_path):
 
 def test_hints_about_the_cache_name_options():
     hint = "raise the cache_bytes of fl.Remote to 90451764, or pass shuffle=fl.Window(...)"
-    assert typed(hint) == "raise --cache to 87M, or pass --window, such as --window 256M"
+    assert use_option_names(hint) == "raise --cache to 87M, or pass --window, such as --window 256M"

@@ -104,4 +104,4 @@ def test_all_samples_of_a_sequence_count(tmp_path):
     assert np.mean(found[-1].odd) < 0.15
     page = window_page.html(corpus, found, 192)
     assert "All samples of a sequence count." in page
-    assert window_page.counted(1, "chunk") == "1 chunk"
+    assert window_page.count_text(1, "chunk") == "1 chunk"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feedline.cli.console import typed
+from feedline.cli.console import use_option_names
 from feedline.cli.pictures import shown_sizes
 from feedline.cli.window_page import WindowChoice, advice
 from feedline.errors import install_line
@@ -31,7 +31,7 @@ CONVERT = ("text", "memory", "jobs", "chunk_size", "overwrite")
     ],
 )
 def test_errors_name_the_options_of_the_command(message, said):
-    assert typed(message, CONVERT) == said
+    assert use_option_names(message, CONVERT) == said
 
 
 def test_a_script_shows_its_own_frames(tmp_path):

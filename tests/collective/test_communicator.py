@@ -20,8 +20,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.collective import rendezvous as meeting  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
-from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
-from feedline.collective.flat_buffers import laid_out  # noqa: E402
+from feedline.collective.exchanges import FRAME, SHOWN, shorten_differing  # noqa: E402
+from feedline.collective.flat_buffers import lay_out_buckets  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from tests.inside import beat, notice_beats, resting_pulse  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
@@ -166,12 +166,12 @@ def test_texts_are_shown_where_they_differ():
     keys = [f"layer {i}" for i in range(100)]
     one, other = f"push {keys}", f"push {[*keys[:80], 'another', *keys[81:]]}"
     assert len(one) > SHOWN
-    found = shown([one, other, one])
+    found = shorten_differing([one, other, one])
     assert all(text.startswith("push ['layer 0'") and len(text) <= SHOWN for text in found)
     assert "'layer 80'" in found[0]
     assert "'another'" in found[1]
-    assert shown(["push 'a'", "push 'b'"]) == ["push 'a'", "push 'b'"]
-    longer = shown([one, one + "!"])
+    assert shorten_differing(["push 'a'", "push 'b'"]) == ["push 'a'", "push 'b'"]
+    longer = shorten_differing([one, one + "!"])
     assert longer[1].endswith("!")
     assert not longer[0].endswith("!")
 
@@ -389,7 +389,7 @@ def working(rank, timeout, ends=None, how=None):
                     collective.close()
                     hear()  # nothing
                 if how == "reads late":
-                    collective.pulse.interval_s = 1.0
+                    collective.heartbeat.interval_s = 1.0
                 if how == "returns":
                     return "done"
                 if how == "raises":
@@ -429,11 +429,11 @@ def seeing(rank, path, busy):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 2)
         # Right after a heartbeat: in the middle of one, torch would speak first.
-        read = collective.pulse.reads
-        while collective.pulse.reads == read:
+        read = collective.heartbeat.reads
+        while collective.heartbeat.reads == read:
             time.sleep(0.001)
     say("under way")
-    while busy and rank and not collective.pulse.lost:  # its heartbeat is the first to notice
+    while busy and rank and not collective.heartbeat.lost:  # its heartbeat is the first to notice
         time.sleep(0.01)
     while True:
         try:
@@ -482,13 +482,13 @@ def test_messages_of_others_may_be_read_while_they_change():
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(100):
-            pulse = resting_pulse(store, 0, 4000, 0)
-            pulse.round, pulse.doing = 1, "barrier"
-            thread = threading.Thread(target=beat, args=(pulse,))
+            heartbeat = resting_pulse(store, 0, 4000, 0)
+            heartbeat.round, heartbeat.doing = 1, "barrier"
+            thread = threading.Thread(target=beat, args=(heartbeat,))
             thread.start()
             while thread.is_alive():
-                assert "alive" in pulse.missing(0)[1]
-                pulse.absent()
+                assert "alive" in heartbeat.missing(0)[1]
+                heartbeat.absent()
             thread.join()
     finally:
         sys.setswitchinterval(interval)
@@ -505,8 +505,8 @@ def test_messages_of_others_may_be_read_while_they_change():
 def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, why, monkeypatch):
     """A hundred seconds pass between two beats of this rank. Only ranks that are silent meanwhile are missing."""
     store, now, beats = Beats(3), [0.0], [1]
-    pulse = resting_pulse(store, 1, 3, 0)
-    beat(pulse)
+    heartbeat = resting_pulse(store, 1, 3, 0)
+    beat(heartbeat)
 
     def sleep(seconds):
         now[0] += 100.0
@@ -514,18 +514,18 @@ def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, w
             beats[0] += 1
             for rank in (0, 2) if who == "all" else (0,):
                 store.texts[f"beat/{rank}"] = f"{beats[0]} 0 barrier"
-            beat(pulse)
+            beat(heartbeat)
 
     monkeypatch.setattr("time.sleep", sleep)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    ranks, text = pulse.missing(8)
+    ranks, text = heartbeat.missing(8)
     assert ranks == missing
     assert why in text
 
 
 def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(monkeypatch):
     store, beats = Beats(3), [1]
-    pulse = resting_pulse(store, 1, 3, None)
+    heartbeat = resting_pulse(store, 1, 3, None)
 
     def sleep(seconds):
         beats[0] += 1
@@ -533,7 +533,7 @@ def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(mon
         store.texts["beat/0"] = f"{beats[0]} 0 barrier"
 
     monkeypatch.setattr("time.sleep", sleep)
-    pulse.linger(3.0)
+    heartbeat.linger(3.0)
     assert beats[0] > 30
 
 
@@ -651,7 +651,7 @@ def test_after_an_error_it_suggests_the_next_step():
 
 def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
     tensors = [torch.full((n,), float(n), dtype=d) for n in (3, 50, 1, 0, 7) for d in (torch.float32, torch.float64)]
-    buckets = laid_out(tensors, limit_bytes=100)
+    buckets = lay_out_buckets(tensors, limit_bytes=100)
     assert sorted(place for bucket in buckets for place in bucket.places) == list(range(len(tensors)))
     for bucket in buckets:
         assert bucket.flat.nbytes <= 100 or len(bucket.places) == 1

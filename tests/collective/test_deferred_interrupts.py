@@ -148,12 +148,12 @@ KINDS = {
 
 def call(store, what, moment):
     """Make one call of all workers with Ctrl-C in the middle, and again if it had not begun."""
-    round = store.ranks.pulse.round
+    round = store.ranks.heartbeat.round
     try:
         with moment:
             what()
     except KeyboardInterrupt:
-        if store.ranks.pulse.round == round:
+        if store.ranks.heartbeat.round == round:
             what()
 
 

@@ -10,7 +10,7 @@ import pytest
 import feedline.mxnet as mx
 from feedline.mxnet.symbol._make import FUNCTIONS
 from feedline.mxnet.symbol._operator import OPERATORS
-from feedline.mxnet.symbol._parameters import read, written
+from feedline.mxnet.symbol._parameters import read, to_text
 from tests.compat import image_and_sequence_cases, operator_cases
 
 TABLE = operator_cases.TABLE | image_and_sequence_cases.TABLE
@@ -27,7 +27,7 @@ def symbol_of(name, case):
 
 def made(name, case):
     """Settings as the operator reads them."""
-    return read(name, OPERATORS[name].parameters, {k: written(v) for k, v in case.settings.items()})
+    return read(name, OPERATORS[name].parameters, {k: to_text(v) for k, v in case.settings.items()})
 
 
 def bound(symbol, names, arrays, gradients=False):

@@ -12,7 +12,7 @@ from torch import nn
 
 import feedline as fl
 from feedline.graph.fold_levels import levels
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.importers import graph_of
 from tests.graph import known_networks as known
 
@@ -39,7 +39,7 @@ class Down(nn.Module):
 
 
 def read(model, inputs=(1, 4)):
-    return folded(collapsed(graph_of(model, inputs)))
+    return fold_repeats(collapse(graph_of(model, inputs)))
 
 
 def heights(picture):
@@ -82,7 +82,7 @@ def test_others_have_no_levels():
     assert levels(read(known.resnet18(), (1, 3, 64, 64))) is None
     assert levels(read(nn.Transformer(8, 2, 2, 2, 16, batch_first=True), [(1, 3, 8), (1, 5, 8)])) is None
     long = nn.Sequential(*[nn.Linear(4, 4) for _ in range(40)], Down((1, 1, 1), (1, 1, 1)))
-    assert levels(collapsed(graph_of(long, (1, 4)))) is None
+    assert levels(collapse(graph_of(long, (1, 4)))) is None
 
 
 def test_only_high_pictures_are_drawn_by_levels():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import feedline as fl
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.importers import graph_of
 from feedline.graph.op_families import family
 from feedline.graph.settings import brief
@@ -78,7 +78,7 @@ def test_a_file(path):
 
 
 def test_blocks_are_found_by_their_names(path):
-    graph = folded(collapsed(graph_of(path)))
+    graph = fold_repeats(collapse(graph_of(path)))
     assert graph.scopes[("blocks", "blocks.0")].repeats == 3
     assert "blocks.0 … blocks.2" in fl.plot_network(path).source
     assert "1×1, 2 groups, 4 filters" in str(fl.summary(path))

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import feedline as fl  # noqa: E402
 from feedline import _native  # noqa: E402
 from feedline.interop import tensor_file  # noqa: E402
-from feedline.interop.seal import BLANK, sealed  # noqa: E402
+from feedline.interop.seal import BLANK, add_seal  # noqa: E402
 from feedline.interop.tensor_file import load_contents, load_state, load_tensors, save_tensors  # noqa: E402
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
@@ -150,7 +150,7 @@ def header_of(**entries):
     """Return a sealed header with any content."""
     about = json.dumps({"version": tensor_file.VERSION, "aliases": {}, "crc64": {}})
     text = json.dumps({"__metadata__": {"seal": BLANK, "feedline": about}, **entries}).encode()
-    return sealed(len(text).to_bytes(8, "little") + text, 8 + text.index(BLANK.encode()))
+    return add_seal(len(text).to_bytes(8, "little") + text, 8 + text.index(BLANK.encode()))
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_another_process_may_rename_the_file_at_any_moment(tmp_path):
     while reached:
         moment += 1
         writing.write_bytes(b"the other's")
-        with AtOpcode(moment, tensor_file._claimed.__wrapped__.__code__, finish_as_the_other) as at:
+        with AtOpcode(moment, tensor_file._claim.__wrapped__.__code__, finish_as_the_other) as at:
             save_again_and_again(path, 1, 1)
         reached = at.left <= 0
         assert len(load_contents(path).tensors) == 21, moment

@@ -136,7 +136,7 @@ def alone(name, **options):
 
 def process_of(store, index):
     link = links_of(store)[index]
-    return int(link.answered(link.ask("greet", "nobody")).place.rsplit(" ", 1)[1])
+    return int(link.wait_for(link.ask("greet", "nobody")).place.rsplit(" ", 1)[1])
 
 
 def kill(pid):

@@ -90,7 +90,7 @@ def test_who_left_while_waiting_does_not_count(how):
         if how == "leaves":
             await made.leave("a")
         else:
-            made.silences["a"].passed(coordinator.SILENT_S)
+            made.silences["a"].add(coordinator.SILENT_S)
             await made.join("other", 0, "there")
         _, missing = await made.arrive("b", None, 0.01)
         assert list(missing) == [0]

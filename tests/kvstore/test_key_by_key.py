@@ -101,7 +101,7 @@ def exchanges(rank, count):
     counts = []
     for step in range(3):
         begun, values = (
-            store.ranks.pulse.round,
+            store.ranks.heartbeat.round,
             [torch.full((10,), float(step + key + rank)) for key in range(count)],
         )
         for key, value in enumerate(values):
@@ -110,7 +110,7 @@ def exchanges(rank, count):
         for key in range(count):
             store.pull(key, out := torch.empty(10), priority=-key)
             assert out.tolist() == [2.0 * (step + key) + 1] * 10
-        counts.append(store.ranks.pulse.round - begun)
+        counts.append(store.ranks.heartbeat.round - begun)
     return counts
 
 

@@ -76,5 +76,5 @@ def test_many_sequences_are_not_held():
     counted = Feeding()
     big = minibatch(list(range(feeding._SEQUENCES_AT_ONCE)), *([[1] * feeding._SEQUENCES_AT_ONCE] * 2))
     counted.add(big)
-    assert counted.held == 0
+    assert counted.pending_sequences == 0
     assert counted.fed().sequences == feeding._SEQUENCES_AT_ONCE

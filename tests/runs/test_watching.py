@@ -8,7 +8,7 @@ import pytest
 
 import feedline as fl
 from feedline.runs.log import RunLog, read_log
-from feedline.runs.watching import RunWatch, sparkline, spoken
+from feedline.runs.watching import RunWatch, duration_text, sparkline
 from tests.runs.logs import progress, start, write
 
 
@@ -65,7 +65,7 @@ def test_a_resumed_run_is_timed_by_its_own_process(tmp_path):
     again = [progress(100 * i, seconds=10.0, time=9000 + 10 * i, done=i / 20) for i in range(5, 8)]
     run = seen(tmp_path, [*first, start(400, time=9000.0), *again], now=9070.0)
     assert run.remaining_s == pytest.approx(13 * 10)
-    assert len(run.recent()) == 3
+    assert len(run.recent_spans()) == 3
 
 
 def test_ends(tmp_path):
@@ -141,13 +141,13 @@ def test_any_cut_reads_the_same(tmp_path):
         path = tmp_path / "growing.jsonl"
         path.write_bytes(text[:cut])
         log = RunLog(path, dict)
-        log.read_on()
+        log.read_new_lines()
         with path.open("ab") as file:
             file.write(text[cut:])
-        log.read_on()
+        log.read_new_lines()
         assert (log.events, log.starts, log.lines) == (expected.events, expected.starts, expected.lines)
         assert log.torn == expected.torn
-        assert not log.read_on()
+        assert not log.read_new_lines()
         path.unlink()
 
 
@@ -192,4 +192,4 @@ def test_sparklines():
 
 def test_durations():
     told = {0: "0 s", 8.4: "8 s", 160: "2 min 40 s", 3600: "1 h", 11100: "3 h 5 min", 90000: "1 d 1 h"}
-    assert {seconds: spoken(seconds) for seconds in told} == told
+    assert {seconds: duration_text(seconds) for seconds in told} == told

@@ -81,7 +81,7 @@ def learns(rank, way, stride, steps):
             if trainer.samples == samples:  # the interrupt came before the step
                 trainer.train_minibatch(minibatch)
         results.append([*(parameter.tolist() for parameter in model.parameters()), trainer.sweeps])
-    trainer.strategy.settle()
+    trainer.strategy.sync_models()
     results.append([parameter.tolist() for parameter in model.parameters()])
     return results, interrupted
 

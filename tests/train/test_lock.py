@@ -224,7 +224,7 @@ def without_locks(monkeypatch):
     [
         (lambda: {"process": dead()}, False),
         (lambda: {"process": os.getppid(), "began": 1}, False),
-        (lambda: {"process": os.getppid(), "began": module.began_at(os.getppid())}, True),
+        (lambda: {"process": os.getppid(), "began": module.started_at(os.getppid())}, True),
         (lambda: {"host": "another"}, True),
         (dict, True),
     ],

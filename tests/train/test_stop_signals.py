@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import feedline as fl  # noqa: E402
 from feedline.train import Saving  # noqa: E402
 from feedline.train.checkpoint import Checkpoints  # noqa: E402
-from feedline.train.stop_signals import Stopping  # noqa: E402
+from feedline.train.stop_signals import StopSignals  # noqa: E402
 from tests.forked import Forked  # noqa: E402
 from tests.train.test_session import StopsAfter, fingerprint, session  # noqa: E402
 from tests.warm import run  # noqa: E402
@@ -97,9 +97,9 @@ def test_a_handler_of_the_program_is_called_after_the_run(tmp_path):
 
 def test_handlers_are_put_back():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with Stopping() as stopping:
+    with StopSignals() as stopping:
         assert signal.getsignal(signal.SIGTERM) != before[1]
-        assert not stopping.asked
+        assert not stopping.requested
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -109,7 +109,7 @@ def test_a_forked_child_is_ended_by_its_signals(number, request):
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray leaves a handler where it has been used
     request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
     reading, writing = os.pipe()
-    with Stopping() as stopping:
+    with StopSignals() as stopping:
 
         def is_interrupted():
             try:
@@ -123,7 +123,7 @@ def test_a_forked_child_is_ended_by_its_signals(number, request):
         os.read(reading, 1)  # it runs
         os.kill(child.pid, number)
         assert child.status() == (-number if number == signal.SIGTERM else 0)
-        assert not stopping.asked
+        assert not stopping.requested
     os.close(reading)
     os.close(writing)
 
@@ -132,7 +132,7 @@ def test_in_a_thread_signals_are_left_alone():
     seen = []
 
     def run():
-        with Stopping():
+        with StopSignals():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=run)

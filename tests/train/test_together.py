@@ -347,7 +347,7 @@ def blocks(rank, moves, samples, **options):
 
         step(learner, own[rank], update)
         results.append(model.weight.item())
-    learner.strategy.settle()
+    learner.strategy.sync_models()
     return results, model.weight.item()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from feedline._version import __version__
 from feedline.cli.console import show_bytes
 from feedline.runs import page
-from feedline.runs.chart_rows import joined, thinned
+from feedline.runs.chart_rows import join_columns, thin
 from feedline.runs.charts import Chart
 from feedline.runs.drawing import figure
 
@@ -62,9 +62,9 @@ def _loss(outcome: Outcome) -> Chart:
     return Chart(
         key="loss",
         title="Mean loss of a minibatch",
-        says="The vertical line marks the checkpoint from which the run resumed.",
+        description="The vertical line marks the checkpoint from which the run resumed.",
         unit="loss",
-        table=thinned(joined("letters since the start", columns)),
+        table=thin(join_columns("letters since the start", columns)),
         logarithmic=True,
     )
 

@@ -113,7 +113,7 @@ def read_records(log: Path) -> list[LoggedFeed]:
 
     def keep(line: dict[str, Any]) -> None:
         if line.get("feed") is not None:
-            lines.append(_FeedLine(line["event"], line["samples"], _logged(line["feed"])))
+            lines.append(_FeedLine(line["event"], line["samples"], _read_logged(line["feed"])))
 
     read_log(log, keep)
     records: list[_FeedLine] = []
@@ -164,7 +164,7 @@ def _check_order(log: Path, before: _FeedLine, line: _FeedLine) -> None:
             )
 
 
-def _logged(feed: Any) -> LoggedFeed:
+def _read_logged(feed: Any) -> LoggedFeed:
     state = feed["state"]
     if not isinstance(state, dict):
         raise ValueError(f"expected a state, got {state!r:.40}")

@@ -78,7 +78,7 @@ def bench(
             raise UsageError("expected a path with --log, got --loader: only a source's minibatches can be logged")
         if cold:
             raise UsageError("expected a path with --cold, got --loader: the files it reads are unknown")
-        result = {"loader": loader, **bench_loader.measure(*bench_loader.made(loader), seconds)}
+        result = {"loader": loader, **bench_loader.measure(*bench_loader.make_loader(loader), seconds)}
         print_result(result, json, bench_loader.show)
         return
     assert path is not None

@@ -22,7 +22,7 @@ _HIDDEN = 0.01  # share of the time below which waiting is not mentioned
 
 
 class ClusterOptions(NamedTuple):
-    """Options for remote data, as typed. None: not set."""
+    """Options for remote data, as typed. None if not set."""
 
     cache: str | None
     nodes: int | None

@@ -82,7 +82,7 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Show which sequences are in a minibatch, without reading them, and the cost of the default order on this
-    machine; of an address, what a job will fetch from there on."""
+    machine. For an address, show what a job will fetch from there on."""
     unit, colon, number = at.rpartition(":")
     if not number.isdigit() or (colon and unit != "samples"):
         raise UsageError(f"expected --at N or --at samples:N, got {at!r}")

@@ -7,7 +7,7 @@ import os
 import sys
 
 from feedline.errors import StateError
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 from feedline.interop.meshes import check_meshes
 
 IndexAndCount = tuple[int, int]
@@ -101,4 +101,4 @@ def ranks() -> IndexAndCount:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return launched() or (0, 1)
+    return launcher_rank() or (0, 1)

@@ -88,7 +88,7 @@ def join() -> RaySession:
         private = _own()
         address = None if private is not None else running()
         if address is not None:
-            return RaySession(_initialised(address, {}), False)
+            return RaySession(_initialise(address, {}), False)
         if private is None and reads_too_early():
             # Ray was imported before the setting to join a Ray on loopback, so it starts one as `ray.init()` does.
             assert ray is not None
@@ -97,7 +97,7 @@ def join() -> RaySession:
         if private is None:
             private = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
             _private_pid = os.getpid()
-        return RaySession(_initialised(private.address, private.settings), True)
+        return RaySession(_initialise(private.address, private.settings), True)
 
 
 def leave() -> None:
@@ -145,7 +145,7 @@ def place() -> tuple[str, bool]:
     return ray.util.get_node_ip_address(), bool(context.runtime_env.get("working_dir"))
 
 
-def _initialised(address: str, settings: Mapping[str, str]) -> Any:
+def _initialise(address: str, settings: Mapping[str, str]) -> Any:
     with environment(settings):
         import ray
 

@@ -25,7 +25,7 @@ from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.server import Answer, Greeting, Server
 from feedline.kvstore.parameter_server.shard import Shard
 from feedline.kvstore.parameter_server.store import AsyncStore
-from feedline.kvstore.parameter_server.wire_format import as_run, received
+from feedline.kvstore.parameter_server.wire_format import receive_buffer, to_buffer
 from tests.effort import examples, stride
 from tests.kvstore.ray_double import ADDRESS, AFTER, BEFORE, TAKEN, Ray
 
@@ -38,7 +38,7 @@ def quick(monkeypatch):
     for module in (link, membership):
         monkeypatch.setattr(module, "PAUSE_S", 0.0)
     monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
-    monkeypatch.setattr(server_module, "REST", 0.0)  # every push begins a snapshot, if ``every`` permits it
+    monkeypatch.setattr(server_module, "PAUSE_FACTOR", 0.0)  # every push begins a snapshot, if ``every`` permits it
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(parts, "SPLIT_ELEMENTS", 8)  # larger arrays are on both servers
     monkeypatch.delenv("RANK", raising=False)
@@ -122,7 +122,7 @@ def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, every,
     expected, messages = played(tmp_path / "alive", eager=eager)
     assert {name for name, _ in messages} == {"Server", "Coordinator"}
     assert {method for _, method in messages} >= {
-        *("join", "leave", "arrive", "push", "pull", "pull_rows", "greet", "known", "make", "set_rule"),
+        *("join", "leave", "arrive", "push", "pull", "pull_rows", "greet", "key_shapes", "create_keys", "set_rule"),
         *("states", "set_states"),
     }
     assert len(messages) > 50
@@ -322,9 +322,9 @@ WRONG_RUNS = {
 def test_a_server_s_run_of_another_kind_or_size_is_an_error_that_names_it(what, verb, tmp_path, monkeypatch):
     with Ray(), opened(tmp_path, servers=1) as store:
         store.init("w", torch.arange(4.0))
-        give, give_rows = Shard.give, Shard.give_rows
-        monkeypatch.setattr(Shard, "give", lambda shard, keys: WRONG_RUNS[what] if keys else give(shard, keys))
-        monkeypatch.setattr(Shard, "give_rows", lambda *_: WRONG_RUNS[what])
+        read, read_rows = Shard.read, Shard.read_rows
+        monkeypatch.setattr(Shard, "read", lambda shard, keys: WRONG_RUNS[what] if keys else read(shard, keys))
+        monkeypatch.setattr(Shard, "read_rows", lambda *_: WRONG_RUNS[what])
         out = torch.full((4,), 7.0)
         calls = {
             "pull": lambda: store.pull("w", out),
@@ -334,8 +334,8 @@ def test_a_server_s_run_of_another_kind_or_size_is_an_error_that_names_it(what, 
         with pytest.raises(StoreError, match="server 0 of 1"):
             calls[verb]()
         assert out.tolist() == [7.0] * 4
-        monkeypatch.setattr(Shard, "give", give)
-        monkeypatch.setattr(Shard, "give_rows", give_rows)
+        monkeypatch.setattr(Shard, "read", read)
+        monkeypatch.setattr(Shard, "read_rows", read_rows)
         calls[verb]()
 
 
@@ -402,7 +402,7 @@ def test_a_server_that_dies_of_a_push_again_and_again_is_an_error(tmp_path, monk
 class Slow(Ray):
     """A Ray in which an answer takes several slices of waiting, as on a busy machine."""
 
-    slices, methods = 0, ("known", "pull", "greet")
+    slices, methods = 0, ("key_shapes", "pull", "greet")
 
     def get(self, message, timeout=None):
         if self.slices and message.method in self.methods and timeout == link.SLICE_S:
@@ -483,7 +483,7 @@ def pushed(server, items, run, number=1):
 
 
 def rows_run(ids, columns=4):
-    return as_run([torch.tensor(ids, dtype=torch.int64), torch.ones(len(ids), columns)]).numpy()
+    return to_buffer([torch.tensor(ids, dtype=torch.int64), torch.ones(len(ids), columns)]).numpy()
 
 
 WRONG_PUSHES = {
@@ -509,9 +509,9 @@ WRONG_PUSHES = {
 @pytest.fixture
 def server(tmp_path):
     new_server = Server(0, str(tmp_path / "snapshots"), 1e9)
-    new_server.make(
+    new_server.create_keys(
         [("t", (5, 4), "float32"), ("n", (), "float32"), ("i", (3,), "int64")],
-        as_run([torch.zeros(5, 4), torch.tensor(0.0), torch.zeros(3, dtype=torch.int64)]).numpy(),
+        to_buffer([torch.zeros(5, 4), torch.tensor(0.0), torch.zeros(3, dtype=torch.int64)]).numpy(),
     )
     return new_server
 
@@ -519,10 +519,10 @@ def server(tmp_path):
 @pytest.mark.parametrize("what", WRONG_PUSHES)
 def test_a_push_that_does_not_fit_is_refused_and_changes_nothing(what, server):
     items, run = WRONG_PUSHES[what]
-    before = server.pull("worker", 0, ["t", "n", "i"]).run.copy()
+    before = server.pull("worker", 0, ["t", "n", "i"]).buffer.copy()
     assert isinstance(pushed(server, items, run), (StoreError, RefusedError))
-    assert (server.pull("worker", 1, ["t", "n", "i"]).run == before).all()
-    assert pushed(server, [("n", None)], as_run([torch.tensor(2.0)]).numpy(), 2) is None
+    assert (server.pull("worker", 1, ["t", "n", "i"]).buffer == before).all()
+    assert pushed(server, [("n", None)], to_buffer([torch.tensor(2.0)]).numpy(), 2) is None
     assert pushed(server, [("t", 2)], rows_run([0, 4]), 3) is None
 
 
@@ -540,8 +540,8 @@ def test_a_push_that_does_not_fit_is_refused_and_changes_nothing(what, server):
 )
 def test_keys_that_do_not_fit_their_bytes_are_not_made(items, run, server):
     with pytest.raises(StoreError):
-        server.make(items, run)
-    assert not server.known(["x"])
+        server.create_keys(items, run)
+    assert not server.key_shapes(["x"])
 
 
 @pytest.mark.parametrize(
@@ -580,7 +580,7 @@ def test_a_layout_makes_no_pointer_into_a_run_of_another_size():
     layout, out = Layout([((4,), torch.float32)]), torch.zeros(4)
     for run in (torch.empty(0, dtype=torch.uint8), torch.empty(63, dtype=torch.uint8), torch.empty(16)):
         for what in (lambda run=run: layout.read(run, [[out]]), lambda run=run: layout.views(run)):
-            with pytest.raises(StoreError, match="run of 64 bytes"):
+            with pytest.raises(StoreError, match="buffer of 64 bytes"):
                 what()
 
 
@@ -589,10 +589,10 @@ def test_after_a_restart_a_link_repeats_its_requests(tmp_path):
     with Ray({2: TAKEN}) as ray:
         actor = ray.remote(Server).options(name="server").remote(0, str(tmp_path / "snapshots"), 1e9)
         connection = ServerConnection(actor, 0, 1, "worker", 1 << 20, 20.0)
-        value = as_run([torch.arange(4.0)])
-        connection.answered(connection.ask("make", [("w", (4,), "float32")], value.numpy()))
+        value = to_buffer([torch.arange(4.0)])
+        connection.wait_for(connection.ask("create_keys", [("w", (4,), "float32")], value.numpy()))
         for _ in range(2):
-            number = connection.keep([("w", None)], value.numpy(), ["w"])
+            number = connection.append([("w", None)], value.numpy(), ["w"])
             connection.flush()
-            run = received(connection.pulled(number, ["w"]), 64)
+            run = receive_buffer(connection.take_pulled(number, ["w"]), 64)
             assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]

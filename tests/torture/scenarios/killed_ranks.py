@@ -146,7 +146,7 @@ def _init() -> None:
     """The program's own group. torch reports if it cannot be created without a lost rank, but not if one is stopped."""
     span = datetime.timedelta(seconds=2 * TIMEOUT)
     try:
-        rendezvous.answered(lambda: torch.distributed.init_process_group("gloo", timeout=span), 2 * TIMEOUT)
+        rendezvous.request(lambda: torch.distributed.init_process_group("gloo", timeout=span), 2 * TIMEOUT)
     except RuntimeError as error:
         raise fl.StoreError(f"torch.distributed: {error}") from error
 

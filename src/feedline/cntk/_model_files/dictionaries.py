@@ -191,7 +191,8 @@ class _Reader:
     """Conversion of messages to values.
 
     Args:
-        file: file to read the arrays' elements from, in the order of the arrays. None: they are in the message.
+        file: file to read the arrays' elements from, in the order of the arrays. None means that they are in the
+            message.
     """
 
     def __init__(self, file: BinaryIO | None) -> None:

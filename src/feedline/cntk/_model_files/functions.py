@@ -72,7 +72,7 @@ class FileModel:
     def __init__(self, dictionary: Mapping[str, Any]) -> None:
         kind = dictionary.get("type")
         if kind != "CompositeFunction":
-            raise LayoutError(f"a function, got {_described(dictionary)}")
+            raise LayoutError(f"a function, got {_describe(dictionary)}")
         self.leaves: dict[str, Mapping[str, Any]] = {
             entry(leaf, "uid", str): leaf for leaf in entry(dictionary, "inputs", list)
         }
@@ -144,7 +144,7 @@ def entry(item: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def _described(dictionary: Mapping[str, Any]) -> str:
+def _describe(dictionary: Mapping[str, Any]) -> str:
     if "Learners" in dictionary:
         return "a trainer's checkpoint (.ckp): load the model's file, without .ckp"
     return f"a dictionary of {shown(dictionary.get('type', sorted(dictionary)), 120)}"

@@ -148,13 +148,13 @@ def _cast(call: Primitive) -> Result:
     return call.node("cast", dtype=DATA_TYPES[int(call.get("newDataType"))])
 
 
-def _filled(call: Primitive) -> Result:
+def _fill(call: Primitive) -> Result:
     """Return a constant in the shape and along the axes of the operand."""
     zeros = apply("element_times", [apply("stop_gradient", call.inputs), constant_node(0.0)])
     return call.node("plus", [zeros, constant_node(float(call.get("fillValue")))])
 
 
-def _drawn(call: Primitive) -> Result:
+def _draw(call: Primitive) -> Result:
     how = call.get("randomDistributionType")
     if how not in ("uniform", "normal", "gumbel", "bernoulli"):
         raise call.refuse(f"expected a known distribution, got {how!r}", "build this part in Python")
@@ -165,7 +165,7 @@ def _drawn(call: Primitive) -> Result:
     return call.node(f"random_{how}", like, arguments=tuple(float(a) for a in call.get("randomDistributionArgs")))
 
 
-def _sampled(op: str) -> Callable[[Primitive], Result]:
+def _sample(op: str) -> Callable[[Primitive], Result]:
     return lambda call: call.node(
         op, many=int(call.get("numSamples")), replacement=bool(call.attributes["allowDuplicates"])
     )
@@ -340,7 +340,7 @@ def _pooling(call: Primitive) -> Result:
     if window == (-2,):
         return call.node("global_max_pooling" if maximum else "global_average_pooling")
     settings = {"window": window, **_window(call, len(window))}
-    settings = _trimmed(settings, rank)
+    settings = _trim(settings, rank)
     if call.attributes.get("ceilOutDim", False):
         settings["ceil"] = True
     if call.attributes.get("includePad", False) and not maximum:
@@ -352,7 +352,7 @@ def _unpooling(call: Primitive) -> Result:
     if int(call.attributes["poolingType"]) != 0:
         raise call.refuse("expected the inverse of a maximum", "no other exists")
     window = tuple(call.get("unpoolingWindowShape"))
-    return call.node("max_unpooling", **_trimmed({"window": window, **_window(call, len(window))}, _rank(call)))
+    return call.node("max_unpooling", **_trim({"window": window, **_window(call, len(window))}, _rank(call)))
 
 
 def _regions(call: Primitive) -> Result:
@@ -369,7 +369,7 @@ def _alignments(call: Primitive) -> Result:
     return call.node("forward_backward", blank=int(call.get("blankTokenId")))
 
 
-def _trimmed(settings: dict[str, Any], rank: int) -> dict[str, Any]:
+def _trim(settings: dict[str, Any], rank: int) -> dict[str, Any]:
     """Leave out leading axes, such as channels, along which a window is a single cell."""
     window, strides = settings["window"], settings["strides"]
     leading = next((i for i, pair in enumerate(zip(window, strides, strict=True)) if pair != (1, 1)), len(window) - 1)
@@ -411,7 +411,7 @@ def _reduce(call: Primitive) -> Result:
         op = kind.lower()
         if all_axes:
             return call.node(op, axis=None)
-        return _squeezed(call, call.node(op, axis=python_axis(axes[0])), [python_axis(axes[0])], keep)
+        return _squeeze_axes(call, call.node(op, axis=python_axis(axes[0])), [python_axis(axes[0])], keep)
     if kind not in _REDUCTIONS:
         raise call.refuse(f"expected a reduction of {', '.join(_REDUCTIONS)}, got {kind}", "build it in Python")
     how = _REDUCTIONS[kind]
@@ -431,7 +431,7 @@ def _reduce(call: Primitive) -> Result:
     return call.node(f"reduce_{how}", axis=numbers, **settings)
 
 
-def _squeezed(call: Primitive, node: Node, axes: list[int], keep: bool) -> Node:
+def _squeeze_axes(call: Primitive, node: Node, axes: list[int], keep: bool) -> Node:
     if keep:
         return node
     shape = node.shape
@@ -600,11 +600,11 @@ _TABLE: dict[str, Callable[[Primitive], Any]] = {
     "LogSoftmax": _softmax("log_softmax"),
     "Dropout": lambda call: call.node("dropout", rate=float(call.attributes["dropoutRate"])),
     "Cast": _cast,
-    "ConstantOp": _filled,
+    "ConstantOp": _fill,
     "EyeLikeOp": _eye,
-    "RandomDistribution": _drawn,
-    "RandomSample": _sampled("random_sample"),
-    "RandomSampleInclusionFrequency": _sampled("random_sample_inclusion_frequency"),
+    "RandomDistribution": _draw,
+    "RandomSample": _sample("random_sample"),
+    "RandomSampleInclusionFrequency": _sample("random_sample_inclusion_frequency"),
     "TransposeAxes": _transpose,
     "Slice": _slice,
     "Reshape": _reshape,

@@ -70,7 +70,7 @@ class Call:
         raise self.refuse(f"expected numbers that the file has as input {i}, got computed ones")
 
     def numbers(self, i: int, attribute: str) -> list[int] | None:
-        """Return integers from an input, or from an attribute, as in older files. None: neither exists."""
+        """Return integers from an input, or from an attribute, as in older files. None if neither exists."""
         if attribute in self.attributes:
             setting = self.attributes[attribute]
             return list(setting) if isinstance(setting, (list, tuple)) else [int(setting)]

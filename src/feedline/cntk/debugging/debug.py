@@ -156,8 +156,8 @@ def debug_model(
 
     Args:
         model: function.
-        in_stream: stream from which commands are read, see `DEBUG_USAGE`. None: the standard input.
-        out_stream: stream to which the prompt is written. None: the standard output.
+        in_stream: stream from which commands are read, see `DEBUG_USAGE`. None means the standard input.
+        out_stream: stream to which the prompt is written. None means the standard output.
         exit_func: function called with 0 to quit, also at the end of the input.
     """
     roots = roots_of(model)

@@ -38,7 +38,7 @@ class PictureStream(NamedTuple):
         steps: steps to run on a picture.
         grayscale: whether to decode to one channel.
         shape: shape of the result: channels, height, width.
-        views: name of a stream with the number of each copy of a picture. None: pictures have no copies.
+        views: name of a stream with the number of each copy of a picture. None means that pictures have no copies.
         lenient: whether CNTK leaves out pictures that cannot be decoded.
     """
 
@@ -143,7 +143,8 @@ class _StreamWork(NamedTuple):
 
     Attributes:
         stream: the stream.
-        work: their decoding and movements. None: no pictures, or pictures that are decoded and transformed in Python.
+        work: their decoding and movements. None means no pictures, or pictures that are decoded and transformed in
+            Python.
         later: steps that run in Python, each with its number.
         views: number of the copy of each picture.
     """
@@ -207,7 +208,7 @@ class _Minibatch:
             else:
                 done = part.work.result()
                 seconds += done.seconds
-                rows, failures = _finished(part, done.values[stream.name].rows, self._keys), dict(done.errors)
+                rows, failures = _finish(part, done.values[stream.name].rows, self._keys), dict(done.errors)
             for i, error in failures.items():
                 where = int(self._keys.ordinals[i])
                 errors.setdefault(i, DataError(error.what, sequence=where, stream=stream.name))
@@ -215,7 +216,7 @@ class _Minibatch:
         return Transformed({name: values[name] for name in self._names}, errors, seconds)
 
 
-def _finished(part: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
+def _finish(part: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
     """Return decoded pictures after the later steps, float32 (n, channels, height, width)."""
     channels, height, width = part.stream.shape
     for _, step in part.later:
@@ -276,7 +277,7 @@ def _warn_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> 
 
 
 def size_after(steps: Sequence[Step], size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return width and height after all steps for a picture of a size (None: any), or None if they vary."""
+    """Return width and height after all steps for a picture of a size (None means any), or None if they vary."""
     for step in steps:
         size = step.size(size)
     return size

@@ -140,10 +140,10 @@ class MinibatchSource:
 
         Args:
             minibatch_size_in_samples: size over all workers: as many whole sequences as fit, or a single longer one.
-            input_map: mapping from keys of the result to streams. None: the streams are the keys.
+            input_map: mapping from keys of the result to streams. None means that the streams are the keys.
             device: device on which data will be used.
-            num_data_partitions: number of workers. None: 1.
-            partition_index: index of this worker. None: 0.
+            num_data_partitions: number of workers. None means 1.
+            partition_index: index of this worker. None means 0.
 
         Returns:
             `MinibatchData` by key, or ``{}`` at the end, and where this worker has no part.
@@ -251,7 +251,8 @@ class MinibatchSource:
 
     @property
     def interpolation(self) -> str | None:
-        """The library that scales pictures: ``"feedline"``, within one level of 255 of OpenCV. None: no pictures."""
+        """The library that scales pictures: ``"feedline"``, within one level of 255 of OpenCV. None means no
+        pictures."""
         return None if self._pictures is None else "feedline"
 
     @property

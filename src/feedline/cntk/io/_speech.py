@@ -64,7 +64,7 @@ def HTKMLFDeserializer(
     """Return the configuration of a reader of the labels of HTK features.
 
     Args:
-        label_mapping_file: path of the list of states, one per line. None: labels are numbers.
+        label_mapping_file: path of the list of states, one per line. None means that labels are numbers.
         streams: mapping from a single name to a `StreamDef` with ``shape``, the number of states, and ``mlf``, a path
             or a list of paths.
         phoneBoundaries: whether the first frame of a state has the value 2.

@@ -28,7 +28,7 @@ class Learner:
         minibatch_size: reference size in samples, or None if the script did not set it.
         momentum: momentum to report with the learning rate, or None.
         reports: whether it reports numbers.
-        parameters: parameters as the script passed them. None: the tensors.
+        parameters: parameters as the script passed them. None means the tensors.
 
     Attributes:
         modern: underlying feedline learner.

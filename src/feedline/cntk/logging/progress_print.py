@@ -35,13 +35,14 @@ class ProgressPrinter(ProgressWriter):
     """CNTK's lines, character for character, on standard output or in a file.
 
     Args:
-        freq: minibatches between two lines. 0: a table, with a row after 1, 3, 7, 15, … minibatches. None: no lines.
+        freq: minibatches between two lines. 0: a table, with a row after 1, 3, 7, 15, … minibatches. None means no
+            lines.
         first: number of minibatches at the start that have a line each.
         tag: label in the lines of summaries.
         log_to_file: name of a file to write instead of standard output.
-        rank: rank of this worker, appended to the name as ``rank<i>``. None: nothing is appended.
+        rank: rank of this worker, appended to the name as ``rank<i>``. None means that nothing is appended.
         gen_heartbeat: whether to print a heartbeat on standard output about every 10 seconds.
-        num_epochs: total number of summaries. None: unknown.
+        num_epochs: total number of summaries. None if unknown.
         test_freq, test_first: ``freq`` and ``first`` for tests.
         metric_is_pct: whether the metric is a fraction to print as a percentage.
         distributed_freq, distributed_first: ``freq`` and ``first`` for synchronizations of workers.
@@ -165,7 +166,7 @@ class TensorBoardProgressWriter(ProgressWriter):
     """Events for TensorBoard, under CNTK's tags.
 
     Args:
-        freq: minibatches between two events of training. None: summaries only.
+        freq: minibatches between two events of training. None means summaries only.
         log_dir: folder of the event file.
         rank: rank of this worker. Ranks other than 0 and None write nothing.
         model: accepted, but its graph is not drawn.

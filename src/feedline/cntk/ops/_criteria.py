@@ -9,7 +9,7 @@ from feedline._facades import defined_in
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import build, one_axis
+from feedline.cntk.ops._operation_helpers import build, one_axis
 from feedline.errors import CompatError
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from feedline._facades import defined_in
 from feedline.cntk._nodes import node_of
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import build, late
+from feedline.cntk.ops._operation_helpers import build, late
 from feedline.networks import Node
 
 # Operations whose results have the places of all their operands, or of the first.

@@ -10,7 +10,7 @@ import numpy as np
 
 from feedline.cntk._nodes import constant_node, element_type
 from feedline.cntk._onnx import library
-from feedline.cntk._onnx.gates import TRANSLATIONS as RECURRENT
+from feedline.cntk._onnx.read_recurrences import TRANSLATIONS as RECURRENT
 from feedline.cntk._onnx.reader import Call, Translation
 from feedline.cntk._onnx.values import (
     BATCHES,
@@ -25,10 +25,10 @@ from feedline.cntk._onnx.values import (
     Value,
     is_lengths,
     lengths_of,
-    reshaped,
+    reshape,
+    same_layout,
     size_of,
     static_axis,
-    together,
 )
 from feedline.networks import Node, apply
 from feedline.networks.deferred import later
@@ -38,7 +38,7 @@ from feedline.networks.ops.convolution import window
 _END = 2**31 - 1
 
 
-def _applied(call: Call, op: str, **attributes: Any) -> Value:
+def _apply(call: Call, op: str, **attributes: Any) -> Value:
     """Apply an operation that leaves the layout of the first input as it is."""
     value = call.value()
     return Value(apply(op, [value.node], attributes), value.layout)
@@ -48,11 +48,11 @@ def _applied(call: Call, op: str, **attributes: Any) -> Value:
 
 
 def _unary(op: str) -> Translation:
-    return lambda call: _applied(call, op)
+    return lambda call: _apply(call, op)
 
 
-def _combined(call: Call, op: str, values: Sequence[Value]) -> Value:
-    nodes, layout = together(values, call.label)
+def _combine(call: Call, op: str, values: Sequence[Value]) -> Value:
+    nodes, layout = same_layout(values, call.label)
     return Value(apply(op, nodes), layout)
 
 
@@ -64,7 +64,7 @@ def _binary(op: str) -> Translation:
             return _FOLDED[op](*(call.array(i) for i in range(len(call.inputs))))
         total = call.value(0)
         for i in range(1, len(call.inputs)):
-            total = _combined(call, op, [total, call.value(i)])
+            total = _combine(call, op, [total, call.value(i)])
         return total
 
     return translate
@@ -92,15 +92,15 @@ def _clip(call: Call) -> Value:
             values[i] = Value(constant_node(float(bound)))
         elif call.has(i):
             values[i] = call.value(i)
-    return _combined(call, "clip", values)
+    return _combine(call, "clip", values)
 
 
 def _where(call: Call) -> Value:
-    return _combined(call, "element_select", call.values())
+    return _combine(call, "element_select", call.values())
 
 
 def _prelu(call: Call) -> Value:
-    return _combined(call, "param_relu", [call.value(1), call.value(0)])
+    return _combine(call, "param_relu", [call.value(1), call.value(0)])
 
 
 def _selu(call: Call) -> Value:
@@ -129,11 +129,11 @@ def _identity(call: Call) -> Any:
 
 def _dropout(call: Call) -> list[Value]:
     rate = float(call.array(1)) if call.has(1) else float(call.attributes.get("ratio", 0.5))
-    return [_applied(call, "dropout", rate=rate)]
+    return [_apply(call, "dropout", rate=rate)]
 
 
 def _set(op: str, **defaults: float) -> Translation:
-    return lambda call: _applied(call, op, **{key: float(call.attributes.get(key, n)) for key, n in defaults.items()})
+    return lambda call: _apply(call, op, **{key: float(call.attributes.get(key, n)) for key, n in defaults.items()})
 
 
 def _along(op: str) -> Translation:
@@ -183,7 +183,7 @@ def _reshape(call: Call) -> Any:
     value = call.value()
     target: list[Any] = shape.tolist()
     if value.layout == (MERGED,):
-        return _unmerged(call, value, target)
+        return _unmerge(call, value, target)
     if target == [-1] and any(kind in (BATCHES, STEPS) for kind in value.layout):
         return Value(value.node, (EVERYTHING,))
     count = len(value.layout)
@@ -194,9 +194,9 @@ def _reshape(call: Call) -> Any:
         static = [n if n != 0 else -7 for n in remaining]
         if target[i] == -1 and -7 not in static and size_of(remaining) == size_of(value.node.shape):
             layout = value.layout[:i] + ((value.layout[i],) if i == count - 1 else (MERGED,))
-            return Value(reshaped(value.node, remaining), layout)
+            return Value(reshape(value.node, remaining), layout)
         if value.layout[i] == SINGLE and i == 0 and size_of(target) == size_of(value.node.shape):
-            return Value(reshaped(value.node, target))
+            return Value(reshape(value.node, target))
         raise call.refuse(f"expected a reshape of samples, got {target} of axes {value.layout} and {value.node.shape}")
     static = target[count:]
     if count and len(target) < count:
@@ -204,17 +204,17 @@ def _reshape(call: Call) -> Any:
     sizes = value.node.shape
     static = [sizes[i] if n == 0 else n for i, n in enumerate(static)]
     if count == 0 and target[:1] == [-1] and size_of(target[1:]) == size_of(sizes):
-        return Value(reshaped(value.node, target[1:]), (SINGLE,))
+        return Value(reshape(value.node, target[1:]), (SINGLE,))
     if FREE in sizes and -1 not in static:
         raise call.refuse(f"expected one inferred axis for a free dimension, got {target}")
-    return Value(reshaped(value.node, static), value.layout)
+    return Value(reshape(value.node, static), value.layout)
 
 
-def _unmerged(call: Call, value: Value, target: Sequence[Any]) -> Value:
+def _unmerge(call: Call, value: Value, target: Sequence[Any]) -> Value:
     if len(target) >= 2 and all(isinstance(n, Length) for n in target[:2]):
-        return Value(reshaped(value.node, target[2:]), (STEPS, BATCHES))
+        return Value(reshape(value.node, target[2:]), (STEPS, BATCHES))
     if target[0] in (-1, 0):
-        return Value(reshaped(value.node, target[1:]), (MERGED,))
+        return Value(reshape(value.node, target[1:]), (MERGED,))
     raise call.refuse(f"expected steps and the batch in front, got {list(target)}")
 
 
@@ -222,7 +222,7 @@ def _flatten(call: Call) -> Value:
     value, axis = call.value(), int(call.attributes.get("axis", 1))
     if axis % (value.rank + 1) != len(value.layout) or len(value.layout) != 1:
         raise call.refuse(f"expected the batch and the rest, got axis {axis} of axes {value.layout}")
-    return Value(reshaped(value.node, (-1,) if value.node.shape else (1,)), value.layout)
+    return Value(reshape(value.node, (-1,) if value.node.shape else (1,)), value.layout)
 
 
 def _squeeze(call: Call) -> Any:
@@ -240,7 +240,7 @@ def _squeeze(call: Call) -> Any:
             del layout[place]
         else:
             del shape[place - len(value.layout)]
-    return Value(reshaped(value.node, shape), tuple(layout))
+    return Value(reshape(value.node, shape), tuple(layout))
 
 
 def _unsqueeze(call: Call) -> Any:
@@ -257,7 +257,7 @@ def _unsqueeze(call: Call) -> Any:
             layout.insert(place, SINGLE)
         else:
             shape.insert(place - len(layout), 1)
-    return Value(reshaped(value.node, shape), tuple(layout))
+    return Value(reshape(value.node, shape), tuple(layout))
 
 
 def _transpose(call: Call) -> Any:
@@ -296,7 +296,7 @@ def _expand(call: Call) -> Any:
         if any(n != 1 for n in sizes[:extra]):
             raise call.refuse(f"expected axes of length 1 to repeat, got {sizes}")
         sizes, front = sizes[extra:], [SINGLE] * count
-        node = reshaped(node, sizes)
+        node = reshape(node, sizes)
     for kind, length in zip(front, target[:count], strict=True):
         if isinstance(length, Length):
             if length.kind == STEPS and kind == SINGLE and STEPS not in layout:
@@ -309,11 +309,11 @@ def _expand(call: Call) -> Any:
     if any(n not in (m, 1) for n, m in zip(static, shape, strict=True)):
         node = apply("plus", [node, constant_node(np.zeros(static, element_type(node)))])
     elif len(shape) != len(node.shape):
-        node = reshaped(node, shape)
+        node = reshape(node, shape)
     return Value(node, tuple(layout))
 
 
-def _filled(call: Call) -> Any:
+def _fill(call: Call) -> Any:
     lengths = call.array(0)
     number = np.asarray(call.attributes.get("value", np.zeros(1, np.float32))).reshape(())
     if not is_lengths(lengths):
@@ -332,7 +332,7 @@ def _filled(call: Call) -> Any:
     return Value(node, tuple(dynamic))
 
 
-def _concatenated(call: Call) -> Any:
+def _concatenate(call: Call) -> Any:
     axis = int(call.attributes["axis"])
     raw = [call.raw(i) for i in range(len(call.inputs))]
     if all(isinstance(item, np.ndarray) for item in raw):
@@ -341,14 +341,14 @@ def _concatenated(call: Call) -> Any:
     rank = max(value.rank for value in values)
     place = axis % rank
     if len(values) == 2 and place == 0 and any(v.layout[:1] == (STEPS,) for v in values):
-        return _joined(call, values)
+        return _join(call, values)
     if any(place < len(value.layout) for value in values):
         raise call.refuse("expected samples to be concatenated, got the batch or steps")
-    nodes, layout = together(values, call.label)
+    nodes, layout = same_layout(values, call.label)
     return Value(apply("splice", nodes, {"axis": place - rank}), layout)
 
 
-def _joined(call: Call, values: Sequence[Value]) -> Joined:
+def _join(call: Call, values: Sequence[Value]) -> Joined:
     """Join steps with the initial states that a delay puts before or after them."""
     first, second = values
     before = first.layout[:1] != (STEPS,)
@@ -360,7 +360,7 @@ def _joined(call: Call, values: Sequence[Value]) -> Joined:
     if not extra.layout:
         if count != 1:
             raise call.refuse("expected the same further steps for all sequences")
-        node = reshaped(node, node.shape[1:])
+        node = reshape(node, node.shape[1:])
     return Joined(steps, Value(node, extra.layout[1:]), 1 if count == SINGLE else int(count), before)
 
 
@@ -375,12 +375,12 @@ def _split(call: Call) -> Any:
         parts = [length] * (count - 1) + [size - length * (count - 1)]
     ends = np.cumsum(parts).tolist()
     return [
-        Value(_sliced(value.node, number, end - part, end, 1), value.layout)
+        Value(_slice_node(value.node, number, end - part, end, 1), value.layout)
         for part, end in zip(parts, ends, strict=True)
     ]
 
 
-def _sliced(node: Node, axis: int, begin: int, end: int, step: int) -> Node:
+def _slice_node(node: Node, axis: int, begin: int, end: int, step: int) -> Node:
     return apply("slice", [node], {"axis": (axis,), "begin": (begin,), "end": (end,), "strides": (step,)})
 
 
@@ -399,7 +399,7 @@ def _slice(call: Call) -> Any:
         part = raw[tuple(index)]
         return part if not is_lengths(part) or any(isinstance(n, Length) for n in part) else part.astype(np.int64)
     if isinstance(raw, Joined):
-        return _delayed(call, raw, starts, ends, axes)
+        return _delay(call, raw, starts, ends, axes)
     value = call.value()
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         place = axis % value.rank
@@ -413,21 +413,21 @@ def _slice(call: Call) -> Any:
         number = static_axis(value, axis, call.label)
         size = value.node.shape[number]
         if size == FREE:
-            value = Value(_sliced(value.node, number, start, 0 if end >= _END else end, step), value.layout)
+            value = Value(_slice_node(value.node, number, start, 0 if end >= _END else end, step), value.layout)
             continue
         rows = range(size)[slice(start, end, step)]
         if not rows:
             raise call.refuse(f"expected a part that is not empty, got {start} to {end} of {size}")
         if step > 0:
-            node = _sliced(value.node, number, rows[0], 0 if rows[-1] + 1 >= size else rows[-1] + 1, step)
+            node = _slice_node(value.node, number, rows[0], 0 if rows[-1] + 1 >= size else rows[-1] + 1, step)
         else:
             # A negative step goes through the range from its end.
-            node = _sliced(value.node, number, rows[-1], 0 if rows[0] + 1 >= size else rows[0] + 1, step)
+            node = _slice_node(value.node, number, rows[-1], 0 if rows[0] + 1 >= size else rows[0] + 1, step)
         value = Value(node, value.layout)
     return value
 
 
-def _delayed(call: Call, joined: Joined, starts: list[int], ends: list[int], axes: list[int]) -> Value:
+def _delay(call: Call, joined: Joined, starts: list[int], ends: list[int], axes: list[int]) -> Value:
     if axes == [0] and joined.before and starts == [0] and ends == [-joined.further]:
         steps = joined.further
     elif axes == [0] and not joined.before and starts == [joined.further] and ends[0] >= _END:
@@ -454,14 +454,14 @@ def _pad(call: Call) -> Value:
         raise call.refuse("expected samples to be padded, got the batch or steps")
     if mode not in ("constant", "reflect"):
         raise call.refuse(f"expected padding by a constant or by reflection, got {mode}")
-    return Value(_padded(value.node, pattern[count:], number, mode), value.layout)
+    return Value(_pad_node(value.node, pattern[count:], number, mode), value.layout)
 
 
-def _padded(node: Node, pattern: Sequence[tuple[int, int]], number: float, mode: str = "constant") -> Node:
+def _pad_node(node: Node, pattern: Sequence[tuple[int, int]], number: float, mode: str = "constant") -> Node:
     """Pad, and crop where amounts are negative."""
     for i, (before, after) in enumerate(pattern, -len(pattern)):
         if before < 0 or after < 0:
-            node = _sliced(node, i, max(0, -before), min(0, after), 1)
+            node = _slice_node(node, i, max(0, -before), min(0, after), 1)
     grown = tuple((max(0, a), max(0, b)) for a, b in pattern)
     if not any(n for pair in grown for n in pair):
         return node
@@ -527,7 +527,7 @@ def _top_k(call: Call) -> list[Value]:
 
 
 def _identity_rows(call: Call) -> Value:
-    return _applied(call, "eye_rows", sparse=False)
+    return _apply(call, "eye_rows", sparse=False)
 
 
 # ---- products -----------------------------------------------------------------------------------------
@@ -547,7 +547,7 @@ def _product(call: Call, left: Value, right: Value) -> Value:
         return Value(node, left.layout)
     if len(right.node.shape) != 2 or len(left.node.shape) not in (1, 2):
         raise call.refuse(f"expected matrices, got {left.node.shape} and {right.node.shape}")
-    (first, second), layout = together([left, right], call.label)
+    (first, second), layout = same_layout([left, right], call.label)
     return Value(apply("times", [first, second], {"output_rank": 1, "map_rank": None}), layout)
 
 
@@ -566,7 +566,7 @@ def _gemm(call: Call) -> Value:
     bias = call.value(2)
     if get.get("beta", 1.0) != 1.0:
         bias = Value(apply("element_times", [bias.node, constant_node(float(get["beta"]))]), bias.layout)
-    return _combined(call, "plus", [product, bias])
+    return _combine(call, "plus", [product, bias])
 
 
 # ---- reductions ---------------------------------------------------------------------------------------
@@ -607,7 +607,7 @@ def _reduce(how: str) -> Translation:
 
 def _without(node: Node, axes: Sequence[int]) -> Node:
     removed = {a % len(node.shape) for a in axes}
-    return reshaped(node, [n for i, n in enumerate(node.shape) if i not in removed])
+    return reshape(node, [n for i, n in enumerate(node.shape) if i not in removed])
 
 
 def _index(op: str) -> Translation:
@@ -630,7 +630,7 @@ def _rows(call: Call, value: Value) -> tuple[Node, tuple[str | int, ...]]:
     if len(value.layout) == 1:
         return value.node, value.layout
     if not value.layout and value.node.shape[:1] == (1,):
-        return reshaped(value.node, value.node.shape[1:]), (SINGLE,)
+        return reshape(value.node, value.node.shape[1:]), (SINGLE,)
     raise call.refuse(f"expected one axis before those of an image, got {value.layout}")
 
 
@@ -655,7 +655,7 @@ def _conv(call: Call) -> Value:
     pads = _pads(call, sizes, reach, strides)
     node, pad = _automatic(node, pads, reach, strides, 0.0)
     settings = {"strides": strides, "pad": pad, "dilation": dilation, "groups": int(get.get("group", 1))}
-    return _biased(call, apply("convolution", [kernel, node], settings), layout)
+    return _add_bias(call, apply("convolution", [kernel, node], settings), layout)
 
 
 def _automatic(
@@ -669,13 +669,13 @@ def _automatic(
     pad = tuple(pair != (0, 0) for pair in pads)
     if window(sizes, reach, strides, pad)[1] == list(pads):
         return node, pad
-    return _padded(node, pads, value), (False,) * rank
+    return _pad_node(node, pads, value), (False,) * rank
 
 
-def _biased(call: Call, node: Node, layout: tuple[str | int, ...]) -> Value:
+def _add_bias(call: Call, node: Node, layout: tuple[str | int, ...]) -> Value:
     if call.has(2):
         bias = call.value(2).node
-        node = apply("plus", [node, reshaped(bias, (*bias.shape, *[1] * (len(node.shape) - 1)))])
+        node = apply("plus", [node, reshape(bias, (*bias.shape, *[1] * (len(node.shape) - 1)))])
     return Value(node, layout)
 
 
@@ -691,7 +691,7 @@ def _conv_transpose(call: Call) -> Value:
     pads = _pads(call, node.shape[1:], kernel.shape[2:], strides)
     node = apply("convolution_transpose", [kernel, node], {"strides": strides, "pad": (False,) * rank, "shape": None})
     cut = [(-a, m - b) for (a, b), m in zip(pads, output_padding, strict=True)]
-    return _biased(call, _padded(node, cut, 0.0), layout)
+    return _add_bias(call, _pad_node(node, cut, 0.0), layout)
 
 
 def _pool(op: str) -> Translation:
@@ -731,7 +731,7 @@ def _inner_mean(node: Node, pads: Sequence[tuple[int, int]], settings: dict[str,
     rank = len(pads)
     none = {**settings, "pad": (False,) * rank}
     ones = constant_node(np.ones((1, *node.shape[len(node.shape) - rank :]), element_type(node)))
-    total, cells = (apply("average_pooling", [_padded(x, pads, 0.0)], none) for x in (node, ones))
+    total, cells = (apply("average_pooling", [_pad_node(x, pads, 0.0)], none) for x in (node, ones))
     return apply("element_divide", [total, cells])
 
 
@@ -877,7 +877,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "LogSoftmax": _along("log_softmax"),
     "Hardmax": _along("hardmax"),
     "Constant": _constant,
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": _fill,
     "Shape": _shape,
     "Reshape": _reshape,
     "Flatten": _flatten,
@@ -885,7 +885,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "Unsqueeze": _unsqueeze,
     "Transpose": _turned,
     "Expand": _expand,
-    "Concat": _concatenated,
+    "Concat": _concatenate,
     "Split": _split,
     "Slice": _slice,
     "Pad": _pad,
