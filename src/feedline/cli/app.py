@@ -17,7 +17,7 @@ COMMANDS = {
     "convert": "Convert a corpus to a store, all or nothing. After an interrupt the same command continues.",
     "validate": "Read every sequence once, checksums included. The exit code is 1 if one is damaged.",
     "plan": "Show which sequences are in a minibatch, without reading them, and the cost of the default order on this "
-    "machine; of an address, what a job will fetch from there on.",
+    "machine; for an address, what a job will fetch from that point on.",
     "audit": "Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was "
     "read.",
     "bench": "Feed as fast as possible and show where the time goes, compared with this machine's copy speed.",
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _of_another_call() -> None:
-    raise AssertionError("expected the command that was asked for to have been imported")
+    raise AssertionError("expected the requested command to be imported")
 
 
 def _show_version(requested: bool) -> None:

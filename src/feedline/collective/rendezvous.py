@@ -124,7 +124,7 @@ def holding(place: Rendezvous) -> Iterator[None]:
         who = "the process that serves it" if place.host is None else f"rank {place.host}, which serves it,"
         what = "does not answer" if isinstance(error, SilentStoreError) else "has ended"
         raise StoreError(
-            f"expected a lasting rendezvous, rank {place.rank} lost it: {who} {what}: {brief(error)}\n"
+            f"expected the rendezvous to stay connected, but rank {place.rank} lost it: {who} {what}: {brief(error)}\n"
             "  restart all ranks from the last checkpoint",
             ranks=() if place.host is None else (place.host,),
         ) from None
@@ -181,7 +181,7 @@ def under_launcher() -> bool:
         return True
     missing = [name for name in VARIABLES if os.environ.get(name) is None]
     if "RANK" in os.environ and missing and os.environ.get("WORLD_SIZE") != "1":
-        raise RuntimeError(f"expected all of {', '.join(VARIABLES)} beside RANK, got no {', '.join(missing)}")
+        raise RuntimeError(f"expected all of {', '.join(VARIABLES)} in addition to RANK, got no {', '.join(missing)}")
     return not missing
 
 
@@ -208,8 +208,8 @@ def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) ->
         if line is not None:
             line.close()
         raise StoreError(
-            f"expected rank 0 at {address} within {start_s:g} s, rank {rank} could not reach it: "
-            f"{brief(error)}\n  start rank 0 there, or correct the address",
+            f"expected rank 0 at {address} within {start_s:g} s, but rank {rank} could not reach it: {brief(error)}\n"
+            "  start rank 0 there, or correct the address",
             ranks=(0,),
         ) from None
 
@@ -225,7 +225,7 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
         server = store(host, port, None, True, span, wait_for_workers=False, multi_tenant=True, **options)
     except (RuntimeError, OSError) as error:
         raise StoreError(
-            f"expected to serve the rendezvous at {address}, rank {rank} could not: {brief(error)}\n"
+            f"expected to serve the rendezvous at {address}, but rank {rank} could not: {brief(error)}\n"
             "  end the process that listens there, or choose another port"
         ) from None
     _served[address] = server

@@ -92,9 +92,9 @@ class Trainer:
         self.strategy = self.learners[0].strategy
         if (sharded(model) or in_parallel(model)) and not isinstance(self.strategy, Alone):
             kind = "sharded model" if sharded(model) else "model in DistributedDataParallel"
-            raise ValueError(f"expected learners without strategy for a {kind}, which exchanges gradients itself")
+            raise ValueError(f"expected learners without a strategy for a {kind}, which exchanges gradients itself")
         if len({isinstance(learner.strategy, Alone) for learner in self.learners}) > 1:
-            raise ValueError("expected all learners to train together with other ranks or none, got some of both")
+            raise ValueError("expected a strategy for all learners or for none, got one for some of them")
         if isinstance(self.strategy, Alone):
             self.strategy = of_model(model) or self.strategy
         self.strategy.join(model, self.learners)

@@ -219,10 +219,10 @@ _UNMISTAKABLE = SUFFIXES.keys() - {".txt", ".bin"}  # other files have these, to
 
 # Files that are known and not read: first bytes, description, and advice.
 _PACKED = (".gz", ".zst", ".zstd")
-_DECOMPRESS = "decompress it first, or read it in a fl.UserDeserializer"
-_STEP = "read it in a fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
-_DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in a fl.Map (docs/how-to/bytes-and-text.md)"
-_LINES = "write an object a line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
+_DECOMPRESS = "decompress it first, or read it in an fl.UserDeserializer"
+_STEP = "read it in an fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
+_DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in an fl.Map (docs/how-to/bytes-and-text.md)"
+_LINES = "write one object per line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
 _UNPICKLE = "feedline never unpickles data; load it and pass arrays"
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "gzip", _DECOMPRESS),

@@ -128,7 +128,7 @@ def installed_formats(builtin: tuple[Format, ...], path: tuple[str, ...]) -> tup
             raise FeedlineError(f"expected a feedline.Format, got {type(form).__name__}{where}")
         if form.name in owners:
             raise FeedlineError(
-                f"expected one format `{form.name}`, got another one beside {owners[form.name]}'s{where}"
+                f"expected one format `{form.name}`, got another one in addition to {owners[form.name]}'s{where}"
             )
         formats[form.name], owners[form.name] = form, f"package {package}"
     return tuple(formats[name] for name in sorted(formats))

@@ -243,7 +243,7 @@ def _inferred(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream]
         raise DataError(
             f"expected JSON objects with keys that all of the first {_FIRST_ROWS} rows have, got {got}",
             path=str(path),
-            hint="write one object a line, or declare the streams: x=fl.Stream(shape=...)",
+            hint="write one object per line, or declare the streams: x=fl.Stream(shape=...)",
         )
     if first.left_out:
         _log.warning(
@@ -266,7 +266,7 @@ def _no_row(path: Path) -> DataError:
     return DataError(
         f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {f'`{show(first)}`' if first else 'none'}",
         path=str(path),
-        hint=f"write one object a line, or {declare}",
+        hint=f"write one object per line, or {declare}",
     )
 
 

@@ -96,7 +96,7 @@ class Axis:
         plan = self.timeline.window_at(sweep, ordinal, position.window)
         start = ordinal - plan.first
         if not 0 <= start < plan.count:
-            raise IndexError(f"expected a sequence below {plan.count} in window {plan.number}, got {position.ordinal}")
+            raise IndexError(f"expected 0 <= sequence < {plan.count} in window {plan.number}, got {start}")
         return Cursor(self.segment(plan, start), 0, position.samples, fingerprint)
 
     def settle(self, cursor: Cursor) -> Cursor | None:

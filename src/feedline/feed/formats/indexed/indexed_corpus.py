@@ -320,7 +320,7 @@ def check_memory(needed: int, most: int, path: str, cut: str = "chunk_size") -> 
     """
     if needed > most:
         raise DataError(
-            f"expected at most {most} bytes when decoded at a time (memory), got {needed}",
+            f"expected at most {most} bytes decoded at once (memory), got {needed}",
             path=path,
             hint=f"raise memory=, or lower {cut}=",
         )
