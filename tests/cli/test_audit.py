@@ -170,7 +170,7 @@ def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
         (rows, "web:", "expected --document ID"),
         (rows, "books:1", "one of web, code"),
         (rows.with_name("nested.json"), "outer:1", "expected a packed corpus"),
-        (tmp_path / "web.npy", "web:1", "no mixture"),
+        (tmp_path / "web.npy", "web:1", "not a mixture"),
         (tmp_path / "web.npy", "1", "expected a packed corpus"),
     ):
         done = feedline("audit", log, path, "--document", given, code=2)

@@ -104,7 +104,7 @@ def test_a_place_in_the_order_begins_there(feedline):
 )
 def test_a_path_takes_no_options_of_addresses(feedline, tmp_path, option, value):
     text = feedline("plan", tmp_path, option, value, code=2)
-    assert f"expected an address, as s3://bucket/train-*.tar, for {option}, got the path" in text
+    assert f"expected an address, such as s3://bucket/train-*.tar, for {option}, got the path" in text
 
 
 def test_wrong_options(feedline):
@@ -139,7 +139,7 @@ def test_other_commands_take_addresses(bucket, feedline, tmp_path):
     assert fl.open_corpus(tmp_path / "store").chunks()[0].sequences
     measured = json.loads(feedline("bench", "s3://b/rows.jsonl", "--seconds", "0.1", "--json"))
     assert measured["minibatches"]
-    assert "empty cache" in feedline("bench", "s3://b/rows.jsonl", "--cold", code=2)
+    assert "XDG_CACHE_HOME to an empty folder" in feedline("bench", "s3://b/rows.jsonl", "--cold", code=2)
 
 
 def test_hints_about_the_cache_name_options():

@@ -124,7 +124,7 @@ def test_a_killed_run_is_watched_on(tmp_path):
         process.stdout.readline()
     told = process.stdout.readline()
     assert re.match(r"no news for \d", told)  # 37 s, or more on a slow machine
-    assert told.endswith("watching on, in case it is resumed; Ctrl-C ends this\n")
+    assert told.endswith("still watching, in case it is resumed; Ctrl-C ends this\n")
     once = feedline("watch", path, "--once").stdout
     assert re.search("killed, (stuck, or evaluating|or stuck), after 3 s", once)
     assert "left" not in once

@@ -73,7 +73,7 @@ def test_the_page(path, tmp_path):
     told = json.loads(feedline("plan", path, "--html", out, "--json", *streams).stdout)
     assert told["windows"][0]["name"] == "none"
     assert set(Page(out.read_text("utf-8")).tables) == {"places"}
-    assert "with --html only" in feedline("plan", path, "--label", "s", *streams, code=2).stderr
+    assert "--html with --label, got none" in feedline("plan", path, "--label", "s", *streams, code=2).stderr
     assert "a path of this machine" in feedline("plan", "s3://bucket/x", "--html", out, code=2).stderr
 
 

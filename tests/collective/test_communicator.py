@@ -455,7 +455,7 @@ def test_of_a_killed_rank_0_our_message_is_the_first_and_the_last(busy, tmp_path
     assert "frame #" not in text  # of a C++ stack
     assert text.startswith("Traceback (most recent call last):\n")
     assert text.count("Traceback") == 1
-    assert "StoreError: expected all 2 ranks in an exchange, rank 1 missed rank 0" in text.splitlines()[-2]
+    assert "StoreError: expected all 2 ranks in an exchange, but rank 1 missed rank 0" in text.splitlines()[-2]
     assert text.splitlines()[-1].startswith("  the exchange was 'barrier'; restart all ranks")
 
 

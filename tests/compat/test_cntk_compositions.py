@@ -163,7 +163,7 @@ def test_functions_are_exchanged_inside_blocks_too():
     assert set(found.parameters) == set(z.parameters)
     nothing = C.misc.convert(z, lambda f: False, lambda f: f)
     close(nothing.eval({x: data}), z.eval({x: data}))
-    with pytest.raises(TypeError, match="a function of one output"):
+    with pytest.raises(TypeError, match="a function with one output"):
         C.misc.convert(z, lambda f: f.op_name == "ReLU", lambda f: 3)
 
 

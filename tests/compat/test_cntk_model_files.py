@@ -741,7 +741,7 @@ def test_alignments_of_labels(loaded, unbound):
         functions[0],
         function("F2", 66, ["F1_Output_0", "Input2"], {"blankTokenId": Int(3), "delayConstraint": 2}),
     ]
-    with pytest.raises(fl.CompatError, match="not bound to steps"):
+    with pytest.raises(fl.CompatError, match="expected no delay constraint"):
         loaded("F2", leaves, bound)
 
 
@@ -753,7 +753,7 @@ def test_an_operation_that_feedline_lacks(loaded):
         loaded("F1", INPUTS, [function("F1", 70, ["Input1"], name="steps")])
     with pytest.raises(fl.CompatError, match=r"OptimizedRNNStack `F1`: .*convert_optimized_rnnstack"):
         loaded("F1", INPUTS, [function("F1", 49, ["Input1", "Input2"])])
-    with pytest.raises(fl.CompatError, match=r"operation 199 `F1`: expected one of CNTK 2\.7"):
+    with pytest.raises(fl.CompatError, match=r"operation 199 `F1`: expected an operation of CNTK 2\.7"):
         loaded("F1", INPUTS, [function("F1", 199, ["Input1"])])
     with pytest.raises(fl.CompatError, match="Convolution `F1`: expected automatic padding or none"):
         settings = {"strides": Dims((1, 1)), "autoPadding": [False], "lowerPad": Dims((1, 1)), "upperPad": Dims((1, 1))}
@@ -777,7 +777,7 @@ def test_models_of_the_first_version(tmp_path):
     path = tmp_path / "old.dnn"
     path.write_bytes("BCN\0BVersion\0".encode("utf-16-le") + b"\0" * 50)
     for call in (lambda: C.Function.load(str(path)), lambda: C.load_model(str(path))):
-        with pytest.raises(fl.CompatError, match=r"got one of its first version.*save\(other\)"):
+        with pytest.raises(fl.CompatError, match=r"got one of CNTK 1, .*save\(other\)"):
             call()
 
 
@@ -825,9 +825,11 @@ def test_damaged_graphs(loaded, tmp_path):
         with pytest.raises(fl.StateError, match=what):
             loaded(root, leaves, functions or [function("F1", 19, ["Input1", "Input2"])])
 
-    broken("the function F9, which is its root", root="F9")
+    broken("the root function F9, got", root="F9")
     broken("a leaf or an output Input2, which an operation reads", leaves=INPUTS[:1])
-    broken("an output F1_Output_3", "F2", functions=[function("F1", 0, ["Input1"]), function("F2", 0, ["F1_Output_3"])])
+    broken(
+        "the output F1_Output_3", "F2", functions=[function("F1", 0, ["Input1"]), function("F2", 0, ["F1_Output_3"])]
+    )
     broken("the setting 'newShape' of Reshape `F1`", functions=[function("F1", 16, ["Input1"])])
     broken("operands and settings that fit Plus `F1`", leaves=[INPUTS[0], leaf("Input2", 0, (3, 2), [BATCH])])
     broken("recurrences through PastValue or FutureValue", functions=[function("F1", 19, ["Input1", "F1_Output_0"])])
@@ -840,7 +842,7 @@ def test_damaged_graphs(loaded, tmp_path):
         C.load_model(str(path))
     z = C.layers.Dense(2)(C.input_variable(4))
     trainer = C.Trainer(z, (C.reduce_sum(z),), [C.sgd(z.parameters, C.learning_parameter_schedule(0.1))])
-    with pytest.raises(fl.CompatError, match=r"got one of CNTK: take the parameters.*model\.restore\('.*trainer'\)"):
+    with pytest.raises(fl.CompatError, match=r"got one of CNTK: restore the parameters.*model\.restore\('.*trainer'\)"):
         trainer.restore_from_checkpoint(str(path.with_suffix("")))
     wrong = given("W", 2, W)
     path.write_bytes(

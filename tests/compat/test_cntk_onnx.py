@@ -413,18 +413,18 @@ def test_errors_name_the_node(tmp_path):
         with pytest.raises(error, match=what):
             C.Function.load(str(path), format=ONNX)
 
-    refused(r"Erf `error`: expected an operation that feedline has", [node("Erf", "x", "y", name="error")])
+    refused(r"Erf `error`: expected an operation that feedline supports", [node("Erf", "x", "y", name="error")])
     refused(r"Concat `y`: .*the batch or steps", [node("Concat", "x x", "y", axis=0)])
     refused(
-        "GRU `h`: expected neither clip",
+        "GRU `h`: expected no clip",
         [node("GRU", "x W R B", "h", hidden_size=2, clip=1.0), node("Squeeze", "h one", "y")],
         RECURRENT,
         {**gates(3), "one": np.array([1])},
     )
-    refused("input `x`: expected steps and the batch", [node("Relu", "x", "y")], {"x": ["a", "b", "c"]})
+    refused("input `x`: expected axes of any length only for", [node("Relu", "x", "y")], {"x": ["a", "b", "c"]})
     refused("Add `y`", [node("Add", "x a", "y")], tensors={"a": normal(2, 3, 7, 9)})
     refused(
-        r"whose MatMul `y` does not", [node("MatMul", "x a", "y")], tensors={"a": normal(4, 4)}, error=fl.StateError
+        r"got an error at MatMul `y`", [node("MatMul", "x a", "y")], tensors={"a": normal(4, 4)}, error=fl.StateError
     )
     refused(
         "TopK `v`: expected the largest",

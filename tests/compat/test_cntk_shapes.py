@@ -73,7 +73,7 @@ def test_a_composition_that_nothing_fixes_cannot_run():
     assert node.op == "late"
     from feedline.networks.registry import op
 
-    with pytest.raises(ValueError, match="expected known shapes, to make its parts"):
+    with pytest.raises(ValueError, match="expected known shapes to make its parts"):
         op("late").lower(node)
 
 

@@ -140,7 +140,7 @@ def test_what_cntk_refuses_of_binary_files(text, tmp_path):
     with pytest.raises(RuntimeError, match="expected the streams z"):
         C.io.MinibatchSource(C.io.CBFDeserializer(str(out), Defs(x=Def(field="z"))))
     other = C.io.CTFDeserializer(str(text), Defs(a=Def(field="y", shape=2)))
-    with pytest.raises(RuntimeError, match="as the first one"):
+    with pytest.raises(RuntimeError, match="as the first deserializer"):
         C.io.MinibatchSource([other, C.io.CBFDeserializer(str(out))])
     out.write_bytes(out.read_bytes()[:8] + struct.pack("<I", 2) + out.read_bytes()[12:])
     with pytest.raises(RuntimeError, match="version 1"):

@@ -253,7 +253,7 @@ def test_learners_refuse():
     with pytest.raises(ValueError, match="momentum"):
         C.momentum_sgd([w], 0.1, C.momentum_as_time_constant_schedule(-5))
     learner = C.sgd([w], 0.1)
-    with pytest.raises(ValueError, match="1 have none"):
+    with pytest.raises(ValueError, match="got none for 1 of them"):
         learner.update({}, 1)
     with pytest.raises(ValueError, match="schedule"):
         learner.reset_learning_rate(0.5)

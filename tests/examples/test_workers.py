@@ -192,7 +192,7 @@ def test_a_lost_worker_ends_the_other_with_an_error_that_names_it(example, how, 
         second.process.send_signal(how)
         code, said = first.ends()
     assert code == 1
-    assert re.search(r"StoreError: expected all 2 ranks in an exchange, rank 0 missed .*rank 1: ", said), said
+    assert re.search(r"StoreError: expected all 2 ranks in an exchange, but rank 0 missed .*rank 1: ", said), said
 
 
 @pytest.mark.parametrize("example", FOR_EVER)

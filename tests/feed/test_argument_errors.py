@@ -37,7 +37,7 @@ TAKERS = {
     ("taker", "thing", "says"),
     [
         ("DataLoader", lambda: fl.MinibatchSource(corpus()), r"DataLoader\(source.corpus, batch_size\)"),
-        ("MinibatchSource", lambda: fl.MinibatchSource(corpus()), "it is one already"),
+        ("MinibatchSource", lambda: fl.MinibatchSource(corpus()), "it is a MinibatchSource already"),
         ("convert", lambda: fl.MinibatchSource(corpus()), r"fl.convert\(source.corpus, path\)"),
         ("MinibatchSource", Squares, r"got .*Squares: convert it once, fl.convert\(dataset, path\)"),
         ("MinibatchSource", lambda: [1, 2, 3], r"got list: convert it once, fl.convert\(dataset, path\)"),

@@ -136,5 +136,5 @@ def test_a_remote_of_paths_is_refused(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"i": 1}\n')
     with pytest.raises(ValueError, match="expected an address for remote=, got paths"):
         fl.open_corpus(tmp_path / "rows.jsonl", remote=fl.Remote())
-    with pytest.raises(ValueError, match="address as source or destination for remote="):
+    with pytest.raises(ValueError, match="remote= only with an address as source or destination"):
         fl.convert(tmp_path / "rows.jsonl", tmp_path / "store", remote=fl.Remote())

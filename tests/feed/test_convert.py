@@ -206,7 +206,7 @@ def test_damaged_arrays(tmp_path):
 def test_wrong_arguments(tmp_path):
     with pytest.raises(ValueError, match="'raise' or 'skip'"):
         convert(Torn(), tmp_path / "a", on_error="ignore")
-    with pytest.raises(ValueError, match="with a path only"):
+    with pytest.raises(ValueError, match="streams= only with a path"):
         convert(Torn(), tmp_path / "a", streams={"x": Stream()})
 
 
@@ -246,7 +246,7 @@ def test_a_destination_within_what_is_read_is_refused(tmp_path, shuffle, overwri
         (StoreDeserializer(tmp_path / "store"), tmp_path / "link" / "sub"),
         (tmp_path / "parquet", tmp_path / "arrays" / ".." / "parquet" / "sub"),
     ):
-        with pytest.raises(ValueError, match="destination outside the data read"):
+        with pytest.raises(ValueError, match="destination outside the data to read"):
             convert(source, within, shuffle=shuffle, overwrite=overwrite)
     assert not any("sub" in str(path) for path in tmp_path.rglob("*"))
     # The folder of the file, and a folder next to it, are not read.

@@ -102,7 +102,7 @@ def test_sparse_rows(tmp_path):
         ([{"t": "hello"}, {"t": b"x"}], r"same type in all samples, got str in item 0 and bytes in item 1\n.*`t`"),
         ([{"t": 1}, {"t": "x"}], r"same type in all samples, got str in item 1 and int in item 0\n.*`t`"),
         ([{"t": "\ud800"}], r"utf-8.*can't encode.*\n  at item 0, stream `t`"),
-        ([{"a": 1}, {"a": None}], r"got NoneType None: put a number.*\n  at item 1, stream `a`"),
+        ([{"a": 1}, {"a": None}], r"got NoneType None: replace it by a number.*\n  at item 1, stream `a`"),
         ([np.array(["a"])], "several texts as a tuple"),
         ([object()], "got object .*convert it in the dataset"),
         ([torch.zeros(2, dtype=torch.bfloat16)], "bfloat16"),
@@ -138,7 +138,7 @@ def test_samples_that_cannot_be_stored(tmp_path, samples, says):
             {"x": np.zeros(3), "y": 0},
             "expected numbers of float32, as in item 0, got float64\n  at item 700, stream `x`",
         ),
-        ({"x": np.zeros(3, np.float32), "y": "a"}, "got str 'a': make it one kind.*\n  at item 700, stream `y`"),
+        ({"x": np.zeros(3, np.float32), "y": "a"}, "got str 'a': make it the same kind.*\n  at item 700, stream `y`"),
         (
             {"x": np.zeros(3, np.float32)},
             "expected `y` in every sample, as in item 0, but this one has `x`\n  at item 700",
@@ -167,7 +167,7 @@ def test_the_remedy_in_the_error_works(tmp_path):
     [
         ({"source": [1], "streams": "x"}, TypeError, r"write \['x'\]"),
         ({"source": [1], "streams": ["a", "a"]}, ValueError, "distinct names"),
-        ({"source": [1], "streams": {"x": "int64"}}, TypeError, "expected a fl.Stream or None for stream `x`"),
+        ({"source": [1], "streams": {"x": "int64"}}, TypeError, "expected an fl.Stream or None for stream `x`"),
         ({"source": [(1, 2)], "streams": ["a"]}, fl.SchemaError, "as many names"),
         ({"source": [{"a": 1}], "streams": ["b"]}, fl.SchemaError, "expected `b` in the samples, which have `a`"),
         ({"source": []}, fl.DataError, "at least one item"),

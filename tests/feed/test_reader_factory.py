@@ -75,7 +75,7 @@ def test_corpora_that_cannot_be_shuffled_whole_raise():
     """Chunks that are decoded whole would all have to be in memory."""
     with pytest.raises(ValueError, match=r'random access for shuffle="whole".*fl.Window.*convert'):
         fl.MinibatchSource(Sized(1, random_access=False), shuffle="whole")
-    with pytest.raises(TypeError, match=r'True, False, "whole" or a fl\.Window'):
+    with pytest.raises(TypeError, match=r'True, False, "whole" or an fl\.Window'):
         fl.MinibatchSource(Sized(1), shuffle="all")
 
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_skipped_or_validated(tmp_path):
         fl.MinibatchSource(Counted(), skip=q)
     with pytest.raises(ValueError, match="knows its sizes before reading"):
         fl.validate(Counted())
-    with pytest.raises(ValueError, match="skip with a corpus only"):
+    with pytest.raises(ValueError, match="skip= only with a corpus"):
         fl.convert([1, 2, 3], tmp_path / "s", skip=q)
     with pytest.raises(fl.DataError, match="expected a readable file"):
         fl.MinibatchSource(Torn(), skip=tmp_path / "none")

@@ -378,7 +378,7 @@ def test_a_rank_or_number_of_ranks_that_has_changed_is_an_error(monkeypatch, ran
     feed = source()
     feed.next_minibatch(4)
     launch(rank, count)
-    with pytest.raises(fl.StateError, match="partition found at the first read"):
+    with pytest.raises(fl.StateError, match="partition of the first read"):
         feed.next_minibatch(4)
     launch(0, 2)
     assert feed.next_minibatch(4)

@@ -279,7 +279,7 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match="boundaries"):
         fl.Bucketed(corpus, "12", budget=8)
     for wrapped in (lambda: fl.Mixture({"a": bucketed}), lambda: fl.Bucketed(bucketed, [4], budget=8)):
-        with pytest.raises(ValueError, match="say where minibatches end"):
+        with pytest.raises(ValueError, match="decide where minibatches end"):
             wrapped()
     for options in ({"filling": "cntk"}, {"truncation_length": 2}):
         with pytest.raises(ValueError, match="expected whole sequences of global minibatches"):

@@ -314,7 +314,7 @@ def test_batches_of_one_source_are_declared_whole():
         with pytest.raises(ValueError, match=message):
             fl.Mixture(parts, **options)
     mixture = fl.Mixture(parts, {"c0": 1, "c1": 1}, batches="one source", batch_size=4, block=2)
-    with pytest.raises(ValueError, match="say where minibatches end"):
+    with pytest.raises(ValueError, match="decide where minibatches end"):
         fl.Mixture({"inner": mixture})
     with fl.MinibatchSource(mixture, seed=SEED) as source:
         source.next_minibatch(4)

@@ -423,10 +423,10 @@ def test_more_ranks_than_arcs():
     [
         ({"order": fl.Arcs(4, version=2)}, "`read_slice`"),
         ({"filling": "cntk"}, 'got filling="cntk"; leave it out'),
-        ({"truncation_length": 3}, r"got truncation_length; leave fl\.Arcs out"),
+        ({"truncation_length": 3}, r"got truncation_length; leave out fl\.Arcs"),
         ({"order": fl.Arcs(61)}, r"got fl\.Arcs\(61\) for 60 sequences"),
         ({"order": "arcs-1"}, r"expected order=fl\.Arcs\(count, version=1\), got 'arcs-1'"),
-        ({"order": "some"}, r"expected order to be a fl\.Arcs, or one of 'feedline', 'feedline-1'"),
+        ({"order": "some"}, r"expected order to be an fl\.Arcs, or one of 'feedline', 'feedline-1'"),
     ],
 )
 def test_what_arcs_do_not_go_with(how, what):

@@ -113,7 +113,7 @@ def test_a_run_that_ended_reports_nothing(tmp_path):
         ({"waiting": 0.5}, "50% of the time was spent waiting for data"),
         ({"saving": 0.5}, "50% of the time went into checkpoints"),
         ({"loss": None}, "The loss is NaN or ∞ from the span that ends at 100 label samples on"),
-        ({"fed": {"jumps": 100}}, "Sequences delivered one after the other lie 10% as far apart"),
+        ({"fed": {"jumps": 100}}, "Sequences delivered one after the other are 10% as far apart"),
         ({"fed": {"streams": {"words": {"samples": 30, "padded": 120, "lengths": [0, 3, 9]}}}}, "75% of the rows"),
         ({"stats": {"skipped": 3}}, "3 sequences were unreadable"),
     ],

@@ -117,7 +117,7 @@ def test_a_state_for_graphs_of_cuda_is_refused_on_the_cpu(kind):
     learn(learner)
     state = learner.state_dict()
     state["own"]["groups"][0]["mapping"]["capturable"] = True
-    with pytest.raises(fl.StateError, match="`capturable`, by which it cannot learn parameters on the CPU"):
+    with pytest.raises(fl.StateError, match="`capturable`, with which it cannot update parameters on the CPU"):
         learner.load_state_dict(state)
     learn(learner)
 

@@ -76,7 +76,7 @@ def test_another_world_size_continues(tmp_path):
 def test_some_of_both_is_refused():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     learners = [data_parallel(SGD(model[0].parameters(), 0.1)), SGD(model[1].parameters(), 0.1)]
-    with pytest.raises(ValueError, match="some of both"):
+    with pytest.raises(ValueError, match="for all learners or for none"):
         Trainer(model, lambda o, m: o, None, learners)
 
 

@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _of_another_call() -> None:
-    raise AssertionError("expected the command that was asked for to have been imported")
+    raise AssertionError("expected the requested command to be imported")
 
 
 def _show_version(requested: bool) -> None:

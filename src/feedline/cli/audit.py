@@ -34,11 +34,11 @@ def audit(
         str | None, typer.Option(metavar="A:B", help="Steps A to B - 1 only, and list the sequences of each.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(min=0, metavar="ID", help="Say in which steps this sequence was.")
+        int | None, typer.Option(min=0, metavar="ID", help="List the steps that contain this sequence.")
     ] = None,
     document: Annotated[
         str | None,
-        typer.Option(metavar="[NAME:]ID", help="Say in which steps this document of a packed corpus was."),
+        typer.Option(metavar="[NAME:]ID", help="List the steps that contain this document of a packed corpus."),
     ] = None,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
@@ -90,7 +90,7 @@ def audit(
         return
     console = stdout()
     span = f"steps {first} to {first + total - 1}" if total else "no steps"
-    console.print(f"{span}, each span as the log's fingerprints say")
+    console.print(f"{span}, verified by the log's fingerprints")
     rows = [
         [name, f"{row['delivered']:,}", f"{row['sequences']:,}", f"{row['times']:.3f}"] for name, row in sources.items()
     ]
@@ -128,8 +128,8 @@ def read_records(log: Path) -> list[LoggedFeed]:
         raise DataError(
             f"expected at least two records of the feed in a log, got {len(records)}",
             path=str(log),
-            hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it, "
-            "and `feedline.runs.log_feed` for a loop of your own",
+            hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it. "
+            "In a loop of your own, call `feedline.runs.log_feed`",
         )
     return [line.feed for line in records]
 
@@ -159,7 +159,7 @@ def _check_order(log: Path, before: _FeedLine, line: _FeedLine) -> None:
                 f"expected {what} that grow with the steps, got {samples[0]} at step {steps[0]} ({before.event!r}), "
                 f"but {samples[1]} at step {steps[1]} ({line.event!r})",
                 path=str(log),
-                hint="a process that resumes logs the step and the samples at which it goes on; "
+                hint="a process that resumes logs the step and the samples at which it continues; "
                 "`feedline.runs.log_feed` writes such lines",
             )
 
@@ -189,7 +189,7 @@ def _document(text: str, corpus: Deserializer, names: Any) -> tuple[int | None, 
     if not names:
         part, number = corpus, None
         if name:
-            raise UsageError(f"expected --document ID without a name, as {corpus.name} is no mixture, got {text!r}")
+            raise UsageError(f"expected --document ID without a name, as {corpus.name} is not a mixture, got {text!r}")
     elif name in names:
         number = names.index(name)
         part = corpus.parts[number]  # type: ignore[attr-defined]  # a mixture has them

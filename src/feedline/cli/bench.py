@@ -83,7 +83,7 @@ def bench(
         return
     assert path is not None
     if cold and is_address(path):
-        raise UsageError("expected a path with --cold, got an address: give it an empty cache (XDG_CACHE_HOME)")
+        raise UsageError("expected a path with --cold, got an address: set XDG_CACHE_HOME to an empty folder instead")
     before = memory().private
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):

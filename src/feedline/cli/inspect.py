@@ -56,7 +56,7 @@ def inspect(
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     pictures: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Instead: write a page of N pictures beside what training sees."),
+        typer.Option(min=1, metavar="N", help="Instead, write a page of N pictures, each next to what training sees."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Path of that page; overwrites.")] = Path("pictures.html"),
     step: Annotated[

@@ -29,7 +29,7 @@ def validate(
     stream: Streams = None,
     listed: Annotated[
         Path | None,
-        typer.Option("--list", help="JSON-lines file to list damaged sequences in, if any; `skip=` takes it."),
+        typer.Option("--list", help="JSON Lines file for a list of damaged sequences, if any; `skip=` accepts it."),
     ] = None,
     jobs: Jobs = 1,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,

@@ -27,13 +27,13 @@ from feedline.cli.console import Debug, Json, print_json, stdout
 from feedline.runs.watching import RunWatch, WatchedRun, duration_text, sparkline
 
 _POLL_S = 0.5
-_WATCHING_ON = "watching on, in case it is resumed; Ctrl-C ends this"
+_WATCHING_ON = "still watching, in case it is resumed; Ctrl-C ends this"
 _NAME, _VALUE = 12, 14  # widths of the first columns
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="A run folder, or its log; it may not be there yet.")],
-    once: Annotated[bool, typer.Option("--once", help="Show the present state, and end; so does --json.")] = False,
+    run: Annotated[Path, typer.Argument(help="A run folder, or its log, which need not exist yet.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the current state and exit, as --json does.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:

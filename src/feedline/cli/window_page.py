@@ -198,7 +198,7 @@ def advice(windows: Sequence[WindowChoice]) -> str:
             f"{', '.join(equal[:-1])} and {equal[-1]} mix about as well as a full shuffle, and each reads "
             f"{show_bytes(smallest.window_bytes)} before the first minibatch: none is better."
         )
-    reason = f"its neighbours lie {smallest.distance:.0%} as far apart"
+    reason = f"its neighbours are {smallest.distance:.0%} as far apart"
     if smallest.odd:
         reason += f", and the labels of its minibatches are off by {np.mean(smallest.odd):.0%} instead of {usual:.0%}"
     return (

@@ -84,7 +84,7 @@ def is_cntks(path: str | Path) -> bool:
         return False  # reading it raises the error
     if head.startswith(_LEGACY):
         raise CompatError(
-            f"expected a model of CNTK 2 in {path}, got one of its first version, BrainScript's: in CNTK 2.7, "
+            f"expected a model of CNTK 2 in {path}, got one of CNTK 1, BrainScript's: in CNTK 2.7, "
             "Function.load(path).save(other) writes one that feedline loads"
         )
     is_feedlines = head[4:8] == bytes(4) and head[8:] == b"{"  # a short header of JSON follows its length

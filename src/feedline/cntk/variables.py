@@ -41,7 +41,7 @@ class Record(dict[str, Any]):
             raise AttributeError(f"record has no attribute '{name}'; it has {', '.join(self) or 'none'}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"expected no assignment to a record, got one to '{name}'; use updated_with")
+        raise AttributeError(f"a record cannot be changed, got an assignment to '{name}'; use updated_with")
 
     def updated_with(self, **values: Any) -> Record:
         """Return a new record with ``values`` replaced or added."""

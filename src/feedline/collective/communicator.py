@@ -336,7 +336,7 @@ class Communicator:
             time.sleep(0.01)
         self._finalizer()
         return StoreError(
-            f"expected all {self.count} ranks in an exchange, rank {self.rank} missed{waited} {who}\n"
+            f"expected all {self.count} ranks in an exchange, but rank {self.rank} missed{waited} {who}\n"
             f"  the exchange was {shorten(self.heartbeat.doing)!r}; restart all ranks from the last checkpoint, or "
             "set a longer timeout if a rank is slow rather than gone",
             ranks=ranks,
@@ -403,9 +403,9 @@ class Communicator:
                     raise self._failure(error) from None
                 self._finalizer()
                 raise StoreError(
-                    f"expected {self.count} ranks within {start_s:g} s, rank {self.rank} did not see "
-                    f"{list_ranks(absent)}\n  start all ranks with the same rendezvous and number of ranks, or set a "
-                    "longer timeout",
+                    f"expected {self.count} ranks within {start_s:g} s, but rank {self.rank} did not see "
+                    f"{list_ranks(absent)}\n"
+                    "  start all ranks with the same rendezvous and number of ranks, or set a longer timeout",
                     ranks=absent,
                 ) from None
         return self._resources[name]

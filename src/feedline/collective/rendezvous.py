@@ -125,7 +125,8 @@ def closing_on_error(place: Rendezvous) -> Iterator[None]:
         who = "the process that serves it" if place.host is None else f"rank {place.host}, which serves it,"
         what = "does not answer" if isinstance(error, SilentStoreError) else "has ended"
         raise StoreError(
-            f"expected a lasting rendezvous, rank {place.rank} lost it: {who} {what}: {first_line(error)}\n"
+            f"expected the rendezvous to stay connected, but rank {place.rank} lost it: {who} {what}: "
+            f"{first_line(error)}\n"
             "  restart all ranks from the last checkpoint",
             ranks=() if place.host is None else (place.host,),
         ) from None
@@ -182,7 +183,7 @@ def under_launcher() -> bool:
         return True
     missing = [name for name in VARIABLES if os.environ.get(name) is None]
     if "RANK" in os.environ and missing and os.environ.get("WORLD_SIZE") != "1":
-        raise RuntimeError(f"expected all of {', '.join(VARIABLES)} beside RANK, got no {', '.join(missing)}")
+        raise RuntimeError(f"expected all of {', '.join(VARIABLES)} in addition to RANK, got no {', '.join(missing)}")
     return not missing
 
 
@@ -209,8 +210,9 @@ def _reach(rank: int, address: str, serves: bool, span: datetime.timedelta) -> t
         if idle_connection is not None:
             idle_connection.close()
         raise StoreError(
-            f"expected rank 0 at {address} within {start_s:g} s, rank {rank} could not reach it: "
-            f"{first_line(error)}\n  start rank 0 there, or correct the address",
+            f"expected rank 0 at {address} within {start_s:g} s, but rank {rank} could not reach it: "
+            f"{first_line(error)}\n"
+            "  start rank 0 there, or correct the address",
             ranks=(0,),
         ) from None
 
@@ -226,7 +228,7 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
         server = store(host, port, None, True, span, wait_for_workers=False, multi_tenant=True, **options)
     except (RuntimeError, OSError) as error:
         raise StoreError(
-            f"expected to serve the rendezvous at {address}, rank {rank} could not: {first_line(error)}\n"
+            f"expected to serve the rendezvous at {address}, but rank {rank} could not: {first_line(error)}\n"
             "  end the process that listens there, or choose another port"
         ) from None
     _served[address] = server

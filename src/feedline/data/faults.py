@@ -115,7 +115,7 @@ class BadEntry(NamedTuple):
 
     def __str__(self) -> str:
         if self.classes == "str":
-            return f"expected text in UTF-8, got the byte 0x{self.entry:02x} where none may be"
+            return f"expected text in UTF-8, got the byte 0x{self.entry:02x}"
         what = "bools of 0 or 1" if self.classes is None else f"indices in [0, {self.classes})"
         return f"expected {what}, got {self.entry}"
 

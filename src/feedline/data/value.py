@@ -764,7 +764,7 @@ class BytesValue(Value):
 
     def class_indices(self) -> NoReturn:
         """Raise a TypeError: only sparse values are one-hot."""
-        raise TypeError(f"expected a sparse one-hot value, got {self.kind}; parse it first, e.g. in a fl.Map")
+        raise TypeError(f"expected a sparse one-hot value, got {self.kind}; parse it first, e.g. in an fl.Map")
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Raise a TypeError: byte strings are not a matrix."""

@@ -65,7 +65,7 @@ def _hint(data: Any, taker: str) -> str | None:
         return {
             "DataLoader": "it is a feed itself: iterate over source.minibatches(size), or pass its corpus: "
             "DataLoader(source.corpus, batch_size)",
-            "MinibatchSource": "it is one already",
+            "MinibatchSource": "it is a MinibatchSource already",
             "convert": "pass its corpus: fl.convert(source.corpus, path)",
         }[taker]
     if classes & _LOADERS:
@@ -117,7 +117,7 @@ def expect_state(state: Any, taker: str) -> None:
         if "_iterator_finished" in entries:
             raise StateError(
                 f"{expected}, got one of torchdata's StatefulDataLoader{_delivered(entries)}: it holds torch's "
-                "generators, which say nothing about an order here",
+                "generators, which do not determine an order here",
                 hint="finish this epoch with torchdata's loader, or begin one here",
             )
         inside = (key for key, value in entries.items() if isinstance(value, Mapping) and "feedline" in value)

@@ -143,7 +143,7 @@ def quarantine_of(on_error: Any) -> Quarantine | None:
     if isinstance(on_error, Quarantine):
         return on_error
     if on_error not in ("raise", "skip"):
-        raise ValueError(f'expected on_error to be "raise", "skip" or a fl.Quarantine, got {on_error!r}')
+        raise ValueError(f'expected on_error to be "raise", "skip" or an fl.Quarantine, got {on_error!r}')
     return None if on_error == "raise" else Quarantine()
 
 

@@ -209,7 +209,7 @@ def fetch_plan(
     """
     if not isinstance(corpus, RemoteCorpus):
         raise DataError(
-            "expected a corpus that was opened by its address, got one on a disk",
+            "expected a corpus that was opened from an address, got one on a disk",
             path=corpus.name,
             hint="pass s3://...",
         )
@@ -312,9 +312,7 @@ class _PlannedRun:
         if ranges is None:
             extents = chunk_extents(self._read_from, chunk)
             if any(not isinstance(object_at(extent.path), CachedObject) for extent in extents) or not extents:
-                raise ValueError(
-                    f"expected a corpus that knows which bytes of objects its chunks are, got {self._corpus.name}"
-                )
+                raise ValueError(f"expected a corpus whose chunks are known bytes of objects, got {self._corpus.name}")
             ranges = self._ranges[chunk] = coalesce_extents(extents)
         return ranges
 

@@ -74,9 +74,7 @@ class PackedDocuments:
     def _pack(self, chunk: int) -> tuple[Ints, Ints]:
         rows = self._corpus.capability(RowsOfDocuments)
         if rows is None:
-            raise TypeError(
-                f"expected documents of the rows of {self._corpus.name}, whose chunks carry sweeps, got none"
-            )
+            raise TypeError(f"expected a packed corpus, to find the documents of its rows, got {self._corpus.name}")
         return rows.documents(chunk)
 
 

@@ -47,8 +47,8 @@ class Partition:
             self._partition = self._of_ranks(partition)
         elif partition != self._partition:
             raise StateError(
-                "expected the partition found at the first read, but torch.distributed has changed since. "
-                "Initialise it before the first minibatch, or pass partition=(index, count)",
+                "expected the partition of the first read, but torch.distributed has changed since. Initialise it "
+                "before the first minibatch, or pass partition=(index, count)",
                 saved={"partition": list(self._partition)},
                 current={"partition": list(partition)},
             )
@@ -70,7 +70,8 @@ class Partition:
         if self._arcs is not None and partition[1] > self._arcs:
             raise ValueError(
                 f"expected at most {self._arcs} ranks, one for each of fl.Arcs({self._arcs}), got {partition[1]}; use "
-                "fewer ranks, or as many arcs as ever will be used, which is another order: no state fits it"
+                "fewer ranks, or as many arcs as the most ranks that you will use. That is another order, which no "
+                "saved state fits"
             )
         return partition
 

@@ -188,7 +188,9 @@ class MinibatchSource:
                 f'mixture one: when_empty="stop" or "drop"'
             )
         if jumps and isinstance(timeline, UnsizedOrder):
-            raise ValueError("expected a corpus that knows the sizes of its chunks before reading for jumps")
+            raise ValueError(
+                f"expected a corpus that knows the sizes of its chunks before reading for jumps, got {corpus.name}"
+            )
         self._jumps = read_jumps(jumps, timeline.sweep_length)
         self._axis = Axis(timeline, sizes, max_sweeps, max_samples, self._jumps)
         # Endless sources cannot fill a larger minibatch, as every sample takes at least one byte.
@@ -419,8 +421,8 @@ class MinibatchSource:
         if isinstance(self._timeline, UnsizedOrder):
             raise ValueError(
                 "expected a corpus that knows the sizes of its chunks before reading them, got one without "
-                "chunk_info: the next sequences are known only once their window is read; implement chunk_info, "
-                "or convert the corpus to a store"
+                "chunk_info: the next sequences are known only once their window is read; implement "
+                "`UserDeserializer.chunk_info`, or convert the corpus to a store"
             )
         size = self._check_size(size)
         index, count = self._partition.peek(partition)
@@ -629,7 +631,7 @@ class MinibatchSource:
         self._table()
         length = self._timeline.sweep_length
         if length is None:
-            raise ValueError(f"{self.corpus.name} has no end, and so no number of sequences in a sweep")
+            raise ValueError(f"{self.corpus.name} has no end, so its sweeps have no number of sequences")
         return length
 
     @property
@@ -643,13 +645,17 @@ class MinibatchSource:
         samples = self._timeline.sweep_samples
         if samples is None:
             raise ValueError(
-                f"the number of samples in a sweep of {self.corpus.name} is unknown without a walk through it"
+                f"the number of samples in a sweep of {self.corpus.name} is unknown without a walk through its "
+                "orders order"
             )
         return samples
 
     def _table(self) -> ChunkTable:
         if isinstance(self._timeline, UnsizedOrder):
-            raise ValueError("a corpus without chunk_info cannot be counted: that would read it; implement chunk_info")
+            raise ValueError(
+                "a corpus without chunk_info cannot be counted: that would read it; implement "
+                "`UserDeserializer.chunk_info`"
+            )
         return self._timeline.chunk_table
 
     @property

@@ -229,7 +229,7 @@ def verify(axis: Axis, place: SavedPlace) -> None:
     if place.fingerprint is None:
         raise StateError("this state has no fingerprint to verify: it was taken after a bare seek")
     if isinstance(axis.timeline, UnsizedOrder):
-        raise StateError("a corpus without chunk_info cannot be verified: laying out its order reads it")
+        raise StateError("a corpus without chunk_info cannot be verified: its order is known only once it is read")
     cursor, target = axis.at(Position(), 0), position[:2]
     while True:
         segment = cursor.segment

@@ -71,7 +71,9 @@ def validate(
     with contextlib.ExitStack() as stack:
         if isinstance(source, Deserializer):
             if streams is not None:
-                raise ValueError("expected streams with a path only; a deserializer declares its own")
+                raise ValueError(
+                    "expected streams= only with a path, got it with a deserializer, which declares its own"
+                )
             corpus = source
         else:
             corpus = stack.enter_context(contextlib.closing(open_corpus(source, streams=streams, memory=memory)))

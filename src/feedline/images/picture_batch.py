@@ -383,7 +383,7 @@ class PictureWork:
             if refused and not _reported_refused:
                 _reported_refused.append(refused)
                 _log.warning(
-                    "%s refused %d pictures of a minibatch, which the processor decoded; this is said once",
+                    "%s refused %d pictures of a minibatch, which the processor decoded; this is logged once",
                     self._decoding.device,
                     refused,
                 )

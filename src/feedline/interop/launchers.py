@@ -38,7 +38,9 @@ def launcher_rank() -> tuple[int, int] | None:
     several = {who: share for who, share in by_mpi.items() if share[1] > 1}
     if len(set(several.values())) > 1:
         claims = ", but ".join(f"{index} of {count} by {_MPI[who][0]}" for who, (index, count) in several.items())
-        raise RuntimeError(f"expected one rank of this process, got {claims}: unset those of one launcher. {_ALONE}")
+        raise RuntimeError(
+            f"expected one rank of this process, got {claims}: unset the variables of one launcher. {_ALONE}"
+        )
     if by_mpi:
         return next(iter(several.values()), None)
     if not _in_step():

@@ -63,6 +63,6 @@ def _refusal(wide: dict[str, int], unknown: list[str], unnamed: bool) -> str:
     else:
         write = "partition=(0, 1), if all of them read the same samples"
     return (
-        f"expected a partition, as this program has made a mesh of ranks ({shape}): those that differ only in "
+        f"expected a partition, as this program has made a mesh of ranks ({shape}): ranks that differ only in "
         f"{' and '.join(unknown)} may have to read the same samples, but would get different ones. Pass {write}"
     )

@@ -153,8 +153,9 @@ def _initialise(address: str, settings: Mapping[str, str]) -> Any:
             ray.init(address=address, configure_logging=False)
         except (ConnectionError, RuntimeError) as error:
             raise ConnectionError(
-                f"expected to join Ray at {address}, got {error}\n  RAY_ADDRESS, or the last `ray start` on this "
-                "machine, says where it is; if it requires a token, so do RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+                f"expected to join Ray at {address}, got {error}\n"
+                "  the address comes from RAY_ADDRESS, or from the last `ray start` on this machine. If Ray requires "
+                "a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
             ) from error
     return ray
 

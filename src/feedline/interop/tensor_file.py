@@ -242,7 +242,7 @@ def load_contents(path: Path, with_tensors: bool = True) -> Contents:
             return Contents(tensors, state, seal)
     except _DAMAGED as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
-        raise StateError(f"expected a file of tensors at {path}, got a torn or foreign file: {why}") from error
+        raise StateError(f"expected a file of tensors at {path}, got a damaged or foreign file: {why}") from error
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str]:

@@ -52,9 +52,7 @@ def _shape(site: Site) -> Shape:
 
 
 def _never(node: Node) -> Callable[..., Any]:
-    raise ValueError(
-        f"{node.label}: expected known shapes, to make its parts, got {[str(n.type) for n in node.inputs]}"
-    )
+    raise ValueError(f"{node.label}: expected known shapes to make its parts, got {[str(n.type) for n in node.inputs]}")
 
 
 declare("late", _shape, _never)

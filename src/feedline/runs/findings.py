@@ -85,7 +85,7 @@ def _feed(run: Run) -> list[str]:
         distance = fed.jumps / fed.pairs / (sequences / 3)
         if distance < _MIXED:
             sentences.append(
-                f"Sequences delivered one after the other lie {distance:.0%} as far apart in the corpus as a full "
+                f"Sequences delivered one after the other are {distance:.0%} as far apart in the corpus as a full "
                 "shuffle brings them: if neighbours are alike, a larger shuffle window mixes better."
             )
     return sentences

@@ -66,8 +66,8 @@ def latest_checkpoint(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | No
     counts = ranks.gather_json(len(paths))
     if not counts[0] and any(counts):
         raise StateError(
-            f"expected all ranks to find the checkpoints in {checkpoints.folder}, rank 0 finds none, but others do: "
-            "use a folder that all machines share"
+            f"expected all ranks to find the checkpoints in {checkpoints.folder}, but rank 0 finds none: use a folder "
+            "that all machines share"
         )
     candidates = checkpoints.newest_first() if ranks.rank == 0 else iter(())
     refused = 0

@@ -170,7 +170,7 @@ class Checkpoints:
             raise StateError(
                 f"expected a whole checkpoint in {self.folder}, got {len(paths)} and all of them damaged; the newest "
                 f"is {paths[-1].name}",
-                hint="the log says what is wrong with each: recover one, use another folder, or pass restore=False",
+                hint="the log has the fault of each. Recover one, use another folder, or pass restore=False",
             )
 
     def skip(self, path: Path, why: object) -> None:

@@ -137,7 +137,7 @@ class TrainingSession(session_state.RunProgress):
         reporters = _as_list("reporters", reporters, "on_update")
         controllers = _as_list("controllers", controllers, "on_epoch_end")
         if controllers and epoch is None:
-            raise ValueError("expected an epoch for controllers to act at its end, got none; pass epoch=fl.sweeps(1)")
+            raise ValueError("expected an epoch, at whose end the controllers act, got none; pass epoch=fl.sweeps(1)")
         if source.is_infinite and max_samples is None:
             raise ValueError("expected a training source that ends, or max_samples, got neither")
         if trainer.metric is None and any(getattr(c, "watch", None) == "metric" for c in controllers):
@@ -148,7 +148,7 @@ class TrainingSession(session_state.RunProgress):
             check_resumes("training", source, "pass Saving(..., restore=False)")
         if saving is not None and any(_same_folder(c, saving.folder) for c in controllers):
             raise ValueError(
-                f"expected a separate folder for the best model, got that of the checkpoints, {saving.folder}"
+                f"expected a separate folder for the best model, got the folder of the checkpoints, {saving.folder}"
             )
         super().__init__()
         self.trainer, self.source, self.size = trainer, source, sizes_schedule(size)
@@ -380,7 +380,7 @@ class TrainingSession(session_state.RunProgress):
         folder = self._saver.restore(self.ranks, self._load_checkpoint)
         if folder is not None and self.stopped:
             _log.warning(
-                "the run in %s was stopped after %d label samples and is over; to train anew, use another folder or "
+                "the run in %s was stopped after %d label samples and is over; to train again, use another folder or "
                 "restore=False",
                 folder,
                 self.samples,

@@ -96,7 +96,9 @@ def files_of(folder: Path, described: Any) -> dict[str, str]:
 
 
 def _damaged(folder: Path, error: Exception) -> StateError:
-    return StateError(f"expected a description of sharded tensors in {folder}, it does not fit: {shown(error, 200)}")
+    return StateError(
+        f"expected a description of sharded tensors in {folder}, got one that does not fit: {shown(error, 200)}"
+    )
 
 
 def _read(folder: Path, name: str, seal: str) -> dict[str, torch.Tensor]:

@@ -148,10 +148,10 @@ class TorchLearner(Learner):
                     )
             on_cpu = any(self._list[place].device.type == "cpu" for place in group["params"])
             if saved.get("capturable") and not group.get("capturable") and on_cpu:
-                raise ValueError("`capturable`, by which it cannot learn parameters on the CPU")
+                raise ValueError("`capturable`, with which it cannot update parameters on the CPU")
             kind = type(self.optimizer)
             if _expected_state(kind, group, 1) is not None and _expected_state(kind, {**group, **saved}, 1) is None:
-                raise ValueError(f"options {shown(saved, 200)}, which it cannot learn by")
+                raise ValueError(f"options {shown(saved, 200)}, with which it cannot step")
         return [{**group, **saved} for saved, group in zip(groups, current, strict=True)]
 
     def _check_parameter_state(
@@ -231,7 +231,7 @@ def _unflatten(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if not isinstance(value, Mapping):
         if isinstance(value, (list, tuple)) or (type(value) is int and abs(value) >= 2**63):
             raise ValueError(
-                f"expected a number, text, or what is named tensor, list, tuple or mapping, got {shown(value, 40)}"
+                f"expected a number, text, or an entry named tensor, list, tuple or mapping, got {shown(value, 40)}"
             )
         return value
     ((kind, content),) = value.items()

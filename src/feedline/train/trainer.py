@@ -94,7 +94,7 @@ class Trainer:
             kind = "sharded model" if has_shards(model) else "model in DistributedDataParallel"
             raise ValueError(f"expected learners without a strategy for a {kind}, which exchanges gradients itself")
         if len({isinstance(learner.strategy, Alone) for learner in self.learners}) > 1:
-            raise ValueError("expected all learners to train together with other ranks or none, got some of both")
+            raise ValueError("expected a strategy for all learners or for none, got one for some of them")
         if isinstance(self.strategy, Alone):
             self.strategy = strategy_of_model(model) or self.strategy
         self.strategy.join(model, self.learners)

@@ -488,7 +488,7 @@ def test_a_folder_that_is_a_view(hub, tmp_path):
     write(tmp_path / "d" / "indices.arrow", pa.table({"indices": pa.array([7, 20, 2**63, 1], pa.uint64())}))
     chunk = fl.open_corpus(tmp_path / "d").read(0)
     assert list(chunk.errors) == [1, 2]
-    assert "number of a row below 20" in str(chunk.errors[1])
+    assert "a row number below 20" in str(chunk.errors[1])
     write(tmp_path / "d" / "indices.arrow", pa.table({"rows": [1]}))
     with pytest.raises(fl.DataError, match="a column `indices` of uint64"):
         fl.open_corpus(tmp_path / "d")

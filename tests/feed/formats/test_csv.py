@@ -109,7 +109,7 @@ def test_vectors_by_pattern_and_by_name(write):
         ({"x": fl.Stream(4, field="pixel*")}, "expected 4 columns"),
         ({"x": fl.Stream(4, field="q*")}, r"columns that match 'q\*'"),
         ({"x": fl.Stream(2), "columns": {"y": ["label"]}}, "columns that match 'x'"),
-        ({"label": fl.Stream(), "columns": {"y": ["label"]}}, "those of y"),
+        ({"label": fl.Stream(), "columns": {"y": ["label"]}}, "got it for y"),
         ({"x": "label", "y": "label"}, "a column in one stream, got 'label'"),
         ({"label": fl.Stream(3, sparse=True), "columns": {"label": ["label", "pixel0", "pixel1"]}}, "sparse"),
     ):

@@ -475,7 +475,7 @@ def test_a_shape_that_no_memory_holds_is_compared_with_the_file(text_file):
     """It is the declaration that is wrong, not the memory that is short."""
     path = text_file("|x 1 2\n" * 10)
     source = fl.MinibatchSource(fl.CTFDeserializer(path, x=fl.Stream(2**31 - 1)))
-    with pytest.raises(fl.DataError, match=r"expected at most .* bytes when decoded at a time \(memory\)"):
+    with pytest.raises(fl.DataError, match=r"expected at most .* bytes decoded at once \(memory\)"):
         source.next_minibatch(3)
 
 

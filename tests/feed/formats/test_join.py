@@ -92,7 +92,7 @@ def test_equals_a_dict_join(parts, data):
     rows = list(itertools.chain(*chunks))
     with small_blocks(data.draw(st.integers(2, 9)), data.draw(st.integers(1, 5))):
         if not rows:
-            with pytest.raises(fl.DataError, match=r"no key in common; sequences: \d+ in part0, \d+ in part1"):
+            with pytest.raises(fl.DataError, match=r"keys in common, got none; sequences: \d+ in part0, \d+ in part1"):
                 join(*parts)
             return
         joined = join(*parts)
@@ -206,7 +206,7 @@ def test_refusals():
         def get_chunk(self, chunk):
             raise AssertionError("not to be read")
 
-    with pytest.raises(ValueError, match="to join Unsized; give it chunk_info"):
+    with pytest.raises(ValueError, match=r"to join Unsized; implement `UserDeserializer\.chunk_info`"):
         join(a, Unsized())
 
 

@@ -393,11 +393,11 @@ def test_what_cannot_be_declared(plain):
 
 
 def test_memory_is_bounded(plain):
-    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of text at a time.*\n.*\n.*chunk_size"):
+    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of text at once.*\n.*\n.*chunk_size"):
         opened(plain, memory=2000).read(0)
     # Rows that are bad cost their place, too.
     plain.write_bytes(b"x\n" * 5000)
-    with pytest.raises(fl.DataError, match="when decoded"):
+    with pytest.raises(fl.DataError, match="decoded at once"):
         fl.JSONLinesDeserializer(plain, x=fl.Stream(1000), memory=1 << 20).read(0)
 
 

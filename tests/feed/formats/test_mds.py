@@ -254,7 +254,7 @@ def test_offsets_that_overlap_are_refused(raw):
         (lambda index: index["shards"][1].update(samples=-1), "a number `samples`"),
         (lambda index: index["shards"][1].update(samples=10**9), "room for"),
         (lambda index: index["shards"][1].update(column_names=["a"]), "columns"),
-        (lambda index: index["shards"][1].update(column_sizes=[8] * 11), "columns of the shards before"),
+        (lambda index: index["shards"][1].update(column_sizes=[8] * 11), "columns of the earlier shards"),
         (lambda index: [shard.update(column_sizes=[8] * 11) for shard in index["shards"]], "size 24 of column `a`"),
         (lambda index: index["shards"][1].update(raw_data=None), "an object"),
         (lambda index: index["shards"][1]["raw_data"].update(bytes=7), "shard of 7 bytes"),

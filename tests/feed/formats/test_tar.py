@@ -323,7 +323,7 @@ def test_npy_files_of_other_things_than_numbers_are_refused_by_name(tmp_path, ar
 def test_what_cannot_be_numbers(tmp_path):
     path = written(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.pickle", pickle.dumps(1)), ("a.cls", b"1")])
     for name, stream, message in (
-        ("jpg", fl.Stream(3), "decode its bytes in a fl.Map"),
+        ("jpg", fl.Stream(3), "decode its bytes in an fl.Map"),
         ("pickle", fl.Stream(3), "never unpickles"),
         ("cls", fl.Stream(3, sparse=True), "expected bytes or str, or numbers"),
         ("__key__", fl.Stream(), "of keys"),
@@ -332,8 +332,8 @@ def test_what_cannot_be_numbers(tmp_path):
             fl.TarDeserializer(path, {name: stream})
     with pytest.raises(fl.SchemaError, match="each stream once, got cls"):
         fl.TarDeserializer(path, {"cls": BYTES}, cls=fl.Stream((), "int64"))
-    assert fl.TarDeserializer(path).schema["pickle"] == BYTES  # unchanged, for users who trust it
-    with pytest.raises(fl.DataError, match="expected at most 7 bytes when decoded"):
+    assert fl.TarDeserializer(path).schema["pickle"] == BYTES  # as it is, for whoever trusts it
+    with pytest.raises(fl.DataError, match="expected at most 7 bytes decoded"):
         fl.TarDeserializer(path, cls=fl.Stream((), "int64"), memory=7).read(0)
 
 

@@ -386,7 +386,7 @@ def test_a_later_record_that_differs_keeps_its_tick(tmp_path):
         111: (example(n=[1, 2], x=[1.0, 2.0]), "expected 1 values for stream `n`, got 2"),
         112: (example(n=1, x=[1.0]), "expected 2 values for stream `x`, got 1"),
         113: (example(n=b"1", x=[1.0, 1.0]), "expected integers for stream `n`, got bytes"),
-        114: (b"\x0a\x05no", "bytes that are no message of protobuf"),
+        114: (b"\x0a\x05no", "bytes that are not a protobuf message"),
     }
     messages = good + [bad[i][0] if i in bad else example(n=i, x=[0.0, 0.0]) for i in range(100, 120)]
     path = written(tmp_path / "a.tfrecord", *messages)
@@ -584,7 +584,9 @@ def test_any_flipped_byte_is_noticed(tmp_path):
             if i != number:
                 check(chunk.slice(i, i + 1), rows[i : i + 1])
         error = chunk.errors[number]
-        assert ("nothing behind it can be found" if head else "expected a message with the checksum") in error.what
+        assert (
+            "the records after it cannot be found" if head else "expected a message with the checksum"
+        ) in error.what
         assert (error.byte, error.sequence) == (starts[number] + (0 if head else 12), number)
 
 
@@ -702,11 +704,11 @@ def test_chunks_that_are_held_stay_as_they_are(path):
 
 
 def test_memory_is_bounded(plain, tmp_path):
-    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of records at a time.*\n.*\n.*chunk_size"):
+    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of records at once.*\n.*\n.*chunk_size"):
         opened(plain, memory=2000).read(0)
     # Bad records take room, too, and small integers grow to eight bytes.
     path = written(tmp_path / "a", *[example(n=1)] * 2000, *[example(n=1, v=[1] * 1000)] * 2000)
-    with pytest.raises(fl.DataError, match="when decoded"):
+    with pytest.raises(fl.DataError, match="decoded at once"):
         fl.TFRecordDeserializer(path, v=fl.Stream(1000, "int64"), memory=4 << 20, defaults={"v": 0}).read(0)
     # A length that a file of a few bytes cannot have costs nothing.
     head = record(struct.pack("<Q", 3 << 30))[12:]

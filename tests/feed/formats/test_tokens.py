@@ -295,7 +295,7 @@ def test_other_headers_of_its_kind_are_refused(tmp_path, magic, version, count, 
 def test_a_header_that_is_cut_is_not_tokens(tmp_path, size):
     path = llm_c(tmp_path / "a.bin", 20240520, 1, np.arange(1024, dtype="uint16"))
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(fl.DataError, match=f"1024 bytes of header behind 20240520, got {size}"):
+    with pytest.raises(fl.DataError, match=f"1024 bytes of header after 20240520, got {size}"):
         fl.open_corpus(path, streams={"tokens": fl.Stream(2, "uint16")})
 
 

@@ -107,8 +107,11 @@ def test_samples_that_differ_are_named(options):
     ("make", "says"),
     [
         (lambda i: np.zeros((2, 2 + (i == 3))), r"sample is ndarray float64 (2, 2) in item 0, but"),
-        (lambda i: (1, [1] * (1 + (i == 3))), "sample[1] is a list of 1 in item 0, but a list of 2 in item 3"),
-        (lambda i: (1,) * (2 + (i == 3)), "sample is a tuple of 2 in item 0, but a tuple of 3 in item 3"),
+        (
+            lambda i: (1, [1] * (1 + (i == 3))),
+            "sample[1] is a list of length 1 in item 0, but a list of length 2 in item 3",
+        ),
+        (lambda i: (1,) * (2 + (i == 3)), "sample is a tuple of length 2 in item 0, but a tuple of length 3 in item 3"),
         (lambda i: {"a": 1, **({} if i == 3 else {"b": 2})}, "a dict with 'a', 'b' in item 0, but a dict with 'a'"),
         (lambda i: {"a": None if i == 3 else 1}, "sample['a'] is int in item 0, but NoneType in item 3"),
         (lambda i: {"a": object()}, "raised while collating item 0, item 1, item 2, item 3"),

@@ -243,7 +243,7 @@ def test_an_account_may_be_named_by_address_and_option(web, tmp_path):
             address, remote=fl.Remote(cache=tmp_path, storage_options={**options, "account_name": "acct"}, deadline_s=3)
         )
     assert {one.path.partition("?")[0] for one in web.log} <= {"/train/x.jsonl", "/train"}
-    with pytest.raises(ValueError, match="account of the address in account_name"):
+    with pytest.raises(ValueError, match="account_name to name the account of the address"):
         fl.open_corpus(
             address,
             remote=fl.Remote(cache=tmp_path, storage_options={**options, "account_name": "other"}, deadline_s=3),

@@ -141,7 +141,7 @@ def test_a_forked_child_gets_an_error_and_another_process_reads(store, opened, m
     found = results.get()
     child.join(20)
     if method == "fork":
-        assert found.startswith("RuntimeError: expected a process of its own to read remote data")
+        assert found.startswith("RuntimeError: expected a new process to read remote data")
         assert corpus.read(0).num_sequences == 10
     else:
         assert found == 10

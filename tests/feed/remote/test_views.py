@@ -285,9 +285,7 @@ def test_the_plan_of_a_whole_shuffle_fetches_nothing(local, opened, store):
 
 
 def test_a_cache_without_room_for_bounds_is_refused_with_a_figure(local, opened, monkeypatch):
-    with pytest.raises(
-        fl.DataError, match=r"room for the \d+ bytes that say where the sequences of 8 streams lie"
-    ) as e:
+    with pytest.raises(fl.DataError, match=r"room for the \d+ bytes of offsets of the sequences in 8 streams") as e:
         opened("s", cache_bytes=64 * KIB)
     enough = int(str(e.value).split("cache_bytes of fl.Remote to ")[1].split(",")[0])
     assert delivered(opened("s", cache_bytes=enough), shuffle=False) == delivered(local, shuffle=False)

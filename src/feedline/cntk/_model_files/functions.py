@@ -81,7 +81,7 @@ class FileModel:
         self.root: str = entry(dictionary, "root", str)
         self._placeholders = {key: value for f in self.functions.values() for key, value in f.arguments}
         if self.root not in self.functions:
-            raise LayoutError(f"the function {self.root}, which is its root, got {len(self.functions)} others")
+            raise LayoutError(f"the root function {self.root}, got {len(self.functions)} functions without it")
 
     def source(self, uid: str) -> str:
         """Return the identifier of a leaf or output, resolving placeholders of blocks."""
@@ -163,8 +163,8 @@ def _function(item: Any) -> FileFunction:
     code = entry(item, "op", int)
     if code not in NAMES:
         raise CompatError(
-            f"operation {code} `{name or uid}`: expected one of CNTK 2.7, got a number that it does not have; build "
-            "this part in Python, and take the parameters from the file by restore"
+            f"operation {code} `{name or uid}`: expected an operation of CNTK 2.7, got a number that it does not "
+            "have; build this part in Python, and take the parameters from the file by restore"
         )
     kind, attributes = NAMES[code], entry(item, "attributes", dict)
     if kind != "Block":

@@ -89,7 +89,7 @@ def make(call: Primitive) -> list[Result]:
     """
     if call.kind not in _TABLE:
         remedy = ABSENT.get(call.kind, "build this part in Python, and take the parameters from the file by restore")
-        raise call.refuse("expected an operation that feedline has, got another one", remedy)
+        raise call.refuse("expected an operation that feedline supports, got another one", remedy)
     result = _TABLE[call.kind](call)
     return result if isinstance(result, list) else [result]
 
@@ -290,7 +290,7 @@ def _times(call: Primitive) -> Result:
 def _transpose_times(call: Primitive) -> Result:
     right, left = call.inputs
     if int(call.attributes.get("outputRank", 1)) != 1:
-        raise call.refuse("expected a product with one axis of the right operand", "transpose it, and use times")
+        raise call.refuse("expected outputRank=1, got more", "transpose the right operand, and use times")
     return call.node("times_transpose", [left, right])
 
 
@@ -320,7 +320,10 @@ def _window(call: Primitive, rank: int) -> dict[str, Any]:
 def _convolution(call: Primitive) -> Result:
     kernel, data = call.inputs
     if call.attributes.get("sequential", False) or not all(call.attributes.get("sharing", [True])):
-        raise call.refuse("expected a shared kernel over static axes", "splice delayed sequences instead")
+        raise call.refuse(
+            "expected a shared kernel over static axes, got another one, got another one",
+            "splice delayed sequences instead",
+        )
     dilation = call.attributes.get("dilation", Shape((1,)))
     if not call.attributes.get("transpose", False):
         rank = len(data.shape) - 1
@@ -328,7 +331,10 @@ def _convolution(call: Primitive) -> Result:
         return call.node("convolution", **settings, groups=int(call.attributes.get("groups", 1)))
     rank = len(kernel.shape) - 2
     if set(dilation) != {1}:
-        raise call.refuse("expected a transposed convolution without dilation", "build this part in torch")
+        raise call.refuse(
+            "expected a transposed convolution without dilation, got a dilation, got a dilation",
+            "build this part in torch",
+        )
     output_shape = tuple(call.attributes.get("outputShape", ()))
     shape = output_shape[len(output_shape) - rank :] if any(output_shape) else None
     return call.node("convolution_transpose", **_window(call, rank), shape=shape)
@@ -350,14 +356,14 @@ def _pooling(call: Primitive) -> Result:
 
 def _unpooling(call: Primitive) -> Result:
     if int(call.attributes["poolingType"]) != 0:
-        raise call.refuse("expected the inverse of a maximum", "no other exists")
+        raise call.refuse("expected max unpooling, got another kind", "CNTK 2.7 has no other")
     window = tuple(call.get("unpoolingWindowShape"))
     return call.node("max_unpooling", **_trim({"window": window, **_window(call, len(window))}, _rank(call)))
 
 
 def _regions(call: Primitive) -> Result:
     if int(call.attributes["poolingType"]) != 0:
-        raise call.refuse("expected the maxima of regions", "no other pooling of them exists")
+        raise call.refuse("expected max pooling of regions, got another kind", "CNTK 2.7 has no other")
     size, scale = tuple(call.get("roiOutputShape")), float(call.attributes["spatialScale"])
     return call.node("roi_pooling", size=size, scale=scale)
 
@@ -365,7 +371,7 @@ def _regions(call: Primitive) -> Result:
 def _alignments(call: Primitive) -> Result:
     # -1, as a number without a sign in a file.
     if int(call.attributes.get("delayConstraint", -1)) not in (-1, 2**64 - 1, 2**32 - 1):
-        raise call.refuse("expected alignments that are not bound to steps", "pass delayConstraint=-1 in CNTK")
+        raise call.refuse("expected no delay constraint, got one", "pass delayConstraint=-1 in CNTK")
     return call.node("forward_backward", blank=int(call.get("blankTokenId")))
 
 
@@ -493,7 +499,10 @@ def _number(call: Primitive, i: int) -> float:
     """Return the value of an operand that is a constant number."""
     weights = call.inputs[i].weights
     if weights is None or weights.trains:
-        raise call.refuse(f"expected operand {i} to be a constant number", "build this part in Python")
+        raise call.refuse(
+            f"expected operand {i} to be a constant number, got another operand, got another operand",
+            "build this part in Python",
+        )
     return float(np.asarray(weights.fill(weights.shape)).reshape(()))
 
 
@@ -512,14 +521,14 @@ def _where(call: Primitive) -> Result:
 def _packed_index(call: Primitive) -> Result:
     selection = call.inputs[1]
     if not isinstance(selection, PackedIndex):
-        raise call.refuse("expected the steps that a condition selects", "use sequence.gather")
+        raise call.refuse(f"expected steps that `where` selects, got {selection.label}", "use sequence.gather")
     return selection
 
 
 def _gather_packed(call: Primitive) -> Result:
     data, selection = call.inputs
     if not isinstance(selection, PackedIndex):
-        raise call.refuse("expected the steps that a condition selects", "use sequence.gather")
+        raise call.refuse(f"expected steps that `where` selects, got {selection.label}", "use sequence.gather")
     if not selection.single:
         return call.node("sequence_gather", [data, selection.condition])
     return call.node("sequence_first", [apply("sequence_gather", [data, selection.condition])])
@@ -528,7 +537,7 @@ def _gather_packed(call: Primitive) -> Result:
 def _scatter_packed(call: Primitive) -> Result:
     data, selection, condition = call.inputs
     if not isinstance(selection, PackedIndex) or selection.condition is not condition:
-        raise call.refuse("expected the steps that the same condition selects", "use sequence.scatter")
+        raise call.refuse("expected steps that the same condition selects, got others", "use sequence.scatter")
     return call.node("sequence_scatter", [data, condition])
 
 

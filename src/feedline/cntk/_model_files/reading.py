@@ -58,7 +58,7 @@ def _report_damage(path: Path) -> Iterator[None]:
     except (LayoutError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StateError(
             f"expected a model of CNTK in {path}: expected {error}",
-            hint="save the model again by CNTK 2.7; if it was copied, copy it again",
+            hint="save the model again with CNTK 2.7, or copy the file again",
         ) from error
 
 
@@ -137,7 +137,7 @@ class _Builder:
         if uid in self._values:
             return self._values[uid]
         if self._model.owner(uid) is not None:
-            raise LayoutError(f"an output {uid} of a function, got a function that has fewer")
+            raise LayoutError(f"the output {uid} of a function, got a function with fewer outputs")
         if uid not in self._leaves:
             self._leaves[uid] = _leaf(self._model.leaves[uid], uid in self._statistics)
         return self._leaves[uid]
@@ -207,7 +207,7 @@ class _Builder:
             closed = close(bodies, ends)
         except ValueError as error:
             labels = ", ".join(self._model.functions[uid].label for uid in component[:4])
-            raise LayoutError(f"a recurrence that fits together ({labels}, ...): {error}") from error
+            raise LayoutError(f"a consistent recurrence ({labels}, ...): {error}") from error
         self._values.update(zip(read, closed, strict=False))
 
 

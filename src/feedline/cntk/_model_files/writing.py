@@ -191,10 +191,10 @@ class _Writer:
                 f"{node.label}: expected operations, got Python code; save the parameters alone, or the parts around it"
             )
         if node.op == "late":
-            return CompatError(f"{node.label}: expected known shapes, to write its parts: replace placeholders first")
+            return CompatError(f"{node.label}: expected known shapes to write its parts: replace placeholders first")
         return CompatError(
-            f"{node.label}: expected an operation that CNTK's files have, got one that they have not; save without a "
-            "format, which feedline loads again"
+            f"{node.label}: expected an operation that CNTK's files can hold, got one that they cannot; save without "
+            "a format, and feedline loads it again"
         )
 
     # ---- leaves and functions ---------------------------------------------------------------------

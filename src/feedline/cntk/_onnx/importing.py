@@ -40,8 +40,8 @@ def read_onnx(path: Path) -> tuple[list[Node], list[Node]]:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
         raise StateError(
-            f"expected an ONNX model whose operations fit in {path}, got one whose {reader.at} does not: {error}",
-            hint="check it by onnx.checker.check_model(model, full_check=True)",
+            f"expected a consistent ONNX model in {path}, got an error at {reader.at}: {error}",
+            hint="check it with onnx.checker.check_model(model, full_check=True)",
         ) from error
 
 
@@ -87,8 +87,8 @@ def _input(declared: Any) -> Value:
             leading = 1
         else:
             raise CompatError(
-                f"input `{declared.name}`: expected steps and the batch, or the batch, as axes of any length, got "
-                f"{dims}: fix the others' lengths in the file"
+                f"input `{declared.name}`: expected axes of any length only for the batch, or for steps and the "
+                f"batch, got {dims}: set the other lengths in the file"
             )
     if leading == 2 and dims[0] == BATCH:
         leading = 1

@@ -148,7 +148,9 @@ def _along(op: str) -> Translation:
         number = static_axis(value, axis, call.label)
         if op == "hardmax":
             if len(value.node.shape) > 1:
-                raise call.refuse("expected samples that are vectors")
+                raise call.refuse(
+                    f"expected samples that are vectors, got shape {value.node.shape}, got shape {value.node.shape}"
+                )
             return Value(apply(op, [value.node], {"axis": None}), value.layout)
         return Value(apply(op, [value.node], {"axis": number}), value.layout)
 
@@ -215,13 +217,13 @@ def _unmerge(call: Call, value: Value, target: Sequence[Any]) -> Value:
         return Value(reshape(value.node, target[2:]), (STEPS, BATCHES))
     if target[0] in (-1, 0):
         return Value(reshape(value.node, target[1:]), (MERGED,))
-    raise call.refuse(f"expected steps and the batch in front, got {list(target)}")
+    raise call.refuse(f"expected steps and the batch as the first axes, got {list(target)}")
 
 
 def _flatten(call: Call) -> Value:
     value, axis = call.value(), int(call.attributes.get("axis", 1))
     if axis % (value.rank + 1) != len(value.layout) or len(value.layout) != 1:
-        raise call.refuse(f"expected the batch and the rest, got axis {axis} of axes {value.layout}")
+        raise call.refuse(f"expected all axes but the batch to be flattened, got axis {axis} of axes {value.layout}")
     return Value(reshape(value.node, (-1,) if value.node.shape else (1,)), value.layout)
 
 
@@ -278,7 +280,7 @@ def _transpose(call: Call) -> Any:
         return Value(value.node, (STEPS, BATCHES))
     if value.layout == (STEPS, BATCHES) and perm == [1, 0, *range(2, value.rank)]:
         return Value(apply("sequence_unpacked", [value.node], {"padding": 0.0}), (BATCHES,))
-    raise call.refuse(f"expected axes of samples to change places, got {perm} of axes {value.layout}")
+    raise call.refuse(f"expected a transposition of axes of samples, got {perm} of axes {value.layout}")
 
 
 def _expand(call: Call) -> Any:
@@ -324,7 +326,7 @@ def _fill(call: Call) -> Any:
         return Value(apply("sequence_mask", [like]), (BATCHES,))
     dynamic = [k for k in kinds if isinstance(k, str)]
     if kinds[: len(dynamic)] != dynamic:
-        raise call.refuse(f"expected dynamic axes in front, got {kinds}")
+        raise call.refuse(f"expected dynamic axes first, got {kinds}")
     static = tuple(int(n) for n in kinds[len(dynamic) :])
     node = constant_node(np.full(static, number, "float32" if number.dtype.kind != "f" else number.dtype))
     if STEPS in dynamic:
@@ -343,7 +345,7 @@ def _concatenate(call: Call) -> Any:
     if len(values) == 2 and place == 0 and any(v.layout[:1] == (STEPS,) for v in values):
         return _join(call, values)
     if any(place < len(value.layout) for value in values):
-        raise call.refuse("expected samples to be concatenated, got the batch or steps")
+        raise call.refuse("expected a concatenation of samples, got one of the batch or steps")
     nodes, layout = same_layout(values, call.label)
     return Value(apply("splice", nodes, {"axis": place - rank}), layout)
 
@@ -355,11 +357,14 @@ def _join(call: Call, values: Sequence[Value]) -> Joined:
     extra, steps = (first, second) if before else (second, first)
     count = extra.layout[0] if extra.layout else extra.node.shape[0]
     if not isinstance(count, int) and count != SINGLE:
-        raise call.refuse("expected a known number of further steps")
+        raise call.refuse(
+            "expected a known number of further steps, got one that depends on the data, got one that depends on the "
+            "data"
+        )
     node = extra.node
     if not extra.layout:
         if count != 1:
-            raise call.refuse("expected the same further steps for all sequences")
+            raise call.refuse("expected the same further steps for all sequences, got others")
         node = reshape(node, node.shape[1:])
     return Joined(steps, Value(node, extra.layout[1:]), 1 if count == SINGLE else int(count), before)
 
@@ -389,7 +394,7 @@ def _slice(call: Call) -> Any:
     starts, ends = call.numbers(1, "starts"), call.numbers(2, "ends")
     axes, steps = call.numbers(3, "axes"), call.numbers(4, "steps")
     if starts is None or ends is None:
-        raise call.refuse("expected starts and ends")
+        raise call.refuse("expected starts and ends, got at most one of them, got at most one of them")
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     if isinstance(raw, np.ndarray):
@@ -417,7 +422,7 @@ def _slice(call: Call) -> Any:
             continue
         rows = range(size)[slice(start, end, step)]
         if not rows:
-            raise call.refuse(f"expected a part that is not empty, got {start} to {end} of {size}")
+            raise call.refuse(f"expected a non-empty slice, got {start} to {end} of {size}")
         if step > 0:
             node = _slice_node(value.node, number, rows[0], 0 if rows[-1] + 1 >= size else rows[-1] + 1, step)
         else:
@@ -433,7 +438,7 @@ def _delay(call: Call, joined: Joined, starts: list[int], ends: list[int], axes:
     elif axes == [0] and not joined.before and starts == [joined.further] and ends[0] >= _END:
         steps = -joined.further
     else:
-        raise call.refuse(f"expected as many steps as there were before, got {starts} to {ends}")
+        raise call.refuse(f"expected a slice that keeps the number of steps, got {starts} to {ends}")
     node = apply("delay", [joined.steps.node, joined.extra.node], {"steps": steps})
     return Value(node, joined.steps.layout)
 
@@ -451,7 +456,7 @@ def _pad(call: Call) -> Value:
         amounts = expanded
     pattern = list(zip(amounts[:rank], amounts[rank:], strict=True))
     if any(n for pair in pattern[:count] for n in pair):
-        raise call.refuse("expected samples to be padded, got the batch or steps")
+        raise call.refuse("expected padding of samples, got padding of the batch or steps")
     if mode not in ("constant", "reflect"):
         raise call.refuse(f"expected padding by a constant or by reflection, got {mode}")
     return Value(_pad_node(value.node, pattern[count:], number, mode), value.layout)
@@ -486,7 +491,7 @@ def _gather(call: Call) -> Any:
     at = number + len(value.node.shape)
     node = apply("gather", [indices.node, value.node], {"axis": None if at == 0 else number})
     if indices.layout and value.layout:
-        raise call.refuse("expected an index or a reference that is the same for all samples")
+        raise call.refuse("expected an index or a reference that is the same for all samples, got neither, got neither")
     if indices.layout and at:
         # ONNX replaces the gathered axis by the axes of the index. Here dynamic axes stay in front.
         return Moved(node, indices.layout, at)
@@ -500,7 +505,7 @@ def _turned(call: Call) -> Any:
         perm = list(call.attributes["perm"])
         if perm == [*range(at, at + count), *range(at), *range(at + count, rank)]:
             return Value(moved.node, moved.layout)
-        raise call.refuse(f"expected the batch to be put in front, got {perm}")
+        raise call.refuse(f"expected a transposition that moves the batch to the front, got {perm}")
     return _transpose(call)
 
 
@@ -513,7 +518,7 @@ def _one_hot(call: Call) -> Value:
     rank = value.rank + 1
     number = axis % rank - rank
     if axis % rank < len(value.layout):
-        raise call.refuse("expected classes along an axis of samples")
+        raise call.refuse("expected classes along an axis of samples, got the batch or steps, got the batch or steps")
     return Value(apply("one_hot", [value.node], {"classes": depth, "axis": number, "sparse": False}), value.layout)
 
 
@@ -542,7 +547,7 @@ def _product(call: Call, left: Value, right: Value) -> Value:
         if len(right.node.shape) > 2:
             raise call.refuse(f"expected a matrix as the right operand, got {right.node.shape}")
         if not left.node.shape:
-            raise call.refuse("expected samples that are vectors or matrices")
+            raise call.refuse("expected samples that are vectors or matrices, got numbers, got numbers")
         node = apply("times", [left.node, right.node], {"output_rank": len(right.node.shape) - 1, "map_rank": None})
         return Value(node, left.layout)
     if len(right.node.shape) != 2 or len(left.node.shape) not in (1, 2):
@@ -554,7 +559,7 @@ def _product(call: Call, left: Value, right: Value) -> Value:
 def _gemm(call: Call) -> Value:
     get = call.attributes
     if get.get("transA", 0):
-        raise call.refuse("expected a left operand that is not transposed")
+        raise call.refuse("expected a left operand that is not transposed, got transA, got transA")
     left, right = call.value(0), call.value(1)
     if get.get("transB", 0):
         right = Value(apply("transpose", [right.node], {"perm": (1, 0)}), right.layout)
@@ -631,7 +636,7 @@ def _rows(call: Call, value: Value) -> tuple[Node, tuple[str | int, ...]]:
         return value.node, value.layout
     if not value.layout and value.node.shape[:1] == (1,):
         return reshape(value.node, value.node.shape[1:]), (SINGLE,)
-    raise call.refuse(f"expected one axis before those of an image, got {value.layout}")
+    raise call.refuse(f"expected one axis before the axes of an image, got {value.layout}")
 
 
 def _pads(call: Call, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
@@ -684,9 +689,9 @@ def _conv_transpose(call: Call) -> Value:
     node, layout = _rows(call, call.value())
     get, rank = call.attributes, len(kernel.shape) - 2
     if get.get("group", 1) != 1 or set(get.get("dilations", [1])) != {1} or "output_shape" in get:
-        raise call.refuse("expected one group, no dilation, and no output_shape")
+        raise call.refuse("expected one group, no dilation and no output_shape, got other settings")
     if get.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise call.refuse(f"expected given pads, got {get['auto_pad']}")
+        raise call.refuse(f"expected explicit pads, got {get['auto_pad']}")
     strides, output_padding = (tuple(get.get(key, [n] * rank)) for key, n in (("strides", 1), ("output_padding", 0)))
     pads = _pads(call, node.shape[1:], kernel.shape[2:], strides)
     node = apply("convolution_transpose", [kernel, node], {"strides": strides, "pad": (False,) * rank, "shape": None})
@@ -702,14 +707,14 @@ def _pool(op: str) -> Translation:
         rank = len(size)
         strides = tuple(get.get("strides", [1] * rank))
         if set(get.get("dilations", [1])) != {1}:
-            raise call.refuse("expected windows without dilation")
+            raise call.refuse("expected windows without dilation, got a dilation, got a dilation")
         if any(call.outputs[1:]):
             return _Places(node, layout, size, strides)
         pads = _pads(call, node.shape[len(node.shape) - rank :], size, strides)
         settings: dict[str, Any] = {"window": size, "strides": strides}
         if get.get("ceil_mode", 0):
             if any(n for pair in pads for n in pair):
-                raise call.refuse("expected no padding with ceil_mode")
+                raise call.refuse("expected no padding with ceil_mode, got some, got some")
             settings["ceil"] = True
         counts = bool(get.get("count_include_pad", 0))
         maximum = op == "max_pooling"
@@ -759,7 +764,7 @@ class _PooledFrom:
 def _unpool(call: Call) -> Value:
     value, places = call.value(), call.raw(1)
     if not isinstance(places, _PooledFrom):
-        raise call.refuse("expected places that a MaxPool tells")
+        raise call.refuse("expected indices that a MaxPool returns, got others")
     node, layout = _rows(call, value)
     return Value(apply("max_unpooling", [node, places.node], places.settings), layout)
 
@@ -782,7 +787,7 @@ def _batch_normalization(call: Call) -> Value:
         "epsilon": float(call.attributes.get("epsilon", 1e-5)),
     }
     if layout != (BATCHES,):
-        raise call.refuse("expected the batch before channels")
+        raise call.refuse(f"expected the batch before the channels, got axes {layout}")
     return Value(apply("batch_normalization", [node, *weights, constant_node(0.0)], settings), layout)
 
 

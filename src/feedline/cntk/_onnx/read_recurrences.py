@@ -34,7 +34,7 @@ def _check_settings(call: Call, defaults: list[str]) -> tuple[list[bool], int]:
     if activations != [a.lower() for a in defaults] * len(directions) and call.op != "RNN":
         raise call.refuse(f"expected the activations {defaults}, got {activations}")
     if get.get("clip") or get.get("layout", 0) or call.has(4) or (call.op == "LSTM" and call.has(7)):
-        raise call.refuse("expected neither clip, layout, lengths of sequences nor peepholes")
+        raise call.refuse("expected no clip, no layout, no sequence_lens and no peepholes, got some of them")
     if call.value().layout != (STEPS, BATCHES):
         raise call.refuse(f"expected steps and the batch as the first axes, got {call.value().layout}")
     return directions, int(get["hidden_size"])
@@ -92,7 +92,7 @@ def _results(call: Call, directions: list[list[Node]], backwards: list[bool]) ->
     for i in range(len(directions[0])):
         if len(call.outputs) > i + 1 and call.outputs[i + 1]:
             if not single:
-                raise call.refuse("expected final states of one direction only")
+                raise call.refuse("expected final states of one direction only, got them of both, got them of both")
             op = "sequence_first" if backwards[0] else "sequence_last"
             results.append(Value(apply(op, [directions[0][i]]), (SINGLE, BATCHES)))
         else:
@@ -187,11 +187,11 @@ def _scan(call: Call) -> list[Any]:
     directions = {*get.get("scan_input_directions", [0] * scanned), *get.get("scan_output_directions", [0] * outputs)}
     axes = {*get.get("scan_input_axes", [0]), *get.get("scan_output_axes", [0])}
     if len(directions) != 1 or axes != {0}:
-        raise call.refuse("expected steps along the first axes, all in one direction")
+        raise call.refuse("expected steps along the first axes, all in one direction, got others, got others")
     backwards = bool(directions.pop())
     steps = [call.value(i) for i in range(count, len(call.inputs))]
     if any(value.layout[:1] != (STEPS,) for value in steps):
-        raise call.refuse("expected sequences as inputs")
+        raise call.refuse("expected sequences as inputs, got others, got others")
     inner = Reader(call.reader.translations, call.reader.opset, call.reader)
     for initializer in body.initializer:
         array = library.array_of(initializer)

@@ -205,7 +205,7 @@ def _slice(w: Writer, node: Node) -> str:
         steps.append(stride)
         if size == FREE:
             if stride < 0:
-                raise CompatError(f"{node.label}: expected a known length to go through backwards, got a free one")
+                raise CompatError(f"{node.label}: expected a known length for a negative stride, got a free one")
             starts.append(part.start or 0)
             ends.append(_END if part.stop is None else part.stop)
             continue
@@ -220,7 +220,7 @@ def _slice(w: Writer, node: Node) -> str:
 def _crop(w: Writer, node: Node) -> str:
     get, size = node.attributes, node.shape[-2:]
     if FREE in size:
-        raise CompatError(f"{node.label}: expected a size that is known, got a free one; crop with a slice")
+        raise CompatError(f"{node.label}: expected a known size, got a free one; crop with a slice")
     starts = [get["offset_y"], get["offset_x"]]
     ends = [start + n for start, n in zip(starts, size, strict=True)]
     return w("Slice", w.value(node.inputs[0]), *(w.constant(numbers) for numbers in (starts, ends, [-2, -1])))
@@ -258,7 +258,8 @@ def _gather(w: Writer, node: Node) -> str:
     if w.leading(reference):
         if leading:
             raise CompatError(
-                f"{node.label}: expected an index or a reference that is the same for all samples, got two"
+                f"{node.label}: expected an index or a reference that is the same for all samples, got neither, "
+                "got neither"
             )
         return w("Gather", x, places, axis=w.leading(reference) + at)
     gathered = w("Gather", x, places, axis=at)

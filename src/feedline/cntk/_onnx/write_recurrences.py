@@ -27,7 +27,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
     directions = {n.attributes["steps"] > 0 for n in delays}
     if len(directions) != 1:
         raise CompatError(
-            f"{outputs[0].label}: expected a recurrence in one direction, got one in both, which no Scan expresses; "
+            f"{outputs[0].label}: expected a recurrence in one direction, got one in both, which Scan cannot express; "
             "save without a format"
         )
     backwards, axis = not directions.pop(), delays[0].axes[1]
@@ -88,7 +88,9 @@ def _before(w: Writer, delay: Node, steps: list[Node]) -> str:
     if len(initial.axes) > 1:
         raise CompatError(f"{delay.label}: expected an initial state without steps, got {initial.label}")
     if not steps:
-        raise CompatError(f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own")
+        raise CompatError(
+            f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own steps steps"
+        )
     value = w.cast(w.value(initial), element_type(delay))
     missing = len(delay.shape) - len(initial.shape)
     if initial.axes and missing > 0:

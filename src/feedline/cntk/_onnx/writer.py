@@ -249,7 +249,7 @@ def _refusal(node: Node) -> CompatError:
     if node.op in ("user", "user_output"):
         return CompatError(f"{node.label}: expected operations, got Python code, which no file holds")
     if node.op == "late":
-        return CompatError(f"{node.label}: expected known shapes, to write its parts: replace placeholders first")
+        return CompatError(f"{node.label}: expected known shapes to write its parts: replace placeholders first")
     return CompatError(
         f"{node.label}: expected an operation that ONNX can express, got one that it cannot; save without a format, "
         "which feedline loads again, or leave this part out"

@@ -193,7 +193,7 @@ def get_checked_mode() -> bool:
 
 @functools.cache
 def _warn_of_timing() -> None:
-    _log.warning("the times of single nodes are not taken, use start_profiler() and enable_profiler()")
+    _log.warning("the times of single nodes are not measured: use start_profiler() and enable_profiler()")
 
 
 def set_node_timing(enable: bool) -> None:

@@ -123,7 +123,7 @@ def _data(name: str, item: Any) -> Any:
     first = data[0] if isinstance(data, list) and data else data
     if not isinstance(first, (np.ndarray, list)) and not hasattr(first, "tocsr") and not hasattr(first, "offsets"):
         raise TypeError(
-            f"expected a NumPy array, a SciPy CSR matrix or a list of those for stream `{name}`, got "
+            f"expected a NumPy array, a SciPy CSR matrix or a list of them for stream `{name}`, got "
             f"{type(first).__name__}"
         )
     return data

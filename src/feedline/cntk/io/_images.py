@@ -83,7 +83,7 @@ def _configuration(kind: str, filename: str, streams: Mapping[str, Any]) -> cntk
             transforms = [*(stream.get("transforms") or ()), cntk_py.Dictionary({"type": "Transpose"})]
             inputs[name] = cntk_py.Dictionary({"transforms": cntk_py.DictionaryValue(transforms)})
     if "image" not in fields:
-        raise ValueError(f"{kind}: expected a stream of pictures, got none: StreamDef(field='image')")
+        raise ValueError(f"{kind}: expected a stream of pictures, got none: write StreamDef(field='image')")
     return cntk_py.Dictionary(
         {"type": kind, "module": "ImageReader", "file": str(filename), "input": cntk_py.Dictionary(inputs)}
     )

@@ -272,7 +272,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
     if not is_sized(corpus) and config.randomization_window_in_samples:
         raise CompatError(
             "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: sizes of its "
-            "chunks are unknown before reading; or write a fl.UserDeserializer with chunk_info"
+            "chunks are unknown before reading; or write an fl.UserDeserializer with chunk_info"
         )
     feed = Modern(
         corpus,

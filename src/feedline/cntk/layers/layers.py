@@ -128,7 +128,10 @@ def Convolution(
         CompatError: ``sharing=False`` or ``transpose_weight``.
     """
     if not sharing or transpose_weight:
-        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
+        raise CompatError(
+            "expected a shared kernel, got sharing=False or transpose_weight; use ConvolutionTranspose for transposed "
+            "weights"
+        )
     window = dims(filter_shape)
     filters = () if num_filters is None else dims(num_filters)
     W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
@@ -178,7 +181,10 @@ def SequentialConvolution(
     b has no axis for the steps: (filters, 1, ...).
     """
     if not sharing or transpose_weight:
-        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
+        raise CompatError(
+            "expected a shared kernel, got sharing=False or transpose_weight; use ConvolutionTranspose for transposed "
+            "weights"
+        )
     window = dims(filter_shape)
     filters = () if num_filters is None else dims(num_filters)
     W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)

@@ -207,7 +207,9 @@ class TensorBoardProgressWriter(ProgressWriter):
         """
         images = np.asarray(next(iter(data.values())) if isinstance(data, dict) else data)
         if images.ndim != 4 or images.shape[1] not in (1, 3):
-            raise ValueError(f"expected images (images, 1 or 3 channels, height, width), got {images.shape}")
+            raise ValueError(
+                f"expected an array (images, channels, height, width) with 1 or 3 channels, got shape {images.shape}"
+            )
         if (events := self._open()) is not None:
             events.add_images(str(name), images, int(step))
 

@@ -163,7 +163,7 @@ def forward_backward(
         ValueError: other shapes or axes.
     """
     if delayConstraint != -1:
-        raise CompatError(f"expected delayConstraint=-1, got {delayConstraint}: alignments are not bound to steps")
+        raise CompatError(f"expected delayConstraint=-1, got {delayConstraint}: feedline does not limit the delay")
     return build("forward_backward", [graph, features], {"blank": int(blankTokenId)}, name)
 
 

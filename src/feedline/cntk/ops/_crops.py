@@ -82,7 +82,9 @@ def _crop(node_input: Any, node_referent: Any, ancestors: tuple[Any, ...], name:
         a, b = map(node_of, ancestors)
         shared += [(a, b)] if a in input_maps and b in referent_maps else []
     if not shared:
-        raise ValueError("expected operands with a common ancestor, along operations that keep or scale places")
+        raise ValueError(
+            "expected operands with a common ancestor, connected by operations that keep or scale positions"
+        )
     of_input, of_referent = input_maps[shared[0][0]], referent_maps[shared[0][1]]
     offsets = []
     for cut, fixed in zip(of_input, of_referent, strict=True):

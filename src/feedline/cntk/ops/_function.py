@@ -258,7 +258,7 @@ class Function(Evaluable):
             raise AttributeError(
                 f"expected one parameter, constant or function {name!r}, got {len(matches)}; use find_all_by_name"
             )
-        raise AttributeError(f"expected an attribute, output, parameter, constant or function, got {name!r}")
+        raise AttributeError(f"this function has no attribute, output, parameter, constant or function {name!r}")
 
     def _inside(self) -> list[Node]:
         """Return the nodes inside the blocks, without their operands, or all nodes if there are no blocks."""

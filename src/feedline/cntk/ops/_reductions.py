@@ -82,7 +82,7 @@ def _along_sequences(how: str, x: Any, name: str) -> Function:
         moved = build("minus", [x, build("sequence_broadcast_as", [top, x], None, "")], None, "")
         return build("plus", [build("log", [over("sum", build("exp", [moved], None, ""))], None, ""), top], None, name)
     raise CompatError(
-        f"expected a static axis for reduce_{how}, got that of sequences: use sequence.reduce_sum of logs"
+        f"expected a static axis for reduce_{how}, got the sequence axis: use sequence.reduce_sum of logs"
     )
 
 

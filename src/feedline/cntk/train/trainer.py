@@ -251,7 +251,7 @@ class Trainer:
 
     def print_node_timing(self) -> None:
         """Print that no timing exists. See `cntk.debugging.set_node_timing`."""
-        print("no node timing: use cntk.debugging.start_profiler and enable_profiler around train_minibatch")
+        print("nodes are not timed: use cntk.debugging.start_profiler and enable_profiler around train_minibatch")
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
@@ -309,8 +309,8 @@ class Trainer:
         path = Path(f"{filename}.ckp")
         if is_cntks(path):
             raise CompatError(
-                f"expected a checkpoint of feedline.cntk in {path}, got one of CNTK: take the parameters of the model "
-                f"beside it by model.restore({str(filename)!r}), and go on with new learners"
+                f"expected a checkpoint of feedline.cntk in {path}, got one of CNTK: restore the parameters from the "
+                f"model's file next to it by model.restore({str(filename)!r}), and continue with new learners"
             )
         with checkpoint_errors():
             saved_state(path)

@@ -139,7 +139,7 @@ class BucketedOrder(Timeline, InParts):
                 "this state was taken under other weights of the corpora that are in buckets",
                 saved=saved,
                 current=declared,
-                hint="declare the weights and stages of before",
+                hint="declare the weights and stages of the saved run",
             )
         return self
 

@@ -90,13 +90,15 @@ class Join(Deserializer, Keyed, Verifiable):
                 raise TypeError(f"expected feedline Deserializers to join, got {type(part).__name__}")
             if not is_sized(part):
                 raise ValueError(
-                    f"expected chunk sizes that are known before reading to join {part.name}; give it chunk_info "
-                    "(and chunk_lengths if its sequences are ragged)"
+                    f"expected chunk sizes that are known before reading to join {part.name}; implement "
+                    "`UserDeserializer.chunk_info` (and `chunk_lengths` if its sequences are ragged)"
                 )
         if len(parts) < 2:
             raise ValueError(f"expected at least two corpora to join, got {len(parts)}")
         if primary.capability(Broadcast) is not None:
-            raise ValueError(f"expected a first corpus without broadcast, got {primary.name}: there is nothing to fit")
+            raise ValueError(
+                f"expected a first corpus without broadcast, got {primary.name}: there is no earlier corpus to fit"
+            )
         self.parts = parts
         self.schema = _join_schemas(parts)
         self.name = f"join of {', '.join(part.name for part in parts)}"

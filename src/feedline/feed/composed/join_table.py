@@ -223,7 +223,7 @@ class JoinTable:
                 for i, part in enumerate(parts[1:])
             )
             raise DataError(
-                f"could not be joined: no key in common; sequences: {counts}; {lacking}",
+                f"expected corpora with keys in common, got none; sequences: {counts}; {lacking}",
                 path=parts[0].name,
                 hint="compare the results of keys(ordinals) of each part",
             )

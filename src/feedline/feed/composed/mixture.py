@@ -148,7 +148,7 @@ class Mixture(Concat, Ordered):
         first, last = whole_number("the beginning of a ramp", first, 0), whole_number("its end", last, 1)
         steps = whole_number("steps", steps, 1)
         if last - first < steps:
-            raise ValueError(f"expected a ramp of at least {steps} places, its steps, got {first} to {last}")
+            raise ValueError(f"expected a ramp of at least {steps} places, one for each step, got {first} to {last}")
         names = list(dict.fromkeys([*before, *after]))
         a, b = (shares_of(by_name("weights", weights, names)) for weights in (before, after))
         return [

@@ -58,7 +58,7 @@ def _parse(path: Path, text: bytes) -> Any:
         import yaml
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"PyYAML is not installed, which reads {path}; run: {install_line('cli')}, or write it as JSON"
+            f"PyYAML, which reads {path}, is not installed; run: {install_line('cli')}, or write it as JSON"
         ) from error
     try:
         return _load(yaml, text)

@@ -202,7 +202,8 @@ class MixtureOrder(Timeline, InParts):
         if order.stages.length is not None and order.stages.length <= n:
             ended = self.rules.names[order.stages.ended_by or 0]
             raise ValueError(
-                f"expected weights under which the mixture goes on, got some for {ended!r}, which has no more"
+                f"expected weights with which the mixture can continue, got a weight for {ended!r}, which has no "
+                "sequences left"
             )
         return order, at
 
@@ -220,7 +221,8 @@ class MixtureOrder(Timeline, InParts):
                 "this state was taken with other windows of the corpora, which follow the first weights",
                 saved={"windows": state["windows"]},
                 current={"windows": windows},
-                hint="declare the first weights of before, and others as a later stage: stages=[(place, weights)]",
+                hint="declare the first weights of the saved run, and others as a later stage: "
+                "stages=[(place, weights)]",
             )
         reached = None if sweep else max(place, 1)
         replaced = {stage.start for stage in saved if stage.changed}
@@ -235,8 +237,8 @@ class MixtureOrder(Timeline, InParts):
                 "this state was taken under other weights",
                 saved={"stages": _show(begun(saved))},
                 current={"stages": _show(begun(self.declared))},
-                hint="declare the weights of before, and the new ones as a later stage: stages=[(place, weights)]; or "
-                "load the state and call change_weights",
+                hint="declare the weights of the saved run, and the new ones as a later stage: stages=[(place, "
+                "weights)]. Or load the state, and call change_weights",
             )
         later = [s for s in self.declared if reached is not None and s.start >= reached and not s.changed]
         retained = [stage for stage in saved if stage.changed or stage in begun(saved)]
@@ -245,8 +247,8 @@ class MixtureOrder(Timeline, InParts):
             was, now = (stages.block_around(reached - 1) for stages in (self._with(saved).stages, order.stages))
             if was != now:
                 raise StateError(
-                    f"this state was taken at place {place}, after places of a block that was shuffled as "
-                    f"{was[0]} to {was[1]} and would end at {now[1]} now",
+                    f"this state was taken at place {place}, after places of a block that was shuffled as places "
+                    f"{was[0]} to {was[1]}, but would now end at {now[1]}",
                     saved={"stages": _show(saved)},
                     current={"stages": _show(order.declared)},
                     hint=f"leave the stages up to place {was[1]} as they were",
@@ -283,7 +285,7 @@ class MixtureOrder(Timeline, InParts):
         return DataError(
             f"expected {rules.names[k]!r} to have a sequence for place {stages.length} of the mixture, got the end of "
             f"its {rules.max_sweeps[k]} sweeps",
-            hint='give it more of max_sweeps, or say when_empty="repeat", "stop" or "drop"',
+            hint='give it more max_sweeps, or pass when_empty="repeat", "stop" or "drop"',
         )
 
     # ---- positions of the parts -----------------------------------------------------------------------

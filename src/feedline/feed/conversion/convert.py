@@ -155,7 +155,8 @@ def convert(
     if kind is not None:
         raise ValueError(
             f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names "
-            f"{kind.description}; only stores are written here (docs/formats/store.md says how to convert one further)"
+            f"{kind.description}; fl.convert writes only stores (docs/formats/store.md shows how to convert a store "
+            "to other formats)"
         )
     _refuse_inside(source, destination)
     if on_error not in ("raise", "skip"):
@@ -182,11 +183,13 @@ def convert(
         if is_corpus:
             if not (streams is None or isinstance(streams, Mapping)):
                 raise TypeError(
-                    f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
+                    f"expected streams as a mapping, got {streams!r}; a list of names is only for a dataset of items"
                 )
             if isinstance(source, Deserializer):
                 if streams is not None:
-                    raise ValueError("expected streams with a path only; a deserializer declares its own")
+                    raise ValueError(
+                        "expected streams= only with a path, got it with a deserializer, which declares its own"
+                    )
                 corpus = source
             else:
                 memory = max(settings.memory, CHUNK_MEMORY)
@@ -196,7 +199,7 @@ def convert(
             reader = _CorpusReader(corpus, jobs, executor, skip)
         else:
             if skip is not None:
-                raise ValueError("expected skip with a corpus only, got a dataset of items")
+                raise ValueError("expected skip= only with a corpus, got it with a dataset of items")
             target.refuse_existing(overwrite)  # before items are read
             module, _, name = _DATASET_READER.partition(":")
             make = getattr(importlib.import_module(module), name)
@@ -280,15 +283,15 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
         for place in places:
             if is_address(place) and f"{address}/".startswith(f"{os.fspath(place).rstrip('/')}/"):
                 raise ValueError(
-                    f"expected a destination outside the data read, got {without_credentials(address)}, which lies in "
-                    f"{without_credentials(os.fspath(place))}; choose another place for the store"
+                    f"expected a destination outside the data to read, got {without_credentials(address)}, which is "
+                    f"in {without_credentials(os.fspath(place))}; choose another place for the store"
                 )
         return
     for folder in map(Path, map(os.path.realpath, places)):
         if not folder.is_dir() or folder not in Path(os.path.realpath(destination)).parents:
             continue
         raise ValueError(
-            f"expected a destination outside the data read, got {os.fspath(destination)!r}, which lies in {folder}; "
+            f"expected a destination outside the data to read, got {os.fspath(destination)!r}, which is in {folder}; "
             "choose another place for the store"
         )
 
@@ -304,9 +307,11 @@ def _target(
         patience = Patience.until(remote.deadline_s)
         return ObjectStoreFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
     if work is not None:
-        raise ValueError("expected an address as destination for work=, got a path, next to which the work lies")
+        raise ValueError(
+            "expected work= only with an address as destination, got a path, next to which unfinished work is kept"
+        )
     if remote is not None and not (names_files(source) and is_address(source)):
-        raise ValueError("expected an address as source or destination for remote=, got none")
+        raise ValueError("expected remote= only with an address as source or destination, got none")
     return LocalFolder(destination)
 
 

@@ -55,7 +55,7 @@ def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> I
             target.abort()
             if any(work.glob(_RECORDS)):
                 error.add_note(
-                    f"the work done so far is in {work}: the same call continues it; delete it to start over"
+                    f"the work done so far is in {work}: repeat the call to continue, or delete it to start over"
                 )
             else:
                 discard(work, target.local_path)

@@ -164,7 +164,7 @@ def unpacker(packing: str) -> Unpacker:
 def _damage_error(packing: str, problem: object, path: Path, byte: int) -> DataError:
     name = "Zstandard" if packing == "zstd" else packing
     return DataError(
-        f"expected sound {name}, got: {problem}",
+        f"expected intact {name}, got: {problem}",
         path=str(path),
         byte=byte,
         hint="restore the file, or unpack what can be unpacked of it with its own program",
@@ -256,12 +256,12 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         if len(head) >= 8 and _is_skippable(head):
             end = begin + 8 + int.from_bytes(head[4:8], "little")
             if end > size:
-                raise _damage_error("zstd", "it was cut", path, begin)
+                raise _damage_error("zstd", "a truncated file", path, begin)
             yield _Frame(begin, end, 0, 0)
             begin = end
             continue
         if len(head) < 6:
-            raise _damage_error("zstd", "it was cut", path, begin)
+            raise _damage_error("zstd", "a truncated file", path, begin)
         if not head.startswith(_ZSTD):
             raise _damage_error("zstd", "no frame begins here", path, begin)
         kind = head[4]
@@ -273,7 +273,7 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         while True:
             block = read_at(file, 3, place)
             if len(block) < 3:
-                raise _damage_error("zstd", "it was cut", path, place)
+                raise _damage_error("zstd", "a truncated file", path, place)
             (word,) = struct.unpack("<I", block + b"\0")
             count += 1
             place += 3 + (1 if word >> 1 & 3 == 1 else word >> 3)
@@ -282,7 +282,9 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         place += 4 if kind & 4 else 0
         most = count * _MAX_BLOCK
         if place > size or (text_bytes is not None and text_bytes > most):
-            raise _damage_error("zstd", "it was cut" if place > size else "a frame of impossible size", path, begin)
+            raise _damage_error(
+                "zstd", "a truncated file" if place > size else "a frame of impossible size", path, begin
+            )
         yield _Frame(begin, place, text_bytes, most if text_bytes is None else text_bytes)
         begin = place
 
@@ -386,7 +388,7 @@ def unpack(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str], bud
             written += len(part)
             if written > budget_bytes:
                 raise DataError(
-                    f"expected at most {budget_bytes} bytes of text to unpack (unpack), got more",
+                    f"expected at most {budget_bytes} bytes of unpacked text (unpack), got more",
                     path=str(path),
                     hint=hint,
                 )

@@ -258,7 +258,7 @@ _KINDS = {
 
 def kind_of(mode: int) -> str:
     """Return the kind of a file that is not regular, from its mode."""
-    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    return _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _require_regular(status: os.stat_result, path: PathLike) -> None:

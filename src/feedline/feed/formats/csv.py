@@ -102,7 +102,7 @@ class CSVDeserializer(RowsDeserializer):
             len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n+-.'
         ):
             raise ValueError(
-                f"expected one character of ASCII that numbers and quotes lack as delimiter, got {delimiter!r}"
+                f"expected one ASCII character as delimiter, which numbers and quotes do not have, got {delimiter!r}"
             )
         super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
         paths = self._paths
@@ -123,7 +123,7 @@ class CSVDeserializer(RowsDeserializer):
         for name, what in declarations.items():
             declared[name], places[name] = _resolve_stream(name, what, head, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():
-            raise SchemaError(f"expected columns of declared streams, got those of {', '.join(sorted(unknown))}")
+            raise SchemaError(f"expected columns= only for declared streams, got it for {', '.join(sorted(unknown))}")
         self.schema = Schema(declared)
         order = {name: k for k, name in enumerate(declared)}
         targets: list[tuple[int, int]] = [(-1, 0)] * len(head.names)
@@ -194,7 +194,7 @@ class _Head:
         self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
         self.rows = rows
         if (separator := _SEPARATOR.match(decoded)) is not None:
-            message = f"expected rows, got `{separator[0].strip()}`, by which Excel is told the delimiter"
+            message = f"expected rows, got `{separator[0].strip()}`, which tells Excel the delimiter"
             raise wrong(message, byte=0, hint="remove the first line: tail -n +2 old.csv > new.csv")
         # pandas names its index so, and the cells after a last delimiter. A table that it wrote twice has several.
         for k, name in enumerate(self.names):

@@ -266,10 +266,10 @@ SUFFIXES = {suffix: fmt for fmt in FORMATS for suffix in fmt.suffixes}
 _UNAMBIGUOUS = SUFFIXES.keys() - {".txt", ".bin"}  # files of other formats have these, too
 
 _COMPRESSED = (".gz", ".zst", ".zstd")
-_DECOMPRESS = "decompress it first, or read it in a fl.UserDeserializer"
-_CONVERT = "read it in a fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
-_DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in a fl.Map (docs/how-to/bytes-and-text.md)"
-_LINES = "write an object a line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
+_DECOMPRESS = "decompress it first, or read it in an fl.UserDeserializer"
+_CONVERT = "read it in an fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
+_DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in an fl.Map (docs/how-to/bytes-and-text.md)"
+_LINES = "write one object per line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
 _UNPICKLE = "feedline never unpickles data; load it and pass arrays"
 # Files that are recognised but not read: first bytes, description, and advice.
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (

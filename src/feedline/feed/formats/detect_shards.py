@@ -65,7 +65,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     try:
         index = json.loads(raw)
     except RecursionError as error:
-        raise ValueError("objects too deep in one another") from error
+        raise ValueError("objects nested too deeply") from error
     if not isinstance(index, dict):
         raise ValueError(f"expected an object, got {type(index).__name__}")
     return index

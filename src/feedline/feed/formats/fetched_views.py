@@ -60,8 +60,8 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
     if room_bytes is not None and needed > room_bytes:
         max_needed = sum(size // PAGE_BYTES + 2 for size in sizes) * PAGE_BYTES
         raise DataError(
-            f"expected a cache with room for the {needed} bytes that say where the sequences of {streams} streams lie, "
-            f"got one of {room_bytes} bytes",
+            f"expected a cache with room for the {needed} bytes of offsets of the sequences in {streams} streams, got "
+            f"one of {room_bytes} bytes",
             path=name,
             hint=f"raise the cache_bytes of fl.Remote to {max_needed + MIN_BYTES}, or read fewer streams",
         )

@@ -86,7 +86,7 @@ class _Images(Deserializer, Selective, PickledByArguments):
             if field != "label" and not stream.is_bytes:
                 raise SchemaError(
                     f"expected bytes or str for stream `{name}`, got {stream}; declare fl.Stream(dtype='bytes', "
-                    f"field='{field}') and decode pictures in a fl.Map"
+                    f"field='{field}') and decode pictures in an fl.Map"
                 )
 
     def _build_chunk(
@@ -337,7 +337,7 @@ class ImageFolderDeserializer(_ImageFiles):
                     raise DataError(
                         f"expected pictures ({', '.join(SUFFIXES)}) in every class, got none in `{folder}`",
                         path=os.path.join(self.name, folder),
-                        hint="remove the folder: labels count the folders that are there",
+                        hint="remove the folder: labels are the numbers of the folders",
                     )
                 names += pictures
                 labels.append(np.full(len(pictures), label))

@@ -243,7 +243,7 @@ def _infer_streams(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, St
         raise DataError(
             f"expected JSON objects with keys that all of the first {_FIRST_ROWS} rows have, got {got}",
             path=str(path),
-            hint="write one object a line, or declare the streams: x=fl.Stream(shape=...)",
+            hint="write one object per line, or declare the streams: x=fl.Stream(shape=...)",
         )
     if first.left_out:
         _log.warning(
@@ -267,7 +267,7 @@ def _no_row_error(path: Path) -> DataError:
     return DataError(
         f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {got}",
         path=str(path),
-        hint=f"write one object a line, or {declare}",
+        hint=f"write one object per line, or {declare}",
     )
 
 

@@ -42,7 +42,7 @@ def check_stream(name: str, stream: Stream, field: str) -> None:
     """
     pickle = field.rpartition(".")[2] in _PICKLES
     if kind_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
-        advice = "feedline never unpickles data" if pickle else "decode its bytes in a fl.Map"
+        advice = "feedline never unpickles data" if pickle else "decode its bytes in an fl.Map"
         raise SchemaError(
             f"expected bytes or str, or numbers of .npy, .json, .cls or .txt, for stream `{name}` of .{field}, got "
             f"{stream}; declare fl.Stream(dtype='bytes'): {advice}"

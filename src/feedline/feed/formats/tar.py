@@ -101,7 +101,7 @@ def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataErr
     kind = _NAMES[code]
     name = read_at(archive, 100, byte).split(b"\0")[0].decode("utf-8", "replace")
     what = _MESSAGES[kind] + (f": {name!r}" if kind in ("link", "sparse", "volume") else "")
-    hint = _HINTS.get(kind, "the file is damaged, or no tar archive: restore it, or write it again")
+    hint = _HINTS.get(kind, "the file is damaged, or not a tar archive: restore it, or write it again")
     return DataError(what, path=str(path), byte=byte, hint=hint)
 
 
@@ -333,7 +333,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 streams[field] = number_files.stream_of(field, sample[a:b].tobytes(), str(file.path))
         if not streams:
             raise DataError(
-                "expected a whole first sample to infer streams from, got one that is cut off",
+                "expected a whole first sample to infer streams from, got a truncated one",
                 path=str(file.path),
                 byte=begin,
                 hint="declare the streams: image=fl.Stream(dtype='bytes', field='jpg')",

@@ -166,14 +166,17 @@ class TFRecordDeserializer(RowsDeserializer):
             return f"expected a whole record, of {expected} bytes or more, got the end of the file", restore
         if code == "length_crc":
             what = f"expected a length with the checksum {expected:#010x}, got one with {got:#010x}"
-            return f"{what}; nothing behind it can be found", restore
+            return f"{what}; the records after it cannot be found", restore
         if code == "message_crc":
             return f"expected a message with the checksum {expected:#010x}, got one with {got:#010x}", restore
         if code == "record_too_long":
             return f"expected a message of at most {expected} bytes, got one of {got % 2**64}", None
         if code == "missing":
             field = self.schema[stream or ""].field or stream
-            return f"expected the feature `{field}`{where}, got none", "defaults={...} says what stands for it"
+            return (
+                f"expected the feature `{field}`{where}, got none",
+                "pass defaults={...} with a value for such records",
+            )
         if code == "feature_kind":
             return f"expected {_KINDS[expected]}{where}, got {_KINDS[got]}", None
         if code == "out_of_range":
@@ -185,7 +188,7 @@ class TFRecordDeserializer(RowsDeserializer):
             return f"expected a multiple of {expected} values{where}, got {got}", None
         if code == "bad_text":
             return f"expected text in UTF-8{where}, got the byte 0x{got:02x}", None
-        return f"expected an Example or a SequenceExample{where}, got bytes that are no message of protobuf", None
+        return f"expected an Example or a SequenceExample{where}, got bytes that are not a protobuf message", None
 
 
 def infer_tfrecord_streams(path: PathLike) -> dict[str, Stream]:
@@ -391,6 +394,6 @@ def _check_duplicates(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -
         if reader != name:
             shown = field.decode(errors="replace")
             raise SchemaError(
-                f"expected streams of separate features, got `{reader}` and `{name}` of `{shown}`; make one of them in "
-                "a fl.Map"
+                f"expected streams of separate features, got `{reader}` and `{name}` of `{shown}`; make one of them "
+                "in an fl.Map"
             )

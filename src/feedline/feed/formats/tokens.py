@@ -226,7 +226,7 @@ def _map_llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
     if len(head) < 4 * _HEADER_NUMBERS:
         if magic not in magics:
             return None
-        what = f"expected {4 * _HEADER_NUMBERS} bytes of header behind {magic}, got {len(head)}"
+        what = f"expected {4 * _HEADER_NUMBERS} bytes of header after {magic}, got {len(head)}"
         raise wrong(what, hint=f"{cut}; write it again")
     numbers = np.frombuffer(head, "<i4")
     version, count = numbers[1:3].tolist()
@@ -239,7 +239,7 @@ def _map_llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
         raise wrong(what, byte=0, hint="other headers are not known; write the tokens without one, or as .npy")
     dtype = np.dtype(kind)
     if count < 0 or 4 * _HEADER_NUMBERS + count * dtype.itemsize != size:
-        got = f"{size - 4 * _HEADER_NUMBERS} bytes behind it"
+        got = f"{size - 4 * _HEADER_NUMBERS} bytes after it"
         what = f"expected {count} tokens of {kind}, as the header says, got {got}"
         raise wrong(what, byte=8, hint=f"{cut}; write it again")
     return map_file(path, dtype, 4 * _HEADER_NUMBERS, (count,)) if count else np.empty(0, dtype)
@@ -272,7 +272,7 @@ def _megatron_dtype(index: Path, size: int) -> np.dtype[Any]:
         while remaining:
             lengths = np.frombuffer(file.read(4 * min(remaining, 1 << 20)), "<i4")
             if len(lengths) < min(remaining, 1 << 20) or lengths.min() < 0:
-                raise damaged("expected lengths of sequences of at least 0", byte=_INDEX.size)
+                raise damaged("expected lengths of sequences of at least 0, got others, got others", byte=_INDEX.size)
             total, remaining = total + int(lengths.sum(dtype=np.int64)), remaining - len(lengths)
     if total * dtype.itemsize != size:
         what = f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}"

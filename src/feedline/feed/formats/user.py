@@ -96,7 +96,7 @@ class UserDeserializer(Deserializer, Unsized):
         """
         raise ValueError(
             f"expected a corpus that knows the sizes of its chunks before reading them, got {self.name} without "
-            "chunk_info; implement it, or convert the corpus to a store"
+            "chunk_info; implement `UserDeserializer.chunk_info`, or convert the corpus to a store"
         )
 
     def chunk_lengths(self, chunk: int) -> ArrayLike:

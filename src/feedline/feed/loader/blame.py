@@ -100,7 +100,7 @@ def _kind(value: Any, ragged: bool) -> str:
     if isinstance(value, Mapping):
         return f"a {name} with {', '.join(sorted(map(repr, value))) or 'no keys'}"
     if isinstance(value, (tuple, list)):
-        return f"a {name} of {len(value)}"
+        return f"a {name} of length {len(value)}"
     shape = getattr(value, "shape", None)
     if shape is None:
         return name

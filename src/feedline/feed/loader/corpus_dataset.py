@@ -40,8 +40,8 @@ class CorpusBatches(Batches):
         corpus: Deserializer = options.dataset
         if not is_sized(corpus):
             raise ValueError(
-                "expected a corpus that knows the sizes of its chunks before reading them; implement chunk_info, "
-                "convert it to a store, or use a MinibatchSource"
+                "expected a corpus that knows the sizes of its chunks before reading them; implement "
+                "`UserDeserializer.chunk_info`, convert it to a store, or use a MinibatchSource"
             )
         self._corpus = _SequencesAsSamples(corpus) if options.samples is None else corpus
         self._size = options.samples or options.batch_size
@@ -143,7 +143,9 @@ class CorpusBatches(Batches):
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
         if self.places is None:
-            raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which begins again")
+            raise TypeError(
+                f"expected a corpus with an end for a length, got {self._corpus.name}, which repeats without end"
+            )
         size, drop_last = self.global_size(self.options.own_partition.resolve()), self.options.drop_last
         if self.options.samples is None and not says_where_batches_end(self._corpus):
             return batch_count(self.places, size, drop_last)

@@ -67,14 +67,14 @@ class DatasetChunks:
         self._total = _length(items)
         if self._total is None and not self._iterable:
             raise TypeError(
-                f"expected a dataset with a length, got {type(dataset).__name__} without __len__; "
-                "iter(dataset) can be converted without"
+                f"expected a dataset with a length, got {type(dataset).__name__} without __len__; iter(dataset) can "
+                "be converted without a length a length"
             )
         self._rest: Iterator[Any] = iter(())
         places, samples = self._inspect()
         readable = {f"item {i}": s for i, s in zip(places, samples, strict=True) if not isinstance(s, Unreadable)}
         if not readable:
-            unreadable = f"; the first one looked at: {samples[0].what}" if samples else ""
+            unreadable = f"; the first one: {samples[0].what}" if samples else ""
             raise DataError(f"expected at least one item that can be read, got none{unreadable}")
         self._fields = Fields.of(readable, streams)
         self.schema: Schema = self._fields.schema

@@ -167,8 +167,8 @@ class Fetch:
         except Exception as error:
             if not len(samples):  # an array has no truth value
                 error.add_note(
-                    "this rank's part of the batch has no items, for which collate_fn was called with an empty "
-                    "list; let it return an empty batch, or pass drop_last=True"
+                    "this rank's part of the batch has no items, so collate_fn was called with an empty list; let it "
+                    "return an empty batch, or pass drop_last=True"
                 )
                 raise
             indices = (unit.indices if self._batched else [unit.indices]) if not self._skip else ()

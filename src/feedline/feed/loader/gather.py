@@ -80,7 +80,10 @@ class Columns:
     def subset(self, picks: Ints) -> Columns:
         """Return only the items at ``picks``."""
         if len(picks) and not -self._length <= picks.min() <= picks.max() < self._length:
-            raise IndexError(f"expected indices of a Subset from {-self._length} to {self._length - 1}")
+            raise IndexError(
+                f"expected indices of a Subset from {-self._length} to {self._length - 1}, got {picks.min()} to "
+                f"{picks.max()}, got {picks.min()} to {picks.max()}"
+            )
         picks = np.where(picks < 0, picks + self._length, picks)
         return Columns(self.rows, self.build, picks if self._picks is None else self._picks[picks])
 

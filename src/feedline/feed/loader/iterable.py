@@ -296,7 +296,7 @@ class _Reader:
                         raise
                     # It reads a state only now, and cannot use it if workers divide shuffled shards.
                     _warn_of_replay(
-                        self._dataset, f"could not use the state that it had given ({error!r}): to resume", 8
+                        self._dataset, f"could not load the state that it had returned ({error!r}): to resume", 8
                     )
                     self._begin(turn, size, replay=True)
                     self._at = at
@@ -346,7 +346,7 @@ class _Reader:
             )
         skip = (turn.number - base.batches) * size + (0 if restored else base.samples)
         if old is not None and skip:
-            _warn_of_replay(self._dataset, f"{_STATELESS}: to go on after an interrupt", 8)
+            _warn_of_replay(self._dataset, f"{_STATELESS}: to continue after an interrupt", 8)
         if restored and base.saved.random is not None and self._generators is not None:
             self._generators.load(base.saved.random)
         self._ended = False
@@ -575,8 +575,8 @@ def warn_of_more(dataset: Any, declared: int, workers: int, yielded: int) -> Non
     if yielded <= declared:
         return
     hint = (
-        " For multiprocessing data-loading, this says that every worker iterates all of its own copy: it has to "
-        "take its share by torch.utils.data.get_worker_info()"
+        " For multiprocessing data-loading, this means that every worker iterates over all of its own copy: each has "
+        "to take its share by torch.utils.data.get_worker_info()"
     )
     warnings.warn(
         f"Length of IterableDataset {dataset} was reported to be {declared} (when accessing len(loader)), "

@@ -232,7 +232,7 @@ class DataLoader(_Base):
         options = before.options.with_arguments(changes)
         if sweeps.now.resume is not None and names & (_REPLACING | _ORDERING) - {"partition", "batch_size"}:
             raise ValueError(
-                f"expected no other {', '.join(sorted(names))} while a loaded state is to be continued: set it before"
+                f"expected no other {', '.join(sorted(names))} between loading a state and continuing it: set it before"
             )
         if "generator" in names and options.seed is None and sweeps.seed_is_final:
             raise ValueError("expected no other generator: all sweeps follow from the seed that was drawn once")

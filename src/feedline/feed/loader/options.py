@@ -234,7 +234,7 @@ class LoaderOptions:
     def _check_batching(self) -> None:
         if isinstance(self.shuffle, Window) and not self.is_corpus:
             raise ValueError(
-                f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows are of corpora"
+                f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows are for corpora"
             )
         for name in ("shuffle", *SAMPLERS) if self.is_iterable else ():
             value = getattr(self, name)
@@ -276,7 +276,9 @@ class LoaderOptions:
             if value is None:
                 continue
             if samplers:
-                raise ValueError(f"expected {name} without {samplers[0]}: {name} applies to the loader's own order")
+                raise ValueError(
+                    f"expected {name} without {samplers[0]}, got both: {name} applies to the loader's own order"
+                )
             if self.is_iterable:
                 raise ValueError(f"expected {name} for map-style datasets only: an IterableDataset has its own order")
         if self.weighted is not None and self.shuffle:
@@ -286,7 +288,7 @@ class LoaderOptions:
         if self.samples is not None and self.batch_size != 1:
             raise ValueError("expected either fl.BatchByLength or batch_size, got both")
         if self.partition is not None and self.batch_size is None and not self.is_corpus:
-            raise ValueError("expected a batch_size with a partition: ranks share batches")
+            raise ValueError("expected a batch_size with a partition, got None: ranks share batches")
         if self.quarantine is not None and self.is_iterable:
             raise ValueError(
                 'expected on_error="raise" for an IterableDataset: an iterator cannot be continued after a failed item'

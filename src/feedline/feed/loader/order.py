@@ -162,7 +162,7 @@ def check_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
     if array.shape != (length,):
         raise ValueError(f"expected one weight for each of {length} items, got an array of shape {array.shape}")
     if not np.isfinite(array).all() or (array < 0).any() or not array.any():
-        raise ValueError("expected finite weights of at least 0, not all of them 0")
+        raise ValueError("expected finite weights of at least 0, not all of them 0, got others, got others")
     return array
 
 
@@ -178,7 +178,7 @@ def check_lengths(lengths: ArrayLike, length: int) -> Ints:
             f"expected the samples of each of {length} items as integers, got {array.dtype} of shape {array.shape}"
         )
     if (array < 0).any():
-        raise ValueError("expected lengths of at least 0 samples")
+        raise ValueError(f"expected lengths of at least 0 samples, got {array.min()}, got {array.min()}")
     return np.ascontiguousarray(array, np.int64)
 
 

@@ -151,7 +151,7 @@ class Fields:
             elif isinstance(stream, Stream):
                 fields[name] = Field(key, stream, None, "declared")
             else:
-                raise TypeError(f"expected a fl.Stream or None for stream `{name}`, got {stream!r}")
+                raise TypeError(f"expected an fl.Stream or None for stream `{name}`, got {stream!r}")
         return cls(fields, selected=selected, first=first)
 
     def values(self, samples: Sequence[Any]) -> dict[str, Value] | Misfit:
@@ -183,7 +183,7 @@ class Fields:
     def _hint(self, name: str) -> str:
         field = self._fields[name]
         if field.ragged is None:
-            return "declare what fits all samples, or make them fit"
+            return "declare a stream that fits all samples, or make the samples fit"
         if field.stream.is_bytes:
             return f"make it {field.stream.kind} in the dataset, in all samples"
         shape = field.stream.shape[1:] if not field.ragged and field.stream.shape else field.stream.shape
@@ -251,8 +251,8 @@ def _infer(name: str, key: str, parts: Mapping[str, Any], siblings: list[str]) -
     telling = [(place, array) for place, array in arrays.items() if array is not _EMPTY]
     if not telling:
         raise SchemaError(
-            f"expected a number in some list of `{name}`, got only empty ones in the samples looked at; declare it: "
-            f"streams={{{name!r}: fl.Stream((), 'int64'), ...}}, None for the other names"
+            f"expected a number in some list of `{name}`, got only empty ones in the samples that were examined; "
+            f"declare it: streams={{{name!r}: fl.Stream((), 'int64'), ...}}, None for the other names"
         )
     like, first = telling[0]
     if hasattr(first, "tocsr"):
@@ -340,12 +340,12 @@ def _refusal(value: Any) -> str:
     """Return the message why a value cannot be stored, with a remedy in the dataset."""
     expected = f"expected a number, an array or a tensor, got {type(value).__name__} {shown(value, 40)}"
     if _string_kind(value):
-        return f"{expected}: make it one kind in all samples"
+        return f"{expected}: make it the same kind in all samples"
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind in "SU":
         return f"{expected}: a sample may have several texts as a tuple, each a stream, but not as an array"
     if value is None:
-        return f"{expected}: put a number in its place"
+        return f"{expected}: replace it by a number"
     return f"{expected}: convert it in the dataset, e.g. an image by np.asarray(image)"
 
 

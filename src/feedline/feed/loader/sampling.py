@@ -174,8 +174,8 @@ class SampledBatches:
         if self._begun and iter(sampler) is sampler:
             raise RuntimeError(
                 f"expected a sampler that can be iterated again after an interrupt, got a {type(sampler).__name__}, "
-                f"which is its own iterator; what it would have drawn after place {self._at} of sweep {self._sweep} "
-                "is lost: create another loader"
+                f"which is its own iterator; its draws after place {self._at} of sweep {self._sweep} are lost: create "
+                "another loader"
             )
         if self._generator is not None:
             if memo.get("generator") is not None:

@@ -80,7 +80,7 @@ class Jumps:
             raise TypeError("expected `jumps` as lists of two places")
         jumps = cls(_range(pair) for pair in value)
         if jumps.to_json() != value:
-            raise ValueError("expected `jumps` that are ascending and apart")
+            raise ValueError("expected `jumps` that are ascending and do not touch")
         return jumps
 
 

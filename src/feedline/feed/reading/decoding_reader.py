@@ -384,8 +384,8 @@ class DecodingReader(WindowReader, Selecting):
                 if not self._decoding_bytes:
                     raise MemoryError(
                         f"expected room for {figure(room + _SPARE_BYTES)}, which chunk {chunk_id} of "
-                        f"{self._corpus.name} takes while it is decoded, beside {figure(self._stats.held_bytes)} of "
-                        f"chunks that are held; {situation()}\n"
+                        f"{self._corpus.name} takes while it is decoded, in addition to "
+                        f"{figure(self._stats.held_bytes)} of chunks that are held; {situation()}\n"
                         "  pass a smaller window, such as shuffle=fl.Window(bytes=64 << 20), which is another order; "
                         "raise the limit; or convert the data to a store, which needs no memory for its windows"
                     )

@@ -137,13 +137,11 @@ def _check_order(corpus: Deserializer, order: str | Arcs, shuffle: bool | str | 
     if isinstance(order, Arcs):
         _check_arcs(corpus, order)
     elif order in _IN_ARCS:
-        raise ValueError(
-            f"expected order=fl.Arcs(count, version={order[-1]}), got {order!r}; the state that names it says how many"
-        )
+        raise ValueError(f"expected order=fl.Arcs(count, version={order[-1]}), got {order!r}; the state has the count")
     elif order not in names:
-        raise ValueError(f"expected order to be a fl.Arcs, or one of {', '.join(map(repr, names))}, got {order!r}")
+        raise ValueError(f"expected order to be an fl.Arcs, or one of {', '.join(map(repr, names))}, got {order!r}")
     if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
-        raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
+        raise TypeError(f'expected shuffle to be True, False, "whole" or an fl.Window, got {shuffle!r}')
 
 
 def _check_arcs(corpus: Deserializer, order: Arcs) -> None:
@@ -154,13 +152,13 @@ def _check_arcs(corpus: Deserializer, order: Arcs) -> None:
     """
     if not is_sized(corpus):
         raise ValueError(
-            f"expected a corpus that knows the sizes of its chunks before reading for {order}, got "
-            f"{corpus.name}; implement chunk_info, or convert it to a store"
+            f"expected a corpus that knows the sizes of its chunks before reading for {order}, got {corpus.name}; "
+            "implement `UserDeserializer.chunk_info`, or convert it to a store"
         )
     if corpus.capability(Ordered) is not None:
         raise ValueError(
-            f"expected a corpus without an order of its own for {order}, got {corpus.name}; leave it out, or write "
-            "what it delivers to a store with fl.convert and open that"
+            f"expected a corpus without an order of its own for {order}, got {corpus.name}; leave the order out, or "
+            "convert the corpus to a store with fl.convert and open the store"
         )
 
 
@@ -182,7 +180,7 @@ class _Orders:
         if self._shuffle == "whole" and not can(corpus, RandomAccess):
             raise ValueError(
                 f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read '
-                "and decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
+                "and decoded whole: pass an fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
             )
         if (order == "feedline-2" or (isinstance(order, Arcs) and order.version == 2)) and not can(corpus, Sliceable):
             raise ValueError(
@@ -268,8 +266,8 @@ def _unsized(
         raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
     if shuffle == "whole":
         raise ValueError(
-            'expected shuffle=True or a fl.Window for a corpus without chunk_info, got "whole": what it holds is '
-            "known only once it is read; implement chunk_info, or convert it to a store"
+            'expected shuffle=True or an fl.Window for a corpus without chunk_info, got "whole": its content is '
+            "known only once it is read; implement `UserDeserializer.chunk_info`, or convert it to a store"
         )
     if num_chunks(corpus) < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")

@@ -260,7 +260,7 @@ class Cache:
             for name in ("objects", "holders", "names"):
                 place = folder / name
                 if place.is_symlink():
-                    raise NotADirectoryError(errno.ENOTDIR, f"a link in the place of its folder {name}")
+                    raise NotADirectoryError(errno.ENOTDIR, f"a link in place of its folder {name}")
                 place.mkdir(mode=0o700, exist_ok=True)
             self._lock = open_own(folder / "lock")
             with self._locked():
@@ -623,8 +623,8 @@ class Cache:
     def too_small(self, pages: int) -> DataError:
         """Return the error for a lack of room."""
         return DataError(
-            f"expected room for {pages * PAGE_BYTES} bytes in a cache of {self.budget_bytes} bytes, "
-            "got none: all else is in use",
+            f"expected room for {pages * PAGE_BYTES} bytes in a cache of {self.budget_bytes} bytes, got none: the "
+            "rest is in use",
             path=str(self.folder),
             hint="raise the cache_bytes of fl.Remote",
         )

@@ -49,7 +49,7 @@ class ObjectStore(Store):
             import obstore.store
         except ImportError as error:
             raise DataError(
-                "expected the package obstore to read from object stores, got none",
+                "the package obstore, which reads from object stores, is not installed",
                 path=self.address,
                 hint=install_line("remote"),
             ) from error
@@ -223,7 +223,7 @@ def _take_account(root: str, options: dict[str, Any]) -> None:
             continue
         if options[name] != named[kind[1]]:
             raise OptionError(
-                f"expected the {kind[1]} of the address in {name}, got another one", path=without_credentials(root)
+                f"expected {name} to name the {kind[1]} of the address, got another one", path=without_credentials(root)
             )
         del options[name]
 
@@ -232,7 +232,7 @@ def _hide_values(message: str, options: Mapping[str, Any]) -> str:
     """Return the first line of a message, with names of options in place of their values, which may be secret."""
     message = next(iter(message.splitlines()), "")
     for name, value in options.items():
-        message = message.replace(f'"{value}"', f"what {name} says")
+        message = message.replace(f'"{value}"', f"the value of {name}")
         if len(str(value)) >= _MIN_SECRET:
             message = message.replace(str(value), f"<{name}>")
     return message

@@ -274,7 +274,7 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
     companions = [pair for name in names if (pair := _belonging_to(name)) is not None and pair not in names]
     if not store.lists and (glob.has_magic(pattern) or not pattern):
         raise DataError(
-            "expected the address of an object, got a pattern or a folder: a web server does not list what it has",
+            "expected the address of an object, got a pattern or a folder: a web server does not list its files",
             path=store.url(pattern),
             hint="name the objects, in a list or with braces: shard-{000..099}.tar",
         )
@@ -382,8 +382,8 @@ def _of_this_run(store: Store, info: ObjectInfo) -> ObjectInfo:
     if store.place not in _warned:
         _warned.add(store.place)
         _log.warning(
-            "%s gives neither an ETag nor the time of the last change, so that a replaced object is only noticed by "
-            "its size: what is fetched of it is not used by later runs",
+            "%s gives neither an ETag nor the time of the last change, so a replaced object is noticed only by its "
+            "size: later runs do not use what was fetched of it",
             store.url(info.key),
         )
     return info._replace(run=secrets.token_hex(8))

@@ -293,8 +293,8 @@ def loop() -> Loop:
                 atexit.register(_running.stop)
     if _running.pid != os.getpid():
         raise RuntimeError(
-            "expected a process of its own to read remote data, got one that was forked from another that reads it: "
-            "the libraries for object stores do not survive a fork. Start workers with "
+            "expected a new process to read remote data, got one that was forked from a process that reads it: the "
+            "libraries for object stores do not survive a fork. Start workers with "
             'multiprocessing_context="forkserver" or "spawn", or read in the main process'
         )
     return _running
@@ -426,7 +426,7 @@ class Tries:
     what: str
     patience: Patience
     instead: str = "nothing"
-    after: str = "go on from the last state"
+    after: str = "continue from the last state"
     _since: float | None = None
     _attempts: int = 0
 

@@ -231,7 +231,7 @@ class Uploads:
             f"to store {body.size} bytes",
             patience,
             instead="no success",
-            after="repeat the call: what is stored already is not sent again",
+            after="repeat the call: files that are stored already are not sent again",
         )
         while True:
             attempt = asyncio.ensure_future(self._store.write(key, body, new=new))

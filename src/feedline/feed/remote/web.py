@@ -289,7 +289,7 @@ class WebClient:
 def _origin_of(url: str) -> _Origin:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise StoreFault(f"a redirect or a proxy at {without_credentials(url)}, which is no web server")
+        raise StoreFault(f"a redirect or a proxy at {without_credentials(url)}, which is not a web server")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     return _Origin(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
 
@@ -414,7 +414,7 @@ class WebStore(Store):
 
     async def list_objects(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
         """See `Store.list_objects`."""
-        raise StoreFault("a web server does not list what it has")
+        raise StoreFault("a web server does not list its files")
         yield []  # type: ignore[unreachable]  # makes it a generator
 
     async def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:

@@ -76,8 +76,8 @@ class Membership:
         if secured and member.auth.lower() != "token":
             self._leave()
             raise RefusedError(
-                "expected Ray to require a token, as it is not on loopback, got RAY_AUTH_MODE "
-                f"{member.auth}: whoever reaches it can run code"
+                f"expected Ray to require a token, as it is not on loopback, got RAY_AUTH_MODE {member.auth}: anyone "
+                "who can reach it can run code"
             )
         actor = ray.remote(concurrency_groups={BEATS: 1})(Server)
         self.servers = [

@@ -151,8 +151,8 @@ class RayConnection:
         if early and decisive:
             shown = ", ".join(f"{name}={(required | LOOPBACK)[name]}" for name in decisive)
             raise RefusedError(
-                f"expected Ray not to be imported yet, as it reads {shown} when it is; "
-                "create the store first, or set these before the import"
+                f"expected Ray not to be imported yet, as it reads {shown} at import; create the store first, or set "
+                "these before the import"
             )
         self._settings.enter_context(environment(required))
         if not self.loopback:
@@ -203,6 +203,6 @@ def check_token(address: str) -> None:
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
     if mode.lower() != "token" or not (os.environ.get("RAY_AUTH_TOKEN") or Path(file).is_file()):
         raise RefusedError(
-            f"expected a token to join Ray at {address}, which is not on loopback, got none: whoever reaches "
-            "it can run code. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, there and here"
+            f"expected a token to join Ray at {address}, which is not on loopback, got none: anyone who can reach it "
+            "can run code. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, there and here"
         )

@@ -65,8 +65,8 @@ def _check_report(report: Any, entry: ShardedKey, part: RowRange, rule: Optimize
     ):
         got = {name: (tuple(state.shape), state.dtype) for name, state in states.items()}
         raise StoreError(
-            f"expected {', '.join(rule.keeps) or 'no states'} of key {entry.key!r}, rows {part.start} to {part.stop}, "
-            f"in shape {tuple(shape)} and {dtype} from {server}, got {got} after {count!r} updates"
+            f"expected {', '.join(rule.keeps) or 'no states'} of shape {tuple(shape)} and {dtype} for rows "
+            f"{part.start} to {part.stop} of key {entry.key!r} from {server}, got {got} after {count!r} updates"
         )
     return report
 

@@ -47,7 +47,7 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
     except RuntimeError as error:  # MXNet's own
         raise ValueError(f"expected shapes that fit the symbol, got {dict(inputs)!r:.200}: {error}") from error
     if shapes is None:
-        raise ValueError(f"expected shapes of all inputs, got those of {', '.join(inputs) or 'none'}")
+        raise ValueError(f"expected shapes of all inputs, got shapes of {', '.join(inputs) or 'none'}")
     by_name: dict[str, list[Shape]] = {}
     for name, shape in zip(internals.list_outputs(), shapes, strict=True):
         by_name.setdefault(name, []).append(tuple(shape))

@@ -78,8 +78,9 @@ class ThroughStore(DataParallel):
     def _reduce(self, part: Contribution) -> Total:
         if not self._store.is_capable("sum"):
             raise ValueError(
-                f"expected a store that sums what its workers push, got one of type {self._store.type!r} that does "
-                "not: the learner updates, so set no updater or optimizer; with 'dist_async' push and pull yourself"
+                f"expected a store that sums the values that its workers push, got one of type {self._store.type!r}, "
+                "which does not: set no updater and no optimizer, as the learner updates. With 'dist_async', push and "
+                "pull yourself"
             )
         return super()._reduce(part)
 

@@ -136,7 +136,7 @@ def unpack(x: Any, padding_value: float, no_mask_output: bool = False, name: str
 
 def _refuse_type(new_sequence_axis_typeinfo: Any) -> None:
     if new_sequence_axis_typeinfo is not None:
-        raise CompatError("expected no new_sequence_axis_typeinfo: lengths follow from the condition")
+        raise CompatError("expected no new_sequence_axis_typeinfo, got one: lengths follow from the condition")
 
 
 def _positive(steps: int) -> int:

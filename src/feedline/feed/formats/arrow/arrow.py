@@ -125,7 +125,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._files = [file for part in parts for file in _open_files(part)]
         views = [part.indices for part in parts if part.indices is not None]
         if indices is None and views and len(parts) > 1:
-            raise DataError("expected a single dataset where one is a view, got several", path=str(views[0]))
+            raise DataError("expected a single dataset if it is a view of some rows, got several", path=str(views[0]))
         indices_path = Path(indices) if indices is not None else views[0] if views else None
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         schema = self._files[0].schema
@@ -425,7 +425,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         errors = dict(chunk.errors)
         for i in np.flatnonzero(wrong).tolist():
             errors[i] = DataError(
-                f"expected the number of a row below {int(self._starts[-1])}, got another",
+                f"expected a row number below {int(self._starts[-1])}, got another",
                 path=self._rows.path,
                 sequence=int(ordinals[i]),
             )

@@ -190,10 +190,10 @@ def _choose_all(source: Source) -> dict[str, Column]:
         raise SchemaError(f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}")
     if left_out:
         warnings.warn(
-            f"columns that are no streams by themselves are not read from {source.path}: {', '.join(left_out)}; name "
-            "the streams that you want in `streams` to hear no more of it. Lists of lists of equal lengths are dense "
-            "if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, value> are sparse "
-            "if declared so; anything else must be encoded first",
+            f"columns that are not streams by themselves are not read from {source.path}: {', '.join(left_out)}. To "
+            "silence this warning, pass the names of the streams that you want as `streams`. Lists of lists of equal "
+            "lengths are dense if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, "
+            "value> are sparse if declared so. Anything else must be encoded first",
             stacklevel=4,
         )
     return by_stream

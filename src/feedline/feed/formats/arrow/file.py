@@ -102,7 +102,7 @@ class ArrowFile:
             if self._is_stream and not _begins_stream(head):
                 raise self.damage_error(f"it begins with {head[:6]!r}", begin)
             if not self._is_stream and read_at(file, 6, max(begin + 8, end - 6)) != FILE_MAGIC:
-                raise self.damage_error("it does not end as it begins, so it was cut", end)
+                raise self.damage_error("it does not end as it begins, so it was truncated", end)
             try:
                 with reading(path):
                     table, ended, swapped, heads, self.schema_message = _native.arrow_messages(
@@ -112,7 +112,7 @@ class ArrowFile:
                 raise self.damage_error(*error.args) from error
             messages = table.reshape(-1, 6)
             if complete and self._is_stream and not ended:
-                raise self.damage_error("it has no end, so its writer was killed, or it was cut", end)
+                raise self.damage_error("it has no end, so its writer was killed, or it was truncated", end)
             if not self.schema_message or (messages[1:, 0] == _SCHEMA).any():
                 raise self.damage_error("it does not begin with its schema", begin)
             if swapped:
@@ -284,7 +284,9 @@ def read_bytes(path: str, start: int, size: int) -> bytes:
         while done < size:
             part = read_at(file, size - done, start + done)
             if not part:
-                raise DataError(f"expected {size} bytes, got {done}: the file was cut", path=path, byte=start + done)
+                raise DataError(
+                    f"expected {size} bytes, got {done}: the file was truncated", path=path, byte=start + done
+                )
             parts.append(part)
             done += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)

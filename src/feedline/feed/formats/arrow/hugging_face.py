@@ -155,7 +155,7 @@ def _cached_dataset(folder: Path, split: str | None) -> Dataset:
         raise DataError(
             f"expected files of the splits {', '.join(names)}, got {unmatched[0].name}",
             path=str(folder),
-            hint="name the files that you want",
+            hint="pass the paths of the files that you want",
         )
     if not splits:
         splits = {"": unmatched}
@@ -208,7 +208,9 @@ def _snapshot(folder: Path) -> Path:
     revisions = sorted(p for p in snapshots.iterdir() if p.is_dir())
     if len(revisions) != 1:
         listed = ", ".join(p.name for p in revisions) or "none"
-        raise DataError(f"expected one revision below snapshots/, got {listed}", path=str(folder), hint="name one")
+        raise DataError(
+            f"expected one revision below snapshots/, got {listed}", path=str(folder), hint="pass the path of one"
+        )
     return revisions[0]
 
 
@@ -360,7 +362,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     with open_file(path) as file:
         size = status_of(file).st_size
         if size > _MAX_BYTES:
-            raise DataError(f"expected a description of at most {_MAX_BYTES} bytes, got {size}", path=str(path))
+            raise DataError(
+                f"expected a file of at most {_MAX_BYTES} bytes that describes the dataset, got {size}", path=str(path)
+            )
         text = file.read()
     try:
         document = json.loads(text)

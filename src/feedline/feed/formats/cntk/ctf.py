@@ -261,7 +261,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         stream = list(self.schema)[cause["stream"]] if cause["stream"] >= 0 else None
         if code == "memory_limit":
             limit, needed = last["expected"], last["got"]
-            what = f"expected at most {limit} bytes when decoded at a time (memory), got {needed} before the end"
+            what = f"expected at most {limit} bytes decoded at once (memory), got {needed} before the end"
             hint = "raise memory=, or lower chunk_size="
         else:
             what, hint = self._record_error(part, text, cause, (0, 1)).what, None

@@ -271,7 +271,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
                 if n == 0:
                     lost = DataError("expected at least one frame in the file, got none", hint=_SKIP)
                 else:
-                    what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
+                    what = f"expected frames {at} to {at + n - 1} in the file, got {header.frames} frames"
                     lost = DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}")
                 self._set_error(selection, first + i, lost)
             # Neighbours in the file are read together.

@@ -280,8 +280,8 @@ class _Dataset:
                 continue
             if total > limit:
                 raise DataError(
-                    f"expected a stored block of at most {limit} bytes in `{self._name}`, got one that becomes larger, "
-                    f"at {list(place)}",
+                    f"expected a stored block of at most {limit} bytes in `{self._name}`, got one that decompresses "
+                    f"to more, at {list(place)}",
                     path=self.path,
                     hint=_DAMAGED,
                 )
@@ -363,7 +363,7 @@ def _dataset_names(root: Any) -> Iterator[str]:
     )
     if names and left_out:
         warnings.warn(
-            f"{root.file.filename}: {links}; name the streams that you want to hear no more of it", stacklevel=2
+            f"{root.file.filename}: {links}. To silence this warning, declare the streams that you want", stacklevel=2
         )
     if not names:
         raise SchemaError(

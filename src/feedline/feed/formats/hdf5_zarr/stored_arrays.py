@@ -185,7 +185,10 @@ class StoredColumn(LazyRows):
         if self.offsets is not None:
             expected = np.diff(self.offsets[start : stop + 1])
             if not np.array_equal(value.lengths, expected):
-                raise self._error(f"expected rows {start} to {stop - 1} to be as long as when they were counted")
+                raise self._error(
+                    f"expected rows {start} to {stop - 1} to be as long as when they were counted, got other "
+                    "lengths, got other lengths"
+                )
         return value
 
     def _varying_value(self, rows: NDArray[Any]) -> Value:

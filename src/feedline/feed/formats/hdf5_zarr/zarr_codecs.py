@@ -160,7 +160,7 @@ class _BoundedStrings(VLenBytesCodec):
 
 
 def _too_large(max_bytes: int, got: object) -> ValueError:
-    return ValueError(f"expected a chunk that decodes to at most {max_bytes} bytes, got one of {got}")
+    return ValueError(f"expected a chunk that decodes to at most {max_bytes} bytes, got {got}")
 
 
 def _check_blosc(frame: memoryview, max_bytes: int, codec: Any) -> None:
@@ -193,7 +193,7 @@ def _in_members(data: memoryview, max_bytes: int, make: Callable[[], Any], *, on
         if total > max_bytes:
             raise _too_large(max_bytes, "more")
         if not member.eof:
-            raise ValueError("expected a whole chunk, got one that is cut")
+            raise ValueError("expected a whole chunk, got a truncated one")
         parts.append(part)
         remaining = b"" if only_one else member.unused_data.lstrip(b"\0")  # as gzip pads
     return parts[0] if len(parts) == 1 else b"".join(parts)

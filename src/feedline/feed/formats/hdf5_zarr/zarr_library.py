@@ -149,7 +149,7 @@ class ZarrArray:
         raise DataError(
             f"expected an array that the zarr library reads: {type(error).__name__}: {error}",
             path=self._document,
-            hint="the metadata are damaged, or of a kind that it does not know",
+            hint="the metadata are damaged, or of a kind that the library does not support",
         ) from error
 
     def _plain_dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:

@@ -181,7 +181,7 @@ class TextIndex:
         size_of_text, rows = np.uint64(min(head.text_size, 2**63 - 1)), self.table
         # The checksums may have the same author as the file, so make sure that later sums do not overflow.
         if (rows["offset"] > size_of_text).any() or (rows["bytes"] > size_of_text - rows["offset"]).any():
-            raise DamagedIndexError("chunks that lie outside the text")
+            raise DamagedIndexError("chunks outside the text")
         if (rows["samples"] > rows["sequences"] * np.uint64(2**32)).any() or not 0 <= head.samples < 2**63:
             raise DamagedIndexError("chunks of impossibly many samples")
         self.first = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])

@@ -322,7 +322,7 @@ def check_memory(needed: int, max_bytes: int, path: str, cut: str = "chunk_size"
     """
     if needed > max_bytes:
         raise DataError(
-            f"expected at most {max_bytes} bytes when decoded at a time (memory), got {needed}",
+            f"expected at most {max_bytes} bytes decoded at once (memory), got {needed}",
             path=path,
             hint=f"raise memory=, or lower {cut}=",
         )

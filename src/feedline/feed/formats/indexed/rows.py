@@ -87,7 +87,7 @@ def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
         f"expected rows of at most {MAX_ROW} bytes, got a longer one",
         path=str(path),
         byte=byte,
-        hint="does a line end in another way, or a quote never close? Write large values to files of their own",
+        hint="does a line end in another way, or a quote never close? Write large values to separate files",
     )
 
 
@@ -186,7 +186,7 @@ class RowText(IndexedFile):
         assert self._points is not None
         span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
         return DataError(
-            f"expected sound {self._points.packing}, got: {reason}",
+            f"expected intact {self._points.packing}, got: {reason}",
             path=str(self.source),
             byte=int(self._points.table["packed"][span]),
             line=line,
@@ -323,10 +323,10 @@ class RowsDeserializer(TextCorpus):
     def _check_text_size(self, size: int, file: RowText) -> None:
         if size > self._memory_bytes:
             raise DataError(
-                f"expected at most {self._memory_bytes} bytes of {self._content} at a time (memory), got {size}",
+                f"expected at most {self._memory_bytes} bytes of {self._content} at once (memory), got {size}",
                 path=str(file.source),
                 hint="raise memory=, or lower chunk_size="
-                + ("; a row may be that long as nothing ends it" if self._numbers_lines else ""),
+                + ("; a row may be that long because nothing ends it" if self._numbers_lines else ""),
             )
 
     def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
@@ -340,8 +340,7 @@ class RowsDeserializer(TextCorpus):
         if len(records) and NAMES[int(records[-1]["code"])] == "memory_limit":
             last = records[-1]
             raise DataError(
-                f"expected at most {last['expected']} bytes when decoded at a time (memory), got {last['got']} before "
-                "the end",
+                f"expected at most {last['expected']} bytes decoded at once (memory), got {last['got']} before the end",
                 path=str(file.source),
                 line=self._line(entries, int(last["row"])),
                 sequence=int(ordinals[last["row"]]),
@@ -426,7 +425,7 @@ def parser_fields(
         if stream.sparse:
             raise SchemaError(
                 f"expected a dense stream, bytes or str for stream `{name}`, got sparse {stream.shape}: {what} has no "
-                "sparse vectors; make them in a fl.Map"
+                "sparse vectors; make them in an fl.Map"
             )
         if stream.is_bytes:
             kind = _TEXT if stream.is_text else _BYTES
@@ -458,6 +457,6 @@ def head_text(path: PathLike) -> tuple[bytes, bool]:
             f"expected text in {packing}, got none that can be unpacked",
             path=str(path),
             byte=0,
-            hint="the file is empty, cut or damaged: restore it",
+            hint="the file is empty, truncated or damaged: restore it",
         )
     return text[:HEAD_BYTES].removeprefix(b"\xef\xbb\xbf"), len(text) <= HEAD_BYTES

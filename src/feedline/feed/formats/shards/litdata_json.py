@@ -76,7 +76,7 @@ class _LeafReader:
 
     def value(self, kind: int, level: int) -> Any:
         if level == _MAX_DEPTH:
-            raise ValueError(f"expected values at most {_MAX_DEPTH} deep in one another, got deeper ones")
+            raise ValueError(f"expected values nested at most {_MAX_DEPTH} deep, got deeper ones")
         if kind == 0:
             return json.loads(self.text())
         if kind == 1:

@@ -95,7 +95,7 @@ class MDSDeserializer(OffsetShards):
             shard_columns = [shard.get(key) for key in ("column_names", "column_encodings", "column_sizes")]
             if shard_columns != columns:
                 if fields is not None:
-                    raise entry.error("the columns of the shards before", shard_columns)
+                    raise entry.error("the columns of the earlier shards", shard_columns)
                 columns, fields = shard_columns, _fields(entry)
             shards.append(_shard(entry, folder, path, number))
         return shards, fields or []

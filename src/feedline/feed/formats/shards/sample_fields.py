@@ -266,5 +266,5 @@ def texts_of(
             try:
                 texts[i] = text_of(sample)
             except (ValueError, RecursionError) as error:
-                bad[i] = f"expected lists or dicts that can be decoded: {error or 'too deep in one another'}"
+                bad[i] = f"expected lists or dicts that can be decoded: {error or 'nested too deeply'}"
     return BytesValue.from_bytes(texts, "str"), bad

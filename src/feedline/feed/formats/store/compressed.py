@@ -106,7 +106,7 @@ def expanded_bytes(message: bytes | bytearray | memoryview, start: int, body: in
         if table.number(1, "<B") == _DICTIONARY:  # Message.header_type
             batch = batch.table(1)  # DictionaryBatch.data
         if table.number(0, "<H") < _VERSION_5 and batch.has(3):  # Arrow would misread the buffers
-            raise ValueError("expected compressed buffers in messages of version 5 alone, got an older one")
+            raise ValueError("expected compressed buffers only in messages of version 5, got them in an older one")
         total = 0
         for offset, size in batch.structs(2, "<qq"):  # RecordBatch.buffers
             if size == 0:
