@@ -59,8 +59,9 @@ def warn_of_unread_columns(
     folders = _pairs_of(paths, root)
     if unread := [key for key in dict.fromkeys(key for pairs in folders for key in pairs) if key not in columns]:
         warnings.warn(
-            f"columns that are only names of folders are not read from {name}: {', '.join(unread)}; write it as "
-            "Parquet, of which they are, or name the streams that you want in `streams` to hear no more of it",
+            f"columns that are only in the names of folders are not read from {name}: {', '.join(unread)}. Write the "
+            "data as Parquet, for which they are read. Or, to silence this warning, pass the names of the streams that "
+            "you want as `streams`",
             stacklevel=3,
         )
 

@@ -97,7 +97,7 @@ class Axis:
         plan = self.timeline.window_at(sweep, place, position.window)
         start = place - plan.first
         if not 0 <= start < plan.count:
-            raise IndexError(f"expected a sequence below {plan.count} in window {plan.number}, got {position.sequence}")
+            raise IndexError(f"expected 0 <= sequence < {plan.count} in window {plan.number}, got {start}")
         return Cursor(self.segment(plan, start), 0, position.samples, fingerprint)
 
     def advance_if_at_end(self, cursor: Cursor) -> Cursor | None:
