@@ -206,7 +206,7 @@ def test_states_get_their_shape_when_placeholders_are_replaced():
     x = placeholder_node(name="x")
     held = [weights(a) for a in lstm_weights(rng)]
     open_one = looped_lstm(x, *held, number(0), number(0))[0]
-    assert not open_one.type.known
+    assert not open_one.type.is_known
     (root,) = clone([open_one], "share", {x: given((INPUTS,), "s")})
     assert (root.shape, root.axes) == ((CELLS,), AXES["s"])
 
