@@ -402,8 +402,8 @@ def _only_format(formats: list[Format], path: Path) -> Format | None:
 
 def _subfolder_hint(path: Path) -> str | None:
     """Return a hint that names the subfolders that can be opened, such as train and val, or None if none can."""
-    formats = (*FORMATS, *_installed())
     try:
+        formats = (*FORMATS, *_installed())
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir())[:_MAX_SUBFOLDERS]
         openable = [folder.name for folder in folders if any(fmt.matches_folder(folder) for fmt in formats)]
     except OSError:
